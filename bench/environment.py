@@ -1,0 +1,193 @@
+"""The machine: its devices, what they are called, and what they and this torch build can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torchvision
+
+from bench import precision as switches
+from bench.measure.nvml import open_nvml
+from bench.records import Device, Environment
+from bench.spec import PRECISIONS, Placement, UsageError
+
+GENERATIONS = {
+    (3, 0): "Kepler",
+    (5, 0): "Maxwell",
+    (6, 0): "Pascal",
+    (7, 0): "Volta",
+    (7, 5): "Turing",
+    (8, 0): "Ampere",
+    (8, 9): "Ada",
+    (9, 0): "Hopper",
+    (10, 0): "Blackwell",
+    (13, 0): "newer than Blackwell",
+}
+"""The first compute capability of each generation (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+
+def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) -> Environment:
+    """Look at this machine; run in a process of its own, since it touches the GPUs.
+
+    Args:
+        placements: what ``--gpus`` named; None is every visible GPU, or the CPU where there is none.
+
+    Raises:
+        UsageError: a GPU that is not there, or one that this torch build has no kernels for.
+    """
+    count = torch.cuda.device_count()
+    names = placements or tuple(str(index) for index in range(count)) or ("cpu",)
+    _require_present([Placement(name=name) for name in names], count)
+    nvml = open_nvml()
+    driver = None
+    limits: dict[str, float | None] = {}
+    if nvml is not None:
+        with nvml:
+            driver = nvml.driver_version()
+            limits = {gpu.uuid: gpu.power_limit_w for gpu in nvml.gpus()}
+    devices = tuple(_cpu() if name == "cpu" else _gpu(int(name), limits) for name in names)
+    cudnn = torch.backends.cudnn.version()
+    return Environment(
+        host=platform.node(),
+        os=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=torch.__version__,
+        torchvision=torchvision.__version__,
+        cuda=torch.version.cuda,
+        cudnn=str(cudnn) if cudnn else None,
+        driver=driver,
+        arch_list=tuple(torch.cuda.get_arch_list()),
+        devices=devices,
+    )
+
+
+def architecture(capability: tuple[int, int]) -> str:
+    """Return the name of a GPU's generation."""
+    older = [name for first, name in sorted(GENERATIONS.items()) if first <= capability]
+    return older[-1] if older else f"sm_{capability[0]}{capability[1]}"
+
+
+def has_kernels(capability: tuple[int, int], arch_list: tuple[str, ...]) -> bool:
+    """Say whether a torch build runs on a GPU.
+
+    It does when it holds a binary of the same major and no later minor version, or PTX of no later one
+    (CUDA C++ Programming Guide, "Application Compatibility").
+    """
+    for arch in arch_list:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch)
+        if match is None:
+            continue
+        built = int(match[2]), int(match[3])
+        if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
+            return True
+    return False
+
+
+def _require_present(placements: list[Placement], count: int) -> None:
+    missing = [placement.name for placement in placements if placement.index is not None and placement.index >= count]
+    if not missing:
+        return
+    wanted = " and no ".join(f"GPU {name}" for name in missing)
+    if not count:
+        raise UsageError(f"There is no {wanted} here: {_why_no_gpu()}. Use --gpus cpu to measure on the CPU.")
+    there = ", ".join(f"{index} ({torch.cuda.get_device_name(index)})" for index in range(count))
+    raise UsageError(f"There is no {wanted} here. There is: {there}. Name one of these, or use --gpus cpu.")
+
+
+def _why_no_gpu() -> str:
+    if torch.version.cuda is None:
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    if open_nvml() is None:
+        return "no NVIDIA driver answers"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return f"CUDA_VISIBLE_DEVICES is '{hidden}'" if hidden is not None else "CUDA sees no GPU"
+
+
+def _gpu(index: int, limits: dict[str, float | None]) -> Device:
+    properties: Any = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    arch_list = tuple(torch.cuda.get_arch_list())
+    if not has_kernels(capability, arch_list):
+        held = " ".join(arch_list)
+        raise UsageError(
+            f"This torch build ({torch.__version__}) has no kernels for GPU {index} ({properties.name}, "
+            f"sm_{properties.major}{properties.minor}); it has {held}. Install a build for it: "
+            "Pascal and Volta need one for CUDA 12.6 or older. Or use --gpus cpu."
+        )
+    uuid = str(properties.uuid)
+    uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return Device(
+        placement=str(index),
+        kind="cuda",
+        name=properties.name,
+        architecture=architecture(capability),
+        compute_capability=f"{properties.major}.{properties.minor}",
+        memory_total_bytes=properties.total_memory,
+        uuid=uuid,
+        power_limit_w=limits.get(uuid),
+        cores=properties.multi_processor_count,
+        fp32_gflops=_fp32_gflops(torch.device("cuda", index), 4096),
+        unsupported=_unsupported("cuda", capability),
+    )
+
+
+def _cpu() -> Device:
+    return Device(
+        placement="cpu",
+        kind="cpu",
+        name=cpu_name(),
+        architecture=_cpu_architecture(),
+        memory_total_bytes=psutil.virtual_memory().total,
+        cores=psutil.cpu_count(logical=False),
+        threads=torch.get_num_threads(),
+        fp32_gflops=_fp32_gflops(torch.device("cpu"), 1024),
+        unsupported=_unsupported("cpu", None),
+    )
+
+
+def _unsupported(kind: Any, capability: tuple[int, int] | None) -> dict[str, str]:
+    reasons = {name: switches.unsupported_reason(p, kind, capability) for name, p in PRECISIONS.items()}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def cpu_name() -> str:
+    """Return the CPU's model name."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _cpu_architecture() -> str:
+    """Name the widest instructions that torch may use here: what decides whether bf16 is faster."""
+    machine = "CPU " + platform.machine().replace("_", "-")
+    for name, check in (
+        ("AMX", "_is_amx_tile_supported"),
+        ("AVX512-BF16", "_is_avx512_bf16_supported"),
+        ("AVX512", "_is_avx512_supported"),
+        ("AVX2", "_is_avx2_supported"),
+    ):
+        if getattr(torch.cpu, check, lambda: False)():
+            return f"{machine}, {name}"
+    return machine
+
+
+def _fp32_gflops(device: torch.device, size: int) -> float:
+    """Time a few fp32 matrix products and return the best rate, for estimates alone."""
+    switches.apply(PRECISIONS["fp32"])
+    a = torch.randn(size, size, device=device)
+    best = float("inf")
+    for _ in range(4):
+        start = time.perf_counter()
+        float((a @ a)[0, 0])  # waits for the product
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best / 1e9

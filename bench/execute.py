@@ -1,0 +1,125 @@
+"""Run a plan, trial by trial, storing each as it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from bench.face import Face
+from bench.launch.local import Ending, LocalLauncher
+from bench.measure.sampler import Sampler
+from bench.plan import Plan
+from bench.records import Block, Device, EpochResult, Message, Progress, Status, TrialResult
+from bench.spec import BASELINE, Trial
+from bench.store import Store, finished
+
+UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
+"""Outcomes of the memory phase after which a precision is not tried further in that cell."""
+ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout"}
+
+
+@dataclass(slots=True)
+class Execution:
+    """A run in progress."""
+
+    store: Store
+    devices: dict[str, Device]
+    launcher: LocalLauncher
+    sampler: Sampler
+    face: Face
+    done: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """Config hashes of finished trials, with each precision's status."""
+
+    def run(self, plan: Plan) -> bool:
+        """Run every trial that is not done yet; say whether none failed or hung."""
+        self.done = finished(self.store.folder)
+        for number, planned in enumerate(plan.trials):
+            trial = self._without_unfit(planned, plan.trials)
+            if trial is None or trial.config in self.done:
+                continue
+            self.face.begin(trial, number + 1, len(plan.trials))
+            statuses = self._run_trial(trial)
+            if len(trial.precisions) > 1 and "oom" in statuses.values():
+                self._run_apart(trial, number + 1, len(plan.trials))
+        return not any(status in ("timeout", "failed") for trial in self.done.values() for status in trial.values())
+
+    def _without_unfit(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
+        """Leave out the precisions that the cell's memory phase found not to run; None if none is left."""
+        unfit = {
+            name
+            for other in trials
+            if other.phase == "memory" and other.cell == trial.cell and trial.phase != "memory"
+            for name, status in self.done.get(other.config, {}).items()
+            if status in UNFIT
+        }
+        left = tuple(name for name in trial.precisions if name not in unfit)
+        return replace(trial, precisions=left) if left else None
+
+    def _run_apart(self, trial: Trial, number: int, total: int) -> None:
+        """Measure arms that do not fit into memory together each in a process of its own."""
+        self.face.note(f"{trial.id}: the precisions do not fit together; each is measured on its own, unpaired")
+        for name in trial.precisions:
+            alone = replace(trial, precisions=(name,))
+            if alone.config not in self.done:
+                self.face.begin(alone, number, total)
+                self._run_trial(alone)
+
+    def _run_trial(self, trial: Trial) -> dict[str, Status]:
+        """Run one trial and store what it sent; return each precision's status."""
+        inbox = _Inbox(watch=self._watch)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        device = self.devices[trial.cell.placement.name]
+        ending = self.launcher.run(trial, device, inbox.take)
+        self.store.add_samples(self.sampler.drain())
+        results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+        self.store.add_blocks(inbox.blocks)
+        self.store.add_epochs(inbox.epochs)
+        self.store.add_results(trial, device, results)
+        self.face.end(trial, results)
+        self.done[trial.config] = {result.precision: result.status for result in results}
+        return self.done[trial.config]
+
+    def _watch(self, progress: Progress) -> None:
+        samples = self.sampler.drain()
+        self.store.add_samples(samples)
+        self.face.progress(progress, samples)
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """Sorts a worker's messages."""
+
+    watch: Callable[[Progress], None]
+    blocks: list[Block] = field(default_factory=list)
+    epochs: list[EpochResult] = field(default_factory=list)
+    results: list[TrialResult] = field(default_factory=list)
+
+    def take(self, message: Message) -> None:
+        if isinstance(message, Progress):
+            self.watch(message)
+        elif isinstance(message, Block):
+            self.blocks.append(message)
+        elif isinstance(message, EpochResult):
+            self.epochs.append(message)
+        else:
+            self.results.append(message)
+
+
+def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
+    """Return a row for each precision that the process ended without a result of."""
+    answered = {result.precision for result in results}
+    status = ENDINGS.get(ending.kind, "failed")
+    detail = ending.text or "the process sent no result"
+    if status == "oom" and len(trial.precisions) > 1:
+        detail = f"{', '.join(trial.precisions)} together: {detail}"
+    return [
+        TrialResult(precision=name, status=status, detail=detail, started=started)
+        for name in trial.precisions
+        if name not in answered
+    ]
+
+
+def lacks_baseline(plan: Plan) -> bool:
+    """Say whether nothing in the plan is measured in fp32, so that there is nothing to compare with."""
+    return all(BASELINE not in trial.precisions for trial in plan.trials)

@@ -1,0 +1,210 @@
+"""What a person sees while it runs: a live display in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from bench.plan import Plan
+from bench.records import Environment, Progress, Sample, TrialResult
+from bench.spec import BASELINE, Trial
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+REDRAW_S = 0.5
+"""Drawing takes time from the CPU that may be being measured, so it is rare."""
+
+
+class Face(Protocol):
+    """What the run tells a person."""
+
+    def begin(self, trial: Trial, number: int, total: int) -> None:
+        """Say that a trial begins."""
+
+    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+        """Show a sign of life, and the newest readings of the GPU."""
+
+    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
+        """Say what a trial found."""
+
+    def note(self, text: str) -> None:
+        """Say something else."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class PlainFace:
+    """One line when a trial ends."""
+
+    def begin(self, trial: Trial, number: int, total: int) -> None:
+        """Remember where we are."""
+        self._count = f"[{number}/{total}]"
+
+    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+        """Say nothing: a log wants results."""
+
+    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
+        """Print the trial's results."""
+        print(f"{self._count} {describe_trial(trial)}: {describe_results(results)}", flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put right."""
+
+
+class LiveFace:
+    """A line that keeps changing below the lines of the trials that have ended."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(highlight=False)
+        self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+        self._count = self._trial = self._gpu = ""
+        self._began = self._drawn = 0.0
+
+    def begin(self, trial: Trial, number: int, total: int) -> None:
+        """Show the trial's name."""
+        self._count, self._trial, self._gpu = f"[{number}/{total}]", describe_trial(trial), ""
+        self._began = time.monotonic()
+        self._draw(Progress(text="starting"))
+
+    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+        """Redraw, if it is time to."""
+        if samples:
+            self._gpu = describe_sample(samples[-1])
+        if time.monotonic() - self._drawn >= REDRAW_S and progress.text:
+            self._draw(progress)
+
+    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
+        """Print the trial's results above the live line."""
+        from rich.text import Text
+
+        bad = any(result.status not in ("ok", "unconverged") for result in results)
+        line = f"{self._count} {describe_trial(trial)}: {describe_results(results)}"
+        self._console.print(Text(line, style="red" if bad else ""))
+
+    def note(self, text: str) -> None:
+        """Print a line above the live one."""
+        from rich.text import Text
+
+        self._console.print(Text(text, style="yellow"))
+
+    def close(self) -> None:
+        """Remove the live line."""
+        self._live.stop()
+
+    def _draw(self, progress: Progress) -> None:
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        self._drawn = time.monotonic()
+        row = Table.grid(padding=(0, 1))
+        cells = [
+            Spinner("dots"),
+            Text(f"{self._count} {self._trial}", style="bold"),
+            ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
+            Text(progress.text),
+            Text(self._gpu, style="dim"),
+            Text(f"{self._drawn - self._began:.0f} s", style="dim"),
+        ]
+        row.add_row(*cells)
+        self._live.update(row, refresh=True)
+
+
+def open_face() -> Face:
+    """Return the face that suits where stdout goes."""
+    return LiveFace() if sys.stdout.isatty() else PlainFace()
+
+
+def describe_trial(trial: Trial) -> str:
+    """Name a trial in a line."""
+    cell = trial.cell
+    where = "cpu" if cell.placement.index is None else f"GPU {cell.placement.name}"
+    what = {"memory": trial.precisions[0], "speed": f"process {trial.replicate + 1} of {trial.protocol.replicates}"}
+    detail = what.get(trial.phase, f"{trial.precisions[0]}, seed {trial.seed}, {trial.epochs} epochs")
+    return f"{cell.suite.name}, {where}, batch {cell.batch_size}, {trial.phase} ({detail})"
+
+
+def describe_results(results: Sequence[TrialResult]) -> str:
+    """Tell a trial's results in a line."""
+    return "; ".join(_describe(result) for result in results)
+
+
+def _describe(result: TrialResult) -> str:
+    if result.status not in ("ok", "unconverged"):
+        return f"{result.precision} {result.status}: {result.detail}"
+    if result.memory is not None:
+        peak = result.memory.headline_bytes
+        return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
+    if result.training is not None:
+        accuracy = result.training.test_accuracy_pct
+        tested = "" if accuracy is None else f", {accuracy:.2f} % right"
+        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}"
+    speed = result.speed
+    if speed is None or speed.step_ms is None:
+        return f"{result.precision} {result.status}"
+    text = f"{result.precision} {speed.step_ms:.4g} ms"
+    if speed.speedup is not None and speed.speedup_low is not None and speed.speedup_high is not None:
+        text += f" = {speed.speedup:.3f}× {BASELINE} [{speed.speedup_low:.3f}, {speed.speedup_high:.3f}]"
+    return text + (" (unconverged)" if result.status == "unconverged" else "")
+
+
+def describe_sample(sample: Sample) -> str:
+    """Tell a GPU's temperature, power and memory in a few words."""
+    parts = []
+    if sample.temperature_c is not None:
+        parts.append(f"{sample.temperature_c:.0f} °C")
+    if sample.power_w is not None:
+        parts.append(f"{sample.power_w:.0f} W")
+    if sample.memory_used_bytes is not None:
+        parts.append(f"{sample.memory_used_bytes / 2**30:.1f} GiB used")
+    return ", ".join(parts)
+
+
+def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], default_device: bool) -> None:
+    """Print what is going to run, where, and how long it may take."""
+    for device in environment.devices:
+        where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
+        print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
+    if default_device:
+        found = "every visible GPU" if environment.devices[0].kind == "cuda" else "the CPU, for there is no GPU"
+        print(f"No --gpus was given: measuring on {found}.")
+    for warning in warnings:
+        print(f"Warning: {warning}")
+    seconds: dict[tuple[str, str], list[float | None]] = {}
+    lines: dict[tuple[str, str], list[Trial]] = {}
+    for trial, guess in zip(plan.trials, plan.seconds, strict=True):
+        key = (trial.cell.suite.name, trial.cell.placement.name)
+        lines.setdefault(key, []).append(trial)
+        seconds.setdefault(key, []).append(guess)
+    for key, trials in lines.items():
+        arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
+        sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
+        batches = ", ".join(str(size) for size in sizes["speed"] or sorted({t.cell.batch_size for t in trials}))
+        line = f"{key[0]} on {key[1]}: {', '.join(arms)}; batch {batches}"
+        training = next((trial for trial in trials if trial.phase == "train"), None)
+        if training is not None:
+            line += f"; {training.epochs} epochs at batch {', '.join(str(size) for size in sizes['train'])}"
+            line += f" on {training.cell.data}"
+        print(f"{line}; about {_duration(seconds[key])}")
+    print(f"{len(plan.trials)} trials, about {_duration(plan.seconds)} in all", flush=True)
+
+
+def _duration(seconds: Sequence[float | None]) -> str:
+    known = [second for second in seconds if second is not None]
+    if len(known) < len(seconds):
+        return "an unknown time"
+    total = sum(known)
+    return f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"

@@ -1,0 +1,1 @@
+"""Who runs a trial: local processes of a fork server."""

@@ -1,0 +1,159 @@
+"""Local processes: a fork server that has imported torch, and one fresh fork of it for each trial."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from bench.records import Device, Done, Failed, Message, Progress
+from bench.spec import Trial, UsageError
+
+PRELOAD = "bench.worker"
+SILENCE_S = 900.0
+"""A worker that has said nothing for so long is taken to hang."""
+TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
+"""Variables that turn TF32 on or off behind the program's back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a process ended: ``done`` with a value, or why not."""
+
+    kind: str
+    """``done``, ``usage``, ``oom``, ``error``, ``died`` or ``timeout``."""
+    value: Any = None
+    text: str = ""
+
+
+class LocalLauncher:
+    """Runs functions of the worker's side, each in a fresh process."""
+
+    def __init__(self, silence_s: float = SILENCE_S, on_start: Callable[[int], None] = lambda _pid: None) -> None:
+        """Prepare the fork server; it starts with the first process.
+
+        Args:
+            silence_s: how long a process may say nothing before it is taken to hang.
+            on_start: told the pid of each process.
+        """
+        self.silence_s = silence_s
+        self.on_start = on_start
+        self.removed_variables = remove_overrides()
+        """TF32 overrides that were in the environment, as NAME=VALUE."""
+        root = str(Path(__file__).resolve().parents[2])
+        known = os.environ.get("PYTHONPATH")
+        # The fork server is a new interpreter: it must find this package wherever it is started from.
+        os.environ["PYTHONPATH"] = root if not known else f"{root}{os.pathsep}{known}"
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([PRELOAD])
+
+    def call(self, target: str, *arguments: object) -> Any:
+        """Call a function of the worker's side in a fresh process and return its value.
+
+        Args:
+            target: the function as ``module:name``, so that its module is not imported here.
+            arguments: what to call it with; it is also given a function that sends messages.
+
+        Raises:
+            UsageError: it raised one.
+            RuntimeError: it failed in any other way.
+        """
+        ending = self._run(target, arguments, lambda _message: None)
+        if ending.kind == "usage":
+            raise UsageError(ending.text)
+        if ending.kind != "done":
+            raise RuntimeError(ending.text)
+        return ending.value
+
+    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
+        """Run one trial in a fresh process, handing its records on as they come."""
+        return self._run("bench.worker:run_trial", (trial, device), on_message)
+
+    def _run(self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None]) -> Ending:
+        receiving, sending = self._context.Pipe(duplex=False)
+        with tempfile.NamedTemporaryFile(prefix="ampmeter-", suffix=".log") as log:
+            kills = _oom_kills()
+            process = self._context.Process(target=_serve, args=(sending, log.name, target, arguments), daemon=True)
+            process.start()
+            sending.close()
+            self.on_start(process.pid or 0)
+            try:
+                ending = self._listen(receiving, on_message)
+            finally:
+                receiving.close()
+                _stop(process)
+            if ending is None:
+                ending = _obituary(process.exitcode, kills)
+            if ending.kind in ("error", "died", "timeout"):
+                tail = _tail(Path(log.name))
+                return Ending(kind=ending.kind, text=f"{ending.text}{tail}")
+            return ending
+
+    def _listen(self, receiving: Connection, on_message: Callable[[Message], None]) -> Ending | None:
+        """Hand messages on until the last word; None where the process ended without one."""
+        heard = time.monotonic()
+        while True:
+            if not wait([receiving], timeout=min(5.0, self.silence_s)):
+                if time.monotonic() - heard > self.silence_s:
+                    return Ending(kind="timeout", text=f"no sign of life for {self.silence_s:.0f} s")
+                on_message(Progress(text=""))
+                continue
+            try:
+                message = receiving.recv()
+            except EOFError:
+                return None
+            heard = time.monotonic()
+            if isinstance(message, Done):
+                return Ending(kind="done", value=message.value)
+            if isinstance(message, Failed):
+                return Ending(kind=message.kind, text=message.text)
+            on_message(message)
+
+
+def _serve(*arguments: Any) -> None:
+    from bench import worker
+
+    worker.serve(*arguments)
+
+
+def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Unset the variables that override TF32, before torch reads them; return those there were, as NAME=VALUE."""
+    return tuple(f"{name}={environment.pop(name)}" for name in TF32_VARIABLES if name in environment)
+
+
+def _stop(process: Any) -> None:
+    process.join(timeout=5)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+def _obituary(exit_code: int | None, kills_before: int | None) -> Ending:
+    """Say how a process ended that could not say so itself."""
+    kills = _oom_kills()
+    if exit_code == -9 and kills is not None and kills_before is not None and kills > kills_before:
+        return Ending(kind="oom", text="the system's out-of-memory killer ended the process")
+    cause = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
+    return Ending(kind="died", text=f"the process ended without a word, by {cause}")
+
+
+def _oom_kills() -> int | None:
+    """Return how often the system has run out of memory and killed a process, or None where it does not tell."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+    return counts[0] if counts else None
+
+
+def _tail(log: Path, lines: int = 8) -> str:
+    """Return the end of what the process printed, on one line."""
+    text = log.read_text(errors="replace").strip().splitlines()[-lines:]
+    return " | " + " / ".join(line.strip() for line in text) if text else ""

@@ -1,0 +1,1 @@
+"""Instruments: timing, memory, and what NVML tells."""

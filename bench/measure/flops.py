@@ -1,0 +1,43 @@
+"""Floating-point operations of a training step, counted without doing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench import catalog
+from bench.spec import Data, Suite, SuiteRef
+
+COUNTED_BATCH = 2
+
+
+def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
+    """Return the matrix-product and convolution FLOPs of forward and backward, for one sample.
+
+    Counted by ``torch.utils.flop_counter`` on meta tensors, which have shapes and no values; None for a
+    model that cannot run on those.
+    """
+    try:
+        with torch.device("meta"):
+            model = suite.model(data)
+            inputs = torch.empty(COUNTED_BATCH, *data.input_shape)
+            if data.classes is None:
+                targets = torch.empty(COUNTED_BATCH, *(data.target_shape or ()))
+            else:
+                targets = torch.zeros(COUNTED_BATCH, dtype=torch.int64)
+            loss = suite.loss() if suite.loss else nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+            with FlopCounterMode(display=False) as counter:
+                loss(model(inputs), targets).backward()
+    except Exception as error:  # whatever a user's model does: an estimate is all that is lost
+        print(f"{suite.name}: FLOPs not counted: {error}")
+        return None
+    return counter.get_total_flops() / COUNTED_BATCH
+
+
+def count_all(suites: tuple[SuiteRef, ...], _send: Callable[[object], None]) -> dict[str, float | None]:
+    """Return each suite's FLOPs per sample, by its name; run in a worker."""
+    loaded = [catalog.load(ref) for ref in suites]
+    return {suite.name: training_flops_per_sample(suite, suite.data) for suite in loaded}

@@ -1,0 +1,132 @@
+"""Peak memory, of the first step and of a steady state apart."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from bench.measure.nvml import open_nvml
+from bench.records import MemoryPeak
+from bench.train import synchronize
+
+STEADY_STEPS = 3
+
+
+def measure_peaks(
+    step: Callable[[], object],
+    device: torch.device,
+    *,
+    resident_before: int | None,
+    driver_before: int | None,
+    uuid: str | None,
+    model_bytes: int,
+) -> MemoryPeak:
+    """Run one step, then a few more, and return the peaks of both.
+
+    Args:
+        step: does one training step.
+        device: where it runs.
+        resident_before: resident set in bytes before the model was built (CPU).
+        driver_before: device memory in use, in bytes, before this process touched the device.
+        uuid: the GPU's UUID, by which NVML knows it.
+        model_bytes: what the model's parameters and buffers take.
+    """
+    peaks = _cuda_peaks(step, device, driver_before, uuid) if device.type == "cuda" else _cpu_peaks(step, resident_before)
+    return replace(peaks, model_bytes=model_bytes)
+
+
+def _cuda_peaks(step: Callable[[], object], device: torch.device, driver_before: int | None, uuid: str | None) -> MemoryPeak:
+    first = _cuda_peak(step, device, 1)["allocated_bytes.all.peak"]
+    steady = _cuda_peak(step, device, STEADY_STEPS)
+    used = driver_memory_bytes(uuid)
+    return MemoryPeak(
+        first_peak_bytes=first,
+        peak_allocated_bytes=steady["allocated_bytes.all.peak"],
+        peak_reserved_bytes=steady["reserved_bytes.all.peak"],
+        peak_active_bytes=steady["active_bytes.all.peak"],
+        driver_used_bytes=None if used is None or driver_before is None else used - driver_before,
+        allocator_retries=steady["num_alloc_retries"],
+    )
+
+
+def _cuda_peak(step: Callable[[], object], device: torch.device, steps: int) -> dict[str, int]:
+    synchronize(device)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    for _ in range(steps):
+        step()
+    synchronize(device)
+    return torch.cuda.memory_stats(device)
+
+
+def driver_memory_bytes(uuid: str | None) -> int | None:
+    """Return the memory in use on a GPU as its driver sees it, or None where that cannot be told."""
+    nvml = open_nvml() if uuid else None
+    if nvml is None or uuid is None:
+        return None
+    with nvml:
+        return nvml.memory_used_bytes(uuid)
+
+
+def _cpu_peaks(step: Callable[[], object], resident_before: int | None) -> MemoryPeak:
+    first = _cpu_peak(step, 1)
+    steady = _cpu_peak(step, STEADY_STEPS)
+    if resident_before is None or first is None or steady is None:
+        return MemoryPeak()
+    return MemoryPeak(first_peak_bytes=first - resident_before, peak_resident_bytes=steady - resident_before)
+
+
+def _cpu_peak(step: Callable[[], object], steps: int) -> int | None:
+    gc.collect()
+    _return_free_memory()
+    can_reset = reset_peak_resident()
+    for _ in range(steps):
+        step()
+    return _status_bytes("VmHWM") if can_reset else None
+
+
+def reset_peak_resident() -> bool:
+    """Reset this process's peak resident set to what it holds now; False where the kernel does not offer that.
+
+    Source: proc(5), /proc/[pid]/clear_refs, value 5.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def resident_bytes() -> int | None:
+    """Return this process's resident set, or None where /proc does not tell."""
+    _return_free_memory()
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(field: str) -> int | None:
+    try:
+        found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def _return_free_memory() -> None:
+    """Give freed memory back to the system, the CPU's counterpart of emptying the allocator's cache."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return  # not glibc
+
+
+def model_bytes(model: torch.nn.Module) -> int:
+    """Return the bytes of a model's parameters and buffers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,198 @@
+"""Timed blocks in quads: how fast one arm is against another (docs/measuring.md).
+
+Knows nothing of torch: an arm is anything that can run steps, so that the tests can measure simulated
+arms on a simulated clock with the very code that measures real ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+from bench.spec import Protocol
+from bench.stats import Interval, quad_log_ratio, quads_interval
+
+MAX_QUADS = 5000
+"""More are never needed: an interval that is still too wide then is wide for another reason."""
+
+Clock = Callable[[], int]
+"""A clock in nanoseconds."""
+
+
+class Runner(Interface):
+    """An arm that can be timed."""
+
+    name: str
+    asynchronous: bool
+    """Whether ``run`` returns before the device is done."""
+
+    def activate(self) -> None:
+        """Set the process's switches to this arm's."""
+
+    def run(self, steps: int) -> None:
+        """Do, or queue, that many steps."""
+
+    def synchronize(self) -> None:
+        """Wait until every queued step is done."""
+
+    def fingerprint(self) -> object:
+        """Return what must stay the same in a steady state: allocations, compilations, loss scale."""
+
+    def taken_steps(self) -> int:
+        """Return how many optimizer steps have taken effect so far."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How one arm's blocks are cut."""
+
+    settle: int
+    """Untimed steps at the head of a block."""
+    steps: int
+    """Timed steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedBlock:
+    """One timed run of steps."""
+
+    arm: int
+    """Index of the arm."""
+    quad: int
+    position: int
+    steps: int
+    time_ns: int
+    start_s: float
+    skipped_steps: int
+
+    @property
+    def step_ns(self) -> float:
+        """Time per step."""
+        return self.time_ns / self.steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The quads of one process."""
+
+    blocks: tuple[TimedBlock, ...]
+    speedups: tuple[Interval | None, ...]
+    """For each arm the speedup over the first; None for the first itself."""
+    converged: bool
+    quads: int
+
+
+def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns) -> int:
+    """Return the nanoseconds that one block's timed steps took, after its settling steps."""
+    runner.activate()
+    runner.run(sizes.settle)
+    runner.synchronize()
+    start = clock()
+    runner.run(sizes.steps)
+    runner.synchronize()
+    return clock() - start
+
+
+def palindrome(arms: int, chance: random.Random) -> list[int]:
+    """Return a random order of the arms, and the same order backwards.
+
+    With two arms it is ABBA or BAAB. With more, every arm's two blocks still have the same mean
+    position, so that linear drift cancels between any two of them and all share the baseline's blocks.
+    """
+    order = list(range(arms))
+    chance.shuffle(order)
+    return order + order[::-1]
+
+
+def compare(
+    runners: Sequence[Runner],
+    sizes: Sequence[Sizes],
+    protocol: Protocol,
+    *,
+    seed: int,
+    clock: Clock = time.perf_counter_ns,
+    watch: Callable[[int, Sequence[Interval | None]], None] = lambda _quads, _speedups: None,
+) -> Comparison:
+    """Time the runners in quads until every speedup over the first is known well enough, or time is up.
+
+    With one runner, until its own time per step is.
+
+    Args:
+        runners: the arms, the baseline first.
+        sizes: how each one's blocks are cut.
+        protocol: when to stop.
+        seed: seed of the quads' orders.
+        clock: a clock in nanoseconds.
+        watch: told the number of quads and the running speedups, outside the timed blocks.
+    """
+    chance = random.Random(seed)
+    blocks: list[TimedBlock] = []
+    logs: list[list[float]] = [[] for _ in runners]
+    limit_ns = clock() + int(protocol.time_budget_s * 1e9) * len(runners)
+    quad, next_look, converged = 0, protocol.min_quads, False
+    speedups: list[Interval | None] = [None] * len(runners)
+    collected = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        while quad < MAX_QUADS:
+            fresh = _quad(runners, sizes, quad, chance, clock)
+            blocks += fresh
+            quad += 1
+            for arm, log in enumerate(_log_ratios(fresh, len(runners))):
+                logs[arm].append(log)
+            timed_out = clock() > limit_ns and quad >= 3
+            if quad >= next_look or timed_out:
+                estimates = [quads_interval(values) for values in logs]
+                converged = quad >= protocol.min_quads and _narrow(estimates, protocol.target_ci)
+                speedups = [None, *(estimate.exp() for estimate in estimates[1:])]
+                next_look = quad + max(1, quad // 10)
+                watch(quad, speedups)
+            if converged or timed_out:
+                break
+            if quad % 20 == 0:
+                gc.collect()
+    finally:
+        if collected:
+            gc.enable()
+    return Comparison(blocks=tuple(blocks), speedups=tuple(speedups), converged=converged, quads=quad)
+
+
+def _quad(
+    runners: Sequence[Runner], sizes: Sequence[Sizes], quad: int, chance: random.Random, clock: Clock
+) -> list[TimedBlock]:
+    blocks = []
+    for position, arm in enumerate(palindrome(len(runners), chance)):
+        runner = runners[arm]
+        taken, start_s = runner.taken_steps(), time.time()
+        time_ns = time_block(runner, sizes[arm], clock)
+        asked = sizes[arm].settle + sizes[arm].steps
+        blocks.append(
+            TimedBlock(
+                arm=arm,
+                quad=quad,
+                position=position,
+                steps=sizes[arm].steps,
+                time_ns=time_ns,
+                start_s=start_s,
+                skipped_steps=asked - (runner.taken_steps() - taken),
+            )
+        )
+    return blocks
+
+
+def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
+    """Return each arm's ln(baseline time / arm time) in one quad; the first value is the baseline's own ln(time)."""
+    times = [tuple(block.step_ns for block in blocks if block.arm == arm) for arm in range(arms)]
+    pairs = [(pair[0], pair[1]) for pair in times]
+    return [quad_log_ratio(pairs[0], (1.0, 1.0)), *(quad_log_ratio(pairs[0], pair) for pair in pairs[1:])]
+
+
+def _narrow(estimates: Sequence[Interval], target: float) -> bool:
+    """Say whether every speedup's interval is as narrow as asked; a lone arm's time is asked the same."""
+    asked = estimates[1:] if len(estimates) > 1 else estimates
+    return all(estimate.half_width is not None and estimate.half_width <= target for estimate in asked)

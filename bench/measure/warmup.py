@@ -1,0 +1,163 @@
+"""Before timing: warm up to a steady state, and choose how blocks are cut."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.measure.timing import Clock, Runner, Sizes, time_block
+
+MIN_STEPS = 3
+WINDOW_AGREEMENT = 0.01
+"""Warm-up ends when the medians of two consecutive windows of steps agree within this."""
+SETTLED = 0.005
+"""A step after a switch has settled when it comes within this of the plateau."""
+CLOCK_SHARE = 0.001
+"""A block is long enough for the clock when an empty block takes no more than this share of it."""
+LENGTH_AGREEMENT = 0.002
+"""A block is long enough for the launch queue when four times its length changes time per step by no more."""
+WINDOW_S = 0.2
+SWITCH_WATCH_S = 0.06
+LONGEST_BLOCK_S = 0.5
+MOST_WATCHED = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmUp:
+    """How an arm warmed up."""
+
+    steady: bool
+    steps: int
+    step_ns: float
+    """Median time of a step in the last window, each one synchronised."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwitchProfile:
+    """Step times against their index after a switch to this arm, relative to the plateau."""
+
+    relative: tuple[float, ...]
+    """Median over the switches, for each index; empty where there was no time to watch."""
+    settle: int
+    """Steps until the plateau."""
+
+    @property
+    def transient_pct(self) -> float | None:
+        """How far the first step lies above the plateau, in per cent."""
+        return 100 * (self.relative[0] - 1) if self.relative else None
+
+
+def single_step(runner: Runner, clock: Clock) -> int:
+    """Return the nanoseconds of one synchronised step."""
+    start = clock()
+    runner.run(1)
+    runner.synchronize()
+    return clock() - start
+
+
+def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
+    """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
+
+    Args:
+        runner: the arm.
+        cap_s: give up after this many seconds; the arm then counts as not steady.
+        clock: a clock in nanoseconds.
+    """
+    runner.activate()
+    limit = clock() + int(cap_s * 1e9)
+    last = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
+    window = max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1, last))))
+    steps, before = MIN_STEPS, None
+    while True:
+        fingerprint = runner.fingerprint()
+        now = statistics.median(single_step(runner, clock) for _ in range(window))
+        steps += window
+        steady = before is not None and abs(now / before - 1) <= WINDOW_AGREEMENT and runner.fingerprint() == fingerprint
+        if steady or clock() > limit:
+            return WarmUp(steady=steady, steps=steps, step_ns=now)
+        before = now
+
+
+def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns, times: int = 101) -> float:
+    """Return the median time of a block without steps: what the clock and the synchronisation cost."""
+    runner.synchronize()
+    return statistics.median(time_block(runner, Sizes(settle=0, steps=0), clock) for _ in range(times))
+
+
+def switch_profiles(
+    runners: Sequence[Runner], warm: Sequence[WarmUp], budget_s: float, clock: Clock = time.perf_counter_ns
+) -> list[SwitchProfile]:
+    """Watch step times after each switch of arms, and find where they reach their plateau.
+
+    The arms take turns in random-free rotation, each for about 60 ms, for as many rounds as the budget
+    allows. Each turn's steps are divided by the median of its second half, and the median over the
+    rounds is taken for each index. An arm has settled from the first index on after which every value
+    lies within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more. Where fewer
+    than five rounds fit, one settling step is taken.
+
+    Args:
+        runners: the arms.
+        warm: their warm-ups.
+        budget_s: time to spend on this.
+        clock: a clock in nanoseconds.
+    """
+    lengths = [max(4, min(MOST_WATCHED, math.ceil(SWITCH_WATCH_S * 1e9 / max(1.0, arm.step_ns)))) for arm in warm]
+    round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
+    rounds = min(24, int(budget_s * 1e9 / max(1.0, round_ns)))
+    if len(runners) < 2 or rounds < 5:
+        return [SwitchProfile(relative=(), settle=1) for _ in runners]
+    turns: list[list[list[float]]] = [[] for _ in runners]
+    for _ in range(rounds):
+        for arm, runner in enumerate(runners):
+            runner.activate()
+            times = [single_step(runner, clock) for _ in range(lengths[arm])]
+            plateau = statistics.median(times[len(times) // 2 :])
+            turns[arm].append([step / plateau for step in times])
+    return [_profile(turn) for turn in turns]
+
+
+def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
+    by_index = list(zip(*turns, strict=True))
+    relative = tuple(statistics.median(values) for values in by_index)
+    settle = 0
+    for index in range(len(relative) // 2):
+        if abs(relative[index] - 1) > max(SETTLED, _median_error(by_index[index])):
+            settle = index + 1
+    return SwitchProfile(relative=relative, settle=max(1, settle))
+
+
+def _median_error(values: Sequence[float]) -> float:
+    """Return twice the standard error of a median, its spread estimated by the median absolute deviation."""
+    middle = statistics.median(values)
+    spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return 2 * 1.2533 * spread / math.sqrt(len(values))
+
+
+def block_steps(
+    runner: Runner, warm: WarmUp, settle: int, empty_ns: float, clock: Clock = time.perf_counter_ns
+) -> int:
+    """Return the smallest number of timed steps that neither the clock nor the launch queue distorts.
+
+    Args:
+        runner: the arm.
+        warm: its warm-up.
+        settle: its settling steps.
+        empty_ns: time of a block without steps.
+        clock: a clock in nanoseconds.
+    """
+    steps = max(1, math.ceil(empty_ns / (CLOCK_SHARE * max(1.0, warm.step_ns))))
+    if not runner.asynchronous:
+        return steps
+    while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
+        short, long = Sizes(settle=settle, steps=steps), Sizes(settle=settle, steps=4 * steps)
+        ratios = []
+        for _ in range(5):
+            pair = time_block(runner, short, clock), time_block(runner, long, clock)
+            ratios.append(4 * pair[0] / pair[1])
+        if abs(statistics.median(ratios) - 1) <= max(LENGTH_AGREEMENT, _median_error(ratios)):
+            break
+        steps *= 2
+    return steps

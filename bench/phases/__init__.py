@@ -1,0 +1,1 @@
+"""What a trial does: one module for each phase."""

@@ -1,0 +1,40 @@
+"""The memory phase: one precision alone in a fresh process, so that no other's blocks are in its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.data import random_batches
+from bench.measure import memory
+from bench.phases.setting import enter, open_setting
+from bench.records import Device, Message, TrialResult
+from bench.spec import Trial
+from bench.train import build_arm, training_step
+
+BATCHES = 2
+
+
+def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Measure the trial's only precision and send its result."""
+    setting = open_setting(trial)
+    driver_before = memory.driver_memory_bytes(device.uuid)
+    precision, switches = enter(trial.precisions[0], setting.device)
+    resident_before = memory.resident_bytes() if setting.device.type == "cpu" else None
+    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    batches = random_batches(
+        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
+    )
+    turn = iter(range(1_000_000))
+
+    def step() -> None:
+        training_step(arm, *batches[next(turn) % BATCHES])
+
+    peaks = memory.measure_peaks(
+        step,
+        setting.device,
+        resident_before=resident_before,
+        driver_before=driver_before,
+        uuid=device.uuid,
+        model_bytes=memory.model_bytes(arm.model),
+    )
+    send(TrialResult(precision=precision.name, status="ok", switches=switches, memory=peaks))

@@ -1,0 +1,41 @@
+"""What every phase starts from: the suite, its data and the device, with the switches set and read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from bench import catalog
+from bench import precision as switches
+from bench.records import Switches
+from bench.spec import PRECISIONS, Data, Precision, Suite, Trial
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A trial's objects."""
+
+    suite: Suite
+    data: Data
+    device: torch.device
+
+
+def open_setting(trial: Trial) -> Setting:
+    """Load the trial's suite and name its device, without touching the device."""
+    suite = catalog.load(trial.cell.suite)
+    data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
+    index = trial.cell.placement.index
+    device = torch.device("cpu") if index is None else torch.device("cuda", index)
+    # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
+    torch.backends.cudnn.benchmark = True
+    return Setting(suite=suite, data=data, device=device)
+
+
+def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
+    """Set the process to the precision called ``name``; return it and what its switches read back as."""
+    precision = PRECISIONS[name]
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    switches.apply(precision)
+    return precision, switches.read_back(precision, device)

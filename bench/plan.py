@@ -1,0 +1,197 @@
+"""From what was asked to an ordered list of trials, and an estimate of how long they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.records import Device, Environment
+from bench.spec import (
+    BASELINE,
+    PHASES,
+    PRECISIONS,
+    Cell,
+    DataSource,
+    Phase,
+    Placement,
+    Protocol,
+    Suite,
+    SuiteRef,
+    Trial,
+    UsageError,
+)
+
+EFFICIENCY = 0.4
+"""Share of a short matrix product's rate that a training step is guessed to reach."""
+TRIAL_OVERHEAD_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the command line asked for; None is the default, which may depend on the suite or the device."""
+
+    suites: tuple[SuiteRef, ...]
+    gpus: tuple[str, ...] | None = None
+    precisions: tuple[str, ...] | None = None
+    batch_sizes: tuple[int, ...] | None = None
+    epochs: int | None = None
+    seeds: tuple[int, ...] = (0,)
+    data: str | None = None
+    data_dir: str = "data"
+    phases: tuple[Phase, ...] = PHASES
+    protocol: Protocol = Protocol()
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """What is known of a suite's data before anything runs."""
+
+    source: DataSource
+    classes: int | None = None
+    train_samples: int | None = None
+    """None for synthetic data, which have as many batches as the suite says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The trials in the order they run, with their estimated seconds (None where nothing is known)."""
+
+    trials: tuple[Trial, ...]
+    seconds: tuple[float | None, ...]
+
+    @property
+    def total_s(self) -> float | None:
+        """Estimated time of all trials, or None where that of any is unknown."""
+        known = [second for second in self.seconds if second is not None]
+        return sum(known) if len(known) == len(self.seconds) else None
+
+
+def choose_source(suite: Suite, request: Request) -> DataSource:
+    """Return where a suite's data come from: what was asked, where the suite can use it at all."""
+    asked = request.data if suite.data.is_image else "synthetic"
+    return DataSource.parse(asked or suite.data.source, request.data_dir)
+
+
+def choose_precisions(request: Request, device: Device, defaults: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the precisions to compare on a device, the baseline first.
+
+    Raises:
+        UsageError: one that was asked for is not supported there.
+    """
+    asked = request.precisions or defaults
+    unsupported = device.unsupported or {}
+    for name in asked:
+        if name in unsupported:
+            rest = ", ".join(name for name in PRECISIONS if name not in unsupported)
+            raise UsageError(f"{device.name} cannot do {name}: {unsupported[name]}. It can do: {rest}.")
+    unique = tuple(dict.fromkeys(asked))
+    return tuple(sorted(unique, key=lambda name: name != BASELINE))
+
+
+def default_precisions(device: Device) -> tuple[str, ...]:
+    """Return the precisions that are compared unless the user names others: those the device may gain by."""
+    wanted = ("fp32", "amp-bf16") if device.kind == "cpu" else ("fp32", "tf32", "amp-fp16", "amp-bf16")
+    return tuple(name for name in wanted if name not in (device.unsupported or {}))
+
+
+def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
+    """Return the batch sizes of a phase: those asked for, else the suite's sweep, or its recipe's for training."""
+    if request.batch_sizes:
+        return request.batch_sizes
+    if phase == "train":
+        return (suite.batch_size,)
+    sweep = suite.cpu_batch_sizes if device.kind == "cpu" else ()
+    return sweep or suite.batch_sizes or (suite.batch_size,)
+
+
+def make_plan(
+    request: Request,
+    suites: dict[str, Suite],
+    data: dict[str, PreparedData],
+    environment: Environment,
+    flops: dict[str, float | None],
+) -> Plan:
+    """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
+
+    Within a cell memory comes first, because it tells which precisions fit, and training last.
+
+    Args:
+        request: what was asked.
+        suites: the suites by name.
+        data: their data by suite name.
+        environment: the machine, with the devices to run on.
+        flops: FLOPs of a training step per sample by suite name, for the estimate.
+
+    Raises:
+        UsageError: a device cannot do what was asked.
+    """
+    trials: list[Trial] = []
+    for ref in request.suites:
+        for device in environment.devices:
+            trials += _place(request, ref, suites[ref.name], data[ref.name], device)
+    devices = {device.placement: device for device in environment.devices}
+    seconds = tuple(
+        estimate_s(
+            trial,
+            suites[trial.cell.suite.name],
+            data[trial.cell.suite.name],
+            devices[trial.cell.placement.name],
+            flops.get(trial.cell.suite.name),
+        )
+        for trial in trials
+    )
+    return Plan(trials=tuple(trials), seconds=seconds)
+
+
+def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device) -> list[Trial]:
+    precisions = choose_precisions(request, device, default_precisions(device))
+    sizes = {phase: choose_batch_sizes(suite, request, device, phase) for phase in request.phases}
+    trials = []
+    for size in sorted({size for chosen in sizes.values() for size in chosen}):
+        placement = Placement(name=device.placement)
+        cell = Cell(suite=ref, placement=placement, batch_size=size, data=data.source, classes=data.classes)
+        for phase in PHASES:
+            if phase in request.phases and size in sizes[phase]:
+                trials += _trials(request, suite, cell, phase, precisions)
+    return trials
+
+
+def _trials(
+    request: Request, suite: Suite, cell: Cell, phase: Phase, precisions: tuple[str, ...]
+) -> list[Trial]:
+    seed = request.seeds[0]
+    if phase == "memory":
+        return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]
+    if phase == "speed":
+        protocol = request.protocol
+        return [
+            Trial(cell=cell, phase=phase, precisions=precisions, replicate=replicate, seed=seed, protocol=protocol)
+            for replicate in range(protocol.replicates)
+        ]
+    epochs = request.epochs or suite.epochs
+    return [
+        Trial(cell=cell, phase=phase, precisions=(name,), seed=seed, epochs=epochs)
+        for seed in request.seeds
+        for name in precisions
+    ]
+
+
+def estimate_s(
+    trial: Trial, suite: Suite, data: PreparedData, device: Device, flops_per_sample: float | None
+) -> float | None:
+    """Guess how long a trial takes, from its FLOPs and the rate of a short fp32 matrix product here.
+
+    Every precision is guessed to be as slow as fp32.
+    """
+    if flops_per_sample is None or not device.fp32_gflops:
+        return None
+    step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY * device.fp32_gflops * 1e9)
+    if trial.phase == "memory":
+        return TRIAL_OVERHEAD_S + 4 * step_s
+    if trial.phase == "speed":
+        arms = len(trial.precisions)
+        warm_up_s = arms * max(5 * step_s, 1.0)
+        shortest_s = 3 * 4 * step_s * arms
+        return TRIAL_OVERHEAD_S + warm_up_s + max(shortest_s, arms * trial.protocol.time_budget_s)
+    steps = suite.data.steps_per_epoch if data.train_samples is None else data.train_samples // trial.cell.batch_size
+    return TRIAL_OVERHEAD_S + trial.epochs * steps * step_s * 1.1

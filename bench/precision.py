@@ -1,0 +1,115 @@
+"""A precision's switches: set, and read back.
+
+``fp32`` is really FP32 here: TF32 is off in matrix products, convolutions and recurrent layers unless
+the precision asks for it, on the GPU and in oneDNN on the CPU.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from bench.records import DeviceKind, Switches
+from bench.spec import Precision
+
+TF32_CAPABILITY = (8, 0)
+BF16_CAPABILITY = (8, 0)
+FP16_CAPABILITY = (5, 3)
+"""The first compute capabilities that do each in hardware (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+
+
+def apply(precision: Precision) -> None:
+    """Set torch's process-wide fp32 switches for ``precision``.
+
+    torch has two interfaces to them, and mixing the two raises; this uses the newer where there is one.
+    """
+    if hasattr(torch.backends, "fp32_precision"):
+        setting = "tf32" if precision.tf32 else "ieee"
+        torch.backends.fp32_precision = setting
+        # cuDNN's own settings come with the default "tf32", which would win over the general one.
+        for backend in (torch.backends.cudnn, torch.backends.mkldnn):
+            backend.conv.fp32_precision = setting  # type: ignore[union-attr]
+            backend.rnn.fp32_precision = setting  # type: ignore[union-attr]
+        torch.backends.cuda.matmul.fp32_precision = setting
+        torch.backends.mkldnn.matmul.fp32_precision = setting  # type: ignore[union-attr]
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = precision.tf32
+        torch.backends.cudnn.allow_tf32 = precision.tf32
+
+
+def read_back(precision: Precision, device: torch.device) -> Switches:
+    """Return what the switches are now, and the error of an fp32 matrix product under them."""
+    if hasattr(torch.backends, "fp32_precision"):
+        if device.type == "cuda":
+            matmul = torch.backends.cuda.matmul.fp32_precision
+            conv = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+        else:
+            matmul = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[union-attr]
+            conv = torch.backends.mkldnn.conv.fp32_precision  # type: ignore[union-attr]
+    else:
+        matmul = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+        conv = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    return Switches(
+        fp32_matmul=str(matmul),
+        fp32_conv=str(conv),
+        autocast=precision.autocast,
+        loss_scaling=precision.loss_scaling,
+        matmul_error=matmul_error(device),
+    )
+
+
+def matmul_error(device: torch.device, size: int = 512) -> float:
+    """Return the relative error, in the Frobenius norm, of an fp32 matrix product against float64.
+
+    IEEE fp32 gives about 1e-7 to 1e-6, TF32 (10 bits of mantissa) about 3e-4.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, device=device, generator=generator) for _ in range(2))
+    exact = a.double() @ b.double()
+    return float((a @ b - exact).norm() / exact.norm())
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """Return the region in which the forward pass and the loss run; a no-op for fp32 and tf32."""
+    dtype = getattr(torch, precision.autocast) if precision.autocast else None
+    return torch.autocast(device.type, dtype=dtype, enabled=precision.autocast is not None)
+
+
+def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
+    """Return the precision's GradScaler; where it does not scale, one that does nothing."""
+    return torch.amp.GradScaler(device.type, enabled=precision.loss_scaling)
+
+
+def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple[int, int] | None) -> str | None:
+    """Say why a device cannot do ``precision``, or None where it can.
+
+    Args:
+        precision: the precision asked for.
+        kind: the kind of device.
+        capability: a GPU's compute capability; None on a CPU.
+    """
+    if kind == "cpu":
+        return _no_tf32_on_cpu() if precision.tf32 else None
+    need, what = (0, 0), ""
+    if precision.tf32:
+        need, what = TF32_CAPABILITY, "TF32 tensor cores"
+    elif precision.autocast == "bfloat16":
+        need, what = BF16_CAPABILITY, "bfloat16 arithmetic"
+    elif precision.autocast == "float16":
+        need, what = FP16_CAPABILITY, "float16 arithmetic"
+    if capability is None or capability >= need:
+        return None
+    have = f"sm_{capability[0]}{capability[1]}"
+    return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
+
+
+def _no_tf32_on_cpu() -> str | None:
+    """Say why the CPU has no TF32: oneDNN takes the switch everywhere, and uses it on few CPUs."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        return "this torch has no TF32 switch for the CPU"
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[union-attr]
+    torch.backends.mkldnn.matmul.fp32_precision = "tf32"  # type: ignore[union-attr]
+    error = matmul_error(torch.device("cpu"))
+    torch.backends.mkldnn.matmul.fp32_precision = before  # type: ignore[union-attr]
+    return None if error > 1e-5 else "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"

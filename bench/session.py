@@ -1,0 +1,106 @@
+"""A run from its folder to its report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import report as reporter
+from bench.cli import Command, parse
+from bench.execute import Execution
+from bench.face import open_face
+from bench.gather import Question
+from bench.launch.local import LocalLauncher
+from bench.measure.sampler import Sampler
+from bench.spec import UsageError
+from bench.store import Store, read_run
+
+SAMPLE_PERIOD_S = 0.2
+
+
+def open_folder(command: Command) -> tuple[Command, Path | None]:
+    """Find the folder that a command writes to, and for a bare ``--resume`` the command it goes on with.
+
+    Returns:
+        The command, and its folder; None where the folder is to be named after the device.
+
+    Raises:
+        UsageError: the folder is there already, or there is no run to go on with.
+    """
+    if command.resume is not None:
+        if not command.suites:
+            request = read_run(command.resume)["request"]
+            command = replace(parse(request["argv"]), resume=command.resume, out=None)
+        elif (command.resume / "run.json").exists():
+            read_run(command.resume)
+        return command, command.resume
+    if command.out is not None and command.out.exists():
+        raise UsageError(f"'{command.out}' exists already. Use --resume {command.out} to go on with it, or another --out.")
+    return command, command.out
+
+
+def execute(command: Command, question: Question, folder: Path | None, launcher: LocalLauncher) -> tuple[Path, bool]:
+    """Run the question's plan; return the run's folder, and whether no trial failed or hung."""
+    folder = folder or _new_folder(question)
+    _require_same_machine(folder, question)
+    gpus = tuple((device.placement, device.uuid) for device in question.environment.devices if device.uuid)
+    run = {
+        "request": {"argv": list(command.argv), **asdict(question.request)},
+        "environment": asdict(question.environment),
+        "warnings": list(question.warnings),
+        "started": _now(),
+        "finished": None,
+    }
+    face = open_face()
+    try:
+        with Store(folder) as store, Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
+            launcher.on_start = lambda pid: sampler.own({pid})
+            store.write_run(run)
+            devices = {device.placement: device for device in question.environment.devices}
+            execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, face=face)
+            fine = execution.run(question.plan)
+            store.add_samples(sampler.stop())
+            store.write_run({**run, "finished": _now()})
+    except KeyboardInterrupt:
+        face.close()
+        raise UsageError(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.") from None
+    finally:
+        face.close()
+    return folder, fine
+
+
+def report(runs: list[Path], out: Path) -> None:
+    """Write the report of some runs and print its verdict and where it is."""
+    page = reporter.write_report(runs, out)
+    for sentence in reporter.verdicts(runs):
+        print(sentence)
+    print(f"Report: {page}")
+
+
+def report_folder(runs: list[Path]) -> Path:
+    """Return where the report of some runs belongs: reports/, under the runs' names."""
+    return Path("reports") / "+".join(run.resolve().name for run in runs)
+
+
+def _new_folder(question: Question) -> Path:
+    """Name a run after what it measures, where and when."""
+    suites = "+".join(ref.name for ref in question.request.suites)
+    devices = dict.fromkeys(device.name if device.kind == "cuda" else "cpu" for device in question.environment.devices)
+    where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
+    return Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _require_same_machine(folder: Path, question: Question) -> None:
+    if not (folder / "run.json").exists():
+        return
+    before = {device["placement"]: device["name"] for device in read_run(folder)["environment"]["devices"]}
+    for device in question.environment.devices:
+        name = before.get(device.placement, device.name)
+        if name != device.name:
+            raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,304 @@
+"""The question, frozen: what is compared, with what, where and how.
+
+Everything here is plain data. Nothing imports torch, so that planning, ``--help`` and reporting are
+instant; a suite's functions import it when they are called, in the process that measures.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+Phase = Literal["memory", "speed", "train"]
+PHASES: tuple[Phase, ...] = ("memory", "speed", "train")
+Parameter = int | float | str | bool
+
+
+class UsageError(Exception):
+    """What the user asked for cannot be done; the message says why, what is available and what to do."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word most like ``word``, or an empty string where none is alike."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean '{match[0]}'?" if match else ""
+
+
+def _require(condition: bool, field: str, allowed: str, value: object) -> None:
+    if not condition:
+        raise UsageError(f"{field} must be {allowed}, not {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    """How numbers are held and multiplied: one arm of a comparison."""
+
+    name: str
+    """The name used on the command line and in every table."""
+    summary: str
+    """What it is, in a line."""
+    autocast: Literal["float16", "bfloat16"] | None = None
+    """The type that ``torch.autocast`` computes in; None leaves everything in fp32."""
+    loss_scaling: bool = False
+    """Whether a dynamic GradScaler scales the loss."""
+    tf32: bool = False
+    """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
+    alias: str | None = None
+    """What Lightning calls it."""
+
+
+BASELINE = "fp32"
+PRECISIONS: dict[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision(name="fp32", summary="IEEE fp32, TF32 off everywhere", alias="32-true"),
+        Precision(name="tf32", summary="fp32 with matrix products rounded to TF32", tf32=True),
+        Precision(
+            name="amp-fp16",
+            summary="autocast to float16, dynamic loss scaling",
+            autocast="float16",
+            loss_scaling=True,
+            alias="16-mixed",
+        ),
+        Precision(name="amp-bf16", summary="autocast to bfloat16", autocast="bfloat16", alias="bf16-mixed"),
+    )
+}
+
+
+def parse_precision(word: str) -> str:
+    """Return the name of the precision that ``word`` names or is an alias of.
+
+    Raises:
+        UsageError: there is no such precision.
+    """
+    for precision in PRECISIONS.values():
+        if word in (precision.name, precision.alias):
+            return precision.name
+    known = ", ".join(PRECISIONS)
+    raise UsageError(f"There is no precision '{word}'.{nearest(word, PRECISIONS)} Available: {known}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """What a model eats: the shapes, and what is done to an image before the model sees it."""
+
+    input_shape: tuple[int, ...]
+    """Shape of one sample: (channels, height, width) of an image, or (features,)."""
+    classes: int | None = None
+    """Number of classes; None for regression. A folder of images replaces it by its own count."""
+    target_shape: tuple[int, ...] | None = None
+    """Shape of one regression target."""
+    source: Literal["cifar10", "synthetic"] = "synthetic"
+    """Where samples come from unless ``--data`` says otherwise."""
+    steps_per_epoch: int = 50
+    """Batches in an epoch of synthetic data; real data have as many as they have."""
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
+    """Per-channel mean of images scaled to 0..1."""
+    std: tuple[float, ...] = (0.2470, 0.2435, 0.2616)
+    """Per-channel standard deviation of images scaled to 0..1."""
+    crop_padding: int = 0
+    """Training images are padded by this many pixels and cropped at random; 0 is off."""
+    flip: bool = False
+    """Whether training images are mirrored at random."""
+
+    def __post_init__(self) -> None:
+        sizes = bool(self.input_shape) and all(size > 0 for size in self.input_shape)
+        _require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
+        _require(
+            (self.classes is None) != (self.target_shape is None),
+            "Data.classes",
+            "given for classification, or else target_shape for regression",
+            self.classes,
+        )
+        _require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
+        _require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a sample is an image with a class, and so may come from image files."""
+        return len(self.input_shape) == 3 and self.classes is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSource:
+    """Where the samples come from: ``--data`` and ``--data-dir``."""
+
+    kind: Literal["cifar10", "synthetic", "folder"]
+    path: str | None = None
+    """The folder of ``folder:PATH``, absolute."""
+    directory: str = "data"
+    """Where downloads and decoded images are kept, absolute."""
+
+    def __str__(self) -> str:
+        return f"folder:{self.path}" if self.kind == "folder" else self.kind
+
+    @staticmethod
+    def parse(word: str, directory: str = "data") -> DataSource:
+        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``.
+
+        Raises:
+            UsageError: it is none of the three, or the folder does not exist.
+        """
+        home = str(Path(directory).resolve())
+        if word == "cifar10" or word == "synthetic":
+            return DataSource(kind=word, directory=home)
+        kind, _, path = word.partition(":")
+        if kind != "folder" or not path:
+            raise UsageError(f"--data must be cifar10, synthetic or folder:PATH, not '{word}'.")
+        if not Path(path).is_dir():
+            raise UsageError(f"The data folder '{path}' does not exist. Give folder:PATH of a folder with train/ and test/.")
+        return DataSource(kind="folder", path=str(Path(path).resolve()), directory=home)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suite:
+    """A recipe: everything about a training run but its precision and its device.
+
+    Its functions are called in the measuring process, after the random seed is set.
+    """
+
+    name: str
+    title: str
+    """One line for ``list`` and the report."""
+    data: Data
+    model: Callable[[Data], nn.Module]
+    """Build the model for the data's shape and number of classes, on the CPU, in fp32."""
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    loss: Callable[[], nn.Module] | None = None
+    """Build the loss, called with (output, target); None is cross entropy, or mean square for regression."""
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None
+    """Build the learning-rate schedule over that many optimizer steps, stepped once a step."""
+    batch_size: int
+    """The recipe's batch size: what is trained with unless ``--batch-sizes`` says otherwise."""
+    batch_sizes: tuple[int, ...] = ()
+    """The batch sizes whose speed and memory are compared on a GPU; empty is the recipe's alone."""
+    cpu_batch_sizes: tuple[int, ...] = ()
+    """The same on a CPU, where the large ones take too long; empty is ``batch_sizes``."""
+    epochs: int = 1
+    """Epochs of the short form, which is what is trained unless ``--epochs`` says otherwise."""
+    full_epochs: int | None = None
+    """Epochs of the published recipe."""
+    source: str = ""
+    """Where the recipe comes from."""
+
+    def __post_init__(self) -> None:
+        _require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
+        for field in ("batch_size", "epochs"):
+            value = getattr(self, field)
+            _require(isinstance(value, int) and value > 0, f"Suite.{field}", "a whole number above 0", value)
+        for field in ("batch_sizes", "cpu_batch_sizes"):
+            sizes = getattr(self, field)
+            good = all(isinstance(size, int) and size > 0 for size in sizes)
+            _require(good, f"Suite.{field}", "whole numbers above 0", sizes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteRef:
+    """How another process finds a suite: by the name of a file in suites/, or by a path."""
+
+    name: str
+    file: str | None = None
+    """Absolute path of a suite file of the user's own."""
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+    """Arguments that override the defaults of the file's ``suite()`` function."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where a trial runs: ``cpu``, or the index of one GPU as CUDA counts them."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        good = self.name == "cpu" or (self.name.isascii() and self.name.isdigit())
+        _require(good, "--gpus", "GPU indices such as 0 or 0,1, or cpu", self.name)
+
+    @property
+    def index(self) -> int | None:
+        """The CUDA index, or None for the CPU."""
+        return None if self.name == "cpu" else int(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Protocol:
+    """How the speed phase decides that it has measured enough (docs/measuring.md)."""
+
+    replicates: int = 3
+    """Fresh processes in which the whole speed measurement is repeated."""
+    target_ci: float = 0.01
+    """Stop when the speedup's 95 % interval has this half-width, as a share of the speedup."""
+    min_quads: int = 20
+    """But not before this many quads."""
+    time_budget_s: float = 10.0
+    """Stop all the same after this long, per arm and process."""
+
+    def __post_init__(self) -> None:
+        _require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
+        _require(0 < self.target_ci < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", self.target_ci)
+        _require(self.min_quads >= 3, "Protocol.min_quads", "3 or more", self.min_quads)
+        _require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """Suite × placement × batch size: within it the precisions are compared."""
+
+    suite: SuiteRef
+    placement: Placement
+    batch_size: int
+    data: DataSource
+    classes: int | None = None
+    """Number of classes of the data, where it is not the suite's own."""
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size > 0, "--batch-sizes", "whole numbers above 0", self.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A cell and its phase: what one process is asked to do."""
+
+    cell: Cell
+    phase: Phase
+    precisions: tuple[str, ...]
+    """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
+    replicate: int = 0
+    """Which of the protocol's processes this is (speed)."""
+    seed: int = 0
+    """Seed of weights, data order and augmentation."""
+    epochs: int = 1
+    """Epochs to train (train)."""
+    protocol: Protocol = Protocol()
+
+    def __post_init__(self) -> None:
+        _require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
+        _require(bool(self.precisions), "Trial.precisions", "at least one precision", self.precisions)
+        _require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
+
+    @property
+    def id(self) -> str:
+        """A readable name, unique within a run."""
+        cell = self.cell
+        arms = "" if self.phase == "speed" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
+        tail = {"speed": f"-r{self.replicate}", "train": f"-s{self.seed}"}.get(self.phase, "")
+        return f"{cell.suite.name}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
+
+    @property
+    def config(self) -> str:
+        """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
+        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the request as plain data, for run.json."""
+        return asdict(self)

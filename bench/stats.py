@@ -1,0 +1,145 @@
+"""Estimates with intervals, and what they let one say.
+
+Used on both sides: the speed phase asks whether it has measured enough, the report what was found.
+All of it works on log-ratios, where a speedup and its inverse are equally far from zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.stats import mstats
+
+CONFIDENCE = 0.95
+TRIM = 0.2
+"""Share of the values left out at each end of a trimmed mean."""
+
+Verdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
+Values = Sequence[float] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An estimate and its 95 % interval; ``low`` and ``high`` are None where there is too little to tell."""
+
+    center: float
+    low: float | None
+    high: float | None
+    n: int
+    """How many values it rests on."""
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval's width."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    def exp(self) -> Interval:
+        """Turn an estimate of a log-ratio into one of the ratio."""
+        low = None if self.low is None else math.exp(self.low)
+        high = None if self.high is None else math.exp(self.high)
+        return Interval(center=math.exp(self.center), low=low, high=high, n=self.n)
+
+
+def quad_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
+    """Return ln(baseline time / arm time) of one quad, given each arm's two block times.
+
+    In ABBA and BAAB order each arm's blocks have the same mean position, so drift that is linear in
+    time cancels exactly.
+    """
+    return 0.5 * (math.log(baseline[0]) + math.log(baseline[1]) - math.log(arm[0]) - math.log(arm[1]))
+
+
+def robust_interval(values: Values) -> Interval:
+    """Return the 20 % trimmed mean with Yuen's interval: Student's t on the winsorised variance.
+
+    Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974);
+    one sample as in Tukey and McLaughlin, Sankhya A 25 (1963). With fewer than five values nothing is
+    trimmed, and it is the mean with Student's interval.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    center = float(stats.trim_mean(data, TRIM))
+    if data.size < 2:
+        return Interval(center=center, low=None, high=None, n=int(data.size))
+    if np.ptp(data) == 0.0:
+        return Interval(center=center, low=center, high=center, n=int(data.size))
+    low, high = mstats.trimmed_mean_ci(data, (TRIM, TRIM), alpha=1 - CONFIDENCE)
+    return Interval(center=center, low=float(low), high=float(high), n=int(data.size))
+
+
+def student_interval(values: Values) -> Interval:
+    """Return the mean with Student's interval."""
+    data = np.asarray(values, dtype=np.float64)
+    center, count = float(data.mean()), int(data.size)
+    if count < 2:
+        return Interval(center=center, low=None, high=None, n=count)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * data.std(ddof=1) / math.sqrt(count))
+    return Interval(center=center, low=center - half, high=center + half, n=count)
+
+
+def welch_interval(baseline: Values, arm: Values) -> Interval:
+    """Return mean(baseline) − mean(arm) of independent values, with Welch's interval."""
+    a, b = np.asarray(baseline, dtype=np.float64), np.asarray(arm, dtype=np.float64)
+    center, count = float(a.mean() - b.mean()), int(min(a.size, b.size))
+    if count < 2:
+        return Interval(center=center, low=None, high=None, n=count)
+    bounds = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
+    return Interval(center=center, low=float(bounds.low), high=float(bounds.high), n=count)
+
+
+def merge_correlated(values: Values, smallest: int = 10) -> NDArray[np.float64]:
+    """Average neighbours in pairs until they no longer correlate, so that an interval may trust their count.
+
+    Neighbours correlate when the lag-1 autocorrelation exceeds 2/√n in size. Merging stops where it
+    would leave fewer than ``smallest`` values.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    while data.size // 2 >= smallest and abs(_lag1(data)) > 2 / math.sqrt(data.size):
+        data = data[: data.size // 2 * 2].reshape(-1, 2).mean(axis=1)
+    return data
+
+
+def _lag1(data: NDArray[np.float64]) -> float:
+    centred = data - data.mean()
+    power = float(centred @ centred)
+    return float(centred[:-1] @ centred[1:]) / power if power > 0 else 0.0
+
+
+def quads_interval(log_ratios: Values) -> Interval:
+    """Return the log-speedup that one process's quads give, with its interval."""
+    return robust_interval(merge_correlated(log_ratios))
+
+
+def process_interval(centers: Values, within: Interval | None = None) -> Interval:
+    """Return the log-speedup over fresh processes: Student's t on their centres.
+
+    Args:
+        centers: each process's log-speedup.
+        within: the only process's own interval, used where there is just one.
+    """
+    if len(centers) == 1 and within is not None:
+        return within
+    return student_interval(centers)
+
+
+def verdict(speedup: Interval, margin: float) -> Verdict:
+    """Say what an interval of a speedup lets one say, differences within ±``margin`` being none.
+
+    Args:
+        speedup: the ratio, not its logarithm.
+        margin: a share, such as 0.01; the machine's own A/A floor where it is known.
+    """
+    if speedup.low is None or speedup.high is None:
+        return "INCONCLUSIVE"
+    if speedup.low > 1 + margin:
+        return "FASTER"
+    if speedup.high < 1 / (1 + margin):
+        return "SLOWER"
+    if speedup.low >= 1 / (1 + margin) and speedup.high <= 1 + margin:
+        return "SAME"
+    return "INCONCLUSIVE"

@@ -1,0 +1,194 @@
+"""Records to CSV: the only file that knows columns.
+
+A run is a folder under results/: run.json, and one CSV for each kind of record. A row is flushed and
+fsynced when it is appended, so what a crash leaves behind is whole rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from bench.records import (
+    Block,
+    Device,
+    EpochResult,
+    MemoryPeak,
+    Sample,
+    Speed,
+    Status,
+    Switches,
+    Training,
+    TrialResult,
+)
+from bench.spec import Trial, UsageError
+
+SCHEMA = 1
+"""Version of the columns; a reader refuses a run of another version."""
+
+
+def _names(record: type) -> list[str]:
+    return [field.name for field in fields(record)]
+
+
+_PARTS = {"switches": Switches, "memory": MemoryPeak, "speed": Speed, "training": Training}
+_ASKED = ["schema", "run", "trial", "config", "suite", "parameters", "placement", "device", "architecture"]
+_ASKED += ["batch_size", "data", "phase", "replicate", "seed"]
+TRIAL_COLUMNS = (
+    _ASKED
+    + [name for name in _names(TrialResult) if name not in _PARTS]
+    + [name for part in _PARTS.values() for name in _names(part)]
+)
+BLOCK_COLUMNS = ["schema", *_names(Block)]
+EPOCH_COLUMNS = ["schema", *_names(EpochResult)]
+TELEMETRY_COLUMNS = ["schema", *_names(Sample)]
+FILES = {
+    "trials.csv": TRIAL_COLUMNS,
+    "blocks.csv": BLOCK_COLUMNS,
+    "epochs.csv": EPOCH_COLUMNS,
+    "telemetry.csv": TELEMETRY_COLUMNS,
+}
+
+
+def _cell(value: object) -> object:
+    """Format one value: None is empty, a bool is yes or no, floats keep all their digits."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value
+
+
+def _flat(result: TrialResult) -> dict[str, Any]:
+    """Spread a result's parts into columns."""
+    row: dict[str, Any] = {}
+    for name, value in asdict(result).items():
+        if name not in _PARTS:
+            row[name] = value
+        elif value is not None:
+            row.update(value)
+    return row
+
+
+class Store:
+    """The folder of one run, open for appending."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open ``folder``, making it and the heads of its CSVs where they are not there yet."""
+        self.folder = folder
+        self.name = folder.name
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[str, IO[str]] = {}
+        for name, columns in FILES.items():
+            path = folder / name
+            _drop_torn_line(path)
+            fresh = not path.exists() or path.stat().st_size == 0
+            self._files[name] = path.open("a", newline="", encoding="utf-8")
+            if fresh:
+                self._append(name, [dict(zip(columns, columns, strict=True))])
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _append(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        file = self._files[name]
+        writer = csv.DictWriter(file, FILES[name], lineterminator="\n")
+        for row in rows:
+            writer.writerow({column: _cell(value) for column, value in row.items()})
+        file.flush()
+        os.fsync(file.fileno())
+
+    def add_results(self, trial: Trial, device: Device, results: Iterable[TrialResult]) -> None:
+        """Append a finished trial to trials.csv: one row per precision, all in one write."""
+        cell = trial.cell
+        asked: dict[str, Any] = {
+            "schema": SCHEMA,
+            "run": self.name,
+            "trial": trial.id,
+            "config": trial.config,
+            "suite": cell.suite.name,
+            "parameters": " ".join(f"{name}={value}" for name, value in cell.suite.parameters),
+            "placement": cell.placement.name,
+            "device": device.name,
+            "architecture": device.architecture,
+            "batch_size": cell.batch_size,
+            "data": str(cell.data),
+            "phase": trial.phase,
+            "replicate": trial.replicate if trial.phase == "speed" else None,
+            "seed": trial.seed,
+        }
+        self._append("trials.csv", [{**asked, **_flat(result)} for result in results])
+
+    def add_blocks(self, blocks: Iterable[Block]) -> None:
+        """Append timed blocks to blocks.csv."""
+        self._append("blocks.csv", [{"schema": SCHEMA, **asdict(block)} for block in blocks])
+
+    def add_epochs(self, epochs: Iterable[EpochResult]) -> None:
+        """Append epochs to epochs.csv."""
+        self._append("epochs.csv", [{"schema": SCHEMA, **asdict(epoch)} for epoch in epochs])
+
+    def add_samples(self, samples: Iterable[Sample]) -> None:
+        """Append readings of the GPUs to telemetry.csv."""
+        self._append("telemetry.csv", [{"schema": SCHEMA, **asdict(sample)} for sample in samples])
+
+    def write_run(self, run: dict[str, Any]) -> None:
+        """Replace run.json, atomically."""
+        target = self.folder / "run.json"
+        draft = target.with_suffix(".json.part")
+        draft.write_text(json.dumps({"schema": SCHEMA, "run": self.name, **run}, indent=2, default=str) + "\n")
+        os.replace(draft, target)
+
+
+def finished(folder: Path) -> dict[str, dict[str, Status]]:
+    """Return the trials that a run has rows of: their config hashes, with each precision's status.
+
+    A trial's rows are appended together when it ends, so one row means that it ended. A trial that
+    ended in timeout or failure counts as not done, and is tried again by ``--resume``.
+    """
+    path = folder / "trials.csv"
+    if not path.exists():
+        return {}
+    trials: dict[str, dict[str, Status]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            status = cast(Status, row["status"])
+            if status in ("timeout", "failed"):
+                trials.pop(row["config"], None)
+            else:
+                trials.setdefault(row["config"], {})[row["precision"]] = status
+    return trials
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Read a run's run.json.
+
+    Raises:
+        UsageError: there is no run, or one of another schema version.
+    """
+    path = folder / "run.json"
+    if not path.is_file():
+        raise UsageError(f"There is no run in '{folder}': it has no run.json.")
+    run: dict[str, Any] = json.loads(path.read_text())
+    if run.get("schema") != SCHEMA:
+        found = run.get("schema")
+        raise UsageError(f"The run in '{folder}' has schema {found}; this version reads schema {SCHEMA} alone.")
+    return run
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line without its end, which is what a crash in the middle of a write leaves."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        path.write_bytes(data[: data.rfind(b"\n") + 1])

@@ -1,0 +1,96 @@
+"""One process: a trial in, records out, on a channel of their own; stdout and stderr go to a log.
+
+The fork server imports this module, and with it torch, once; every worker is a fork of it that has not
+touched any device yet.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+import torch
+import torchvision
+
+from bench.data import Prepared, prepare
+from bench.phases import memory, speed, training
+from bench.records import Device, Done, Failed, Message, TrialResult
+from bench.spec import Data, DataSource, Trial, UsageError
+
+PRELOADED = (torchvision.__name__, torch.__name__)
+_PHASES: dict[str, ModuleType] = {"memory": memory, "speed": speed, "train": training}
+
+
+def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, ...]) -> None:
+    """Call a function in this process, and send its messages and its value or error over ``connection``.
+
+    Args:
+        connection: the channel back.
+        log: path of the file that takes what is printed.
+        target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
+        arguments: what to call it with.
+    """
+    _print_to(log)
+    try:
+        module, name = target.split(":")
+        value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
+        connection.send(Done(value=value))
+    except UsageError as error:
+        connection.send(Failed(kind="usage", text=str(error)))
+    except Exception as error:
+        traceback.print_exc()
+        connection.send(Failed(kind="oom" if is_out_of_memory(error) else "error", text=f"{type(error).__name__}: {_first_line(str(error))}"))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.close()
+
+
+def run_trial(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Run one trial and send its records."""
+    started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+
+    def stamped(message: Message) -> None:
+        if isinstance(message, TrialResult):
+            message = replace(message, started=started, wall_s=time.monotonic() - start)
+        send(message)
+
+    _PHASES[trial.phase].run(trial, device, stamped)
+
+
+def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
+    """Download or decode a suite's images, if they are not there yet."""
+    return prepare(data, source)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error means that something did not fit into the device's or the machine's memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text for sign in ("DefaultCPUAllocator", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    )
+
+
+def _print_to(log: str) -> None:
+    """Send this process's stdout and stderr, those of C code too, to a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no message"

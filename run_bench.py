@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Compare FP32 with mixed precision: arguments → plan → run → report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from bench.cli import Command, parse
+from bench.spec import UsageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code: 0 done, 1 a trial failed, 2 it cannot be done as asked."""
+    try:
+        command = parse(sys.argv[1:] if argv is None else argv)
+        return {"run": run, "report": report, "list": show_list}[command.name](command)
+    except UsageError as error:
+        print(f"run_bench: {error}", file=sys.stderr)
+        return 2
+
+
+def run(command: Command) -> int:
+    """Measure, store and report."""
+    from bench import session
+    from bench.face import show_plan
+    from bench.gather import gather
+    from bench.launch.local import LocalLauncher
+
+    command, folder = session.open_folder(command)
+    launcher = LocalLauncher()
+    question = gather(command, launcher)
+    show_plan(question.plan, question.environment, question.warnings, default_device=command.gpus is None)
+    if command.dry_run:
+        return 0
+    folder, fine = session.execute(command, question, folder, launcher)
+    session.report([folder], session.report_folder([folder]))
+    return 0 if fine else 1
+
+
+def report(command: Command) -> int:
+    """Report on runs that were made before."""
+    from bench import session
+
+    session.report(list(command.runs), command.out or session.report_folder(list(command.runs)))
+    return 0
+
+
+def show_list(_command: Command) -> int:
+    """Show what there is to measure."""
+    from bench import catalog
+
+    print("\n".join(catalog.overview()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

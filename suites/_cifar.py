@@ -1,0 +1,61 @@
+"""What the CIFAR-10 suites have in common: data, optimizer, schedule and the small-image stem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from bench.spec import Data, Suite
+
+if TYPE_CHECKING:
+    from torch import nn, optim
+    from torch.optim import lr_scheduler
+
+
+def cifar_stem(resnet: nn.Module) -> nn.Module:
+    """Give a torchvision ResNet the stem for 32×32 images: a 3×3 convolution of stride 1, no max-pool."""
+    from torch import nn
+
+    resnet.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+    resnet.maxpool = nn.Identity()
+    return resnet
+
+
+def cifar_suite(
+    *,
+    name: str,
+    title: str,
+    model: Callable[[Data], nn.Module],
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    batch_size: int,
+    cpu_batch_sizes: tuple[int, ...],
+    source: str,
+) -> Suite:
+    """Return the CIFAR-10 recipe around ``model``: SGD, cosine, random crop and flip."""
+
+    def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        from torch import optim
+
+        return optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+    def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
+        from torch.optim import lr_scheduler
+
+        return lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    return Suite(
+        name=name,
+        title=title,
+        data=Data(input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=4, flip=True),
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        batch_size=batch_size,
+        batch_sizes=(64, 128, 256, 512, 1024),
+        cpu_batch_sizes=cpu_batch_sizes,
+        epochs=5,
+        full_epochs=200,
+        source=source,
+    )

@@ -1,0 +1,32 @@
+"""ResNet-50 with a CIFAR stem on CIFAR-10."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.spec import Data, Suite
+from suites._cifar import cifar_stem, cifar_suite
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def suite(lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 5e-4, batch_size: int = 128) -> Suite:
+    """Return the recipe: SGD with momentum, cosine over the run, batch 128."""
+
+    def model(data: Data) -> nn.Module:
+        from torchvision.models import resnet50
+
+        return cifar_stem(resnet50(num_classes=data.classes))
+
+    return cifar_suite(
+        name="resnet50",
+        title="ResNet-50, CIFAR stem, 23.5 M parameters, on CIFAR-10",
+        model=model,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batch_size=batch_size,
+        cpu_batch_sizes=(8, 16, 32),
+        source="He et al., Deep Residual Learning (CVPR 2016); recipe of suvojit-0x55aa/mixed-precision-pytorch",
+    )
