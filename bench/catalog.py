@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from bench.spec import PRECISIONS, Parameter, Suite, SuiteRef, UsageError, nearest
+from bench.spec import PRECISIONS, Parameter, Suite, UsageError, nearest
+from bench.trial import SuiteRef
 
 
 def names() -> list[str]:
@@ -77,7 +78,7 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
 
 def _function(ref: SuiteRef) -> Callable[..., object]:
     module = _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
-    function = getattr(module, "suite", None)
+    function: Callable[..., object] | None = getattr(module, "suite", None)
     if not callable(function):
         raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
     for name, argument in inspect.signature(function).parameters.items():

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
-from bench.spec import PHASES, PRECISIONS, DataSource, Phase, Placement, Protocol, UsageError, nearest, parse_precision
+from bench.spec import PRECISIONS, UsageError, nearest, parse_precision
+from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 
 COMMANDS = ("run", "report", "list")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
@@ -72,7 +73,9 @@ def parse(argv: Sequence[str]) -> Command:
     if name == "report":
         return _parse_report(words, tuple(argv))
     if words and not words[0].startswith("-"):
-        raise UsageError(f"There is no command '{words[0]}'.{nearest(words[0], COMMANDS)} Available: {', '.join(COMMANDS)}.")
+        raise UsageError(
+            f"There is no command '{words[0]}'.{nearest(words[0], COMMANDS)} Available: {', '.join(COMMANDS)}."
+        )
     return _parse_run(words, tuple(argv))
 
 
@@ -131,7 +134,9 @@ def _run_parser() -> _Parser:
     what.add_argument("--suite", metavar="NAMES", help="suites by name or .py file, with commas between")
     what.add_argument("--precisions", metavar="NAMES", help=f"of {', '.join(PRECISIONS)} (default: by device)")
     what.add_argument("--batch-sizes", metavar="SIZES", help="such as 64,128,256 (default: the suite's)")
-    what.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a suite's parameter; repeatable")
+    what.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="a suite's parameter; repeatable"
+    )
     where = parser.add_argument_group("where")
     where.add_argument("--gpus", metavar="LIST", help="CUDA indices such as 0,1, or cpu (default: every GPU, else cpu)")
     where.add_argument("--exclusive", action="store_true", help="refuse to start when a GPU is in use by others")
@@ -140,13 +145,19 @@ def _run_parser() -> _Parser:
     how.add_argument("--epochs", metavar="N", help="epochs to train (default: the suite's short form)")
     how.add_argument("--seeds", metavar="LIST", help="seeds to train with (default: 0)")
     depth = how.add_mutually_exclusive_group()
-    depth.add_argument("--quick", action="store_true", help="one process, 3 s an arm, no training unless --epochs is given")
+    depth.add_argument(
+        "--quick", action="store_true", help="one process, 3 s an arm, no training unless --epochs is given"
+    )
     depth.add_argument("--rigorous", action="store_true", help="ten processes instead of three")
     how.add_argument("--target-ci", metavar="SHARE", help="stop at this half-width of the 95%% interval (default: 1%%)")
-    how.add_argument("--time-budget", metavar="TIME", help="most time to spend timing one arm in one process (default: 10s)")
+    how.add_argument(
+        "--time-budget", metavar="TIME", help="most time to spend timing one arm in one process (default: 10s)"
+    )
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="SOURCE", help="cifar10, synthetic or folder:PATH (default: the suite's)")
-    data.add_argument("--data-dir", metavar="DIR", default="data", help="for downloads and decoded images (default: data)")
+    data.add_argument(
+        "--data-dir", metavar="DIR", default="data", help="for downloads and decoded images (default: data)"
+    )
     result = parser.add_argument_group("results")
     result.add_argument("--out", metavar="DIR", type=Path, help="a new folder (default: results/SUITE-DEVICE-TIME)")
     result.add_argument("--resume", metavar="DIR", type=Path, help="go on with this run; finished trials are kept")

@@ -7,17 +7,19 @@ import platform
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-import torchvision
 
 from bench import precision as switches
-from bench.measure.nvml import open_nvml
+from bench.measure.nvml import Gpu, Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.records import Device, Environment
-from bench.spec import PRECISIONS, Placement, UsageError
+from bench.spec import PRECISIONS, UsageError
+from bench.trial import Placement
 
 GENERATIONS = {
     (3, 0): "Kepler",
@@ -46,21 +48,17 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     count = torch.cuda.device_count()
     names = placements or tuple(str(index) for index in range(count)) or ("cpu",)
     _require_present([Placement(name=name) for name in names], count)
-    nvml = open_nvml()
-    driver = None
-    limits: dict[str, float | None] = {}
-    if nvml is not None:
-        with nvml:
-            driver = nvml.driver_version()
-            limits = {gpu.uuid: gpu.power_limit_w for gpu in nvml.gpus()}
-    devices = tuple(_cpu() if name == "cpu" else _gpu(int(name), limits) for name in names)
-    cudnn = torch.backends.cudnn.version()
+    with open_nvml() or nullcontext() as nvml:
+        driver = nvml.driver_version() if nvml else None
+        devices = tuple(_cpu() if name == "cpu" else _gpu(int(name), nvml) for name in names)
+    backends: Any = torch.backends
+    cudnn = backends.cudnn.version()
     return Environment(
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         torch=torch.__version__,
-        torchvision=torchvision.__version__,
+        torchvision=metadata.version("torchvision"),
         cuda=torch.version.cuda,
         cudnn=str(cudnn) if cudnn else None,
         driver=driver,
@@ -105,13 +103,13 @@ def _require_present(placements: list[Placement], count: int) -> None:
 def _why_no_gpu() -> str:
     if torch.version.cuda is None:
         return f"this torch ({torch.__version__}) is built without CUDA"
-    if open_nvml() is None:
-        return "no NVIDIA driver answers"
+    if problem := nvml_problem():
+        return f"no NVIDIA driver answers ({problem})"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     return f"CUDA_VISIBLE_DEVICES is '{hidden}'" if hidden is not None else "CUDA sees no GPU"
 
 
-def _gpu(index: int, limits: dict[str, float | None]) -> Device:
+def _gpu(index: int, nvml: Nvml | None) -> Device:
     properties: Any = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
     arch_list = tuple(torch.cuda.get_arch_list())
@@ -122,8 +120,7 @@ def _gpu(index: int, limits: dict[str, float | None]) -> Device:
             f"sm_{properties.major}{properties.minor}); it has {held}. Install a build for it: "
             "Pascal and Volta need one for CUDA 12.6 or older. Or use --gpus cpu."
         )
-    uuid = str(properties.uuid)
-    uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    board = _board(str(properties.uuid), nvml)
     return Device(
         placement=str(index),
         kind="cuda",
@@ -131,12 +128,21 @@ def _gpu(index: int, limits: dict[str, float | None]) -> Device:
         architecture=architecture(capability),
         compute_capability=f"{properties.major}.{properties.minor}",
         memory_total_bytes=properties.total_memory,
-        uuid=uuid,
-        power_limit_w=limits.get(uuid),
+        uuid=board.uuid if board else str(properties.uuid),
+        power_limit_w=board.power_limit_w if board else None,
         cores=properties.multi_processor_count,
         fp32_gflops=_fp32_gflops(torch.device("cuda", index), 4096),
         unsupported=_unsupported("cuda", capability),
     )
+
+
+def _board(uuid: str, nvml: Nvml | None) -> Gpu | None:
+    """Return the GPU or MIG slice with CUDA's ``uuid`` as NVML knows it, or None where it does not."""
+    try:
+        return nvml.gpu(uuid) if nvml else None
+    except NvmlFailure as failure:
+        print(f"NVML does not know GPU {uuid}: {failure}")
+        return None
 
 
 def _cpu() -> Device:

@@ -11,8 +11,9 @@ from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
 from bench.records import Block, Device, EpochResult, Message, Progress, Status, TrialResult
-from bench.spec import BASELINE, Trial
+from bench.spec import BASELINE
 from bench.store import Store, finished
+from bench.trial import Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""

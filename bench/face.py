@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench.plan import Plan
 from bench.records import Environment, Progress, Sample, TrialResult
-from bench.spec import BASELINE, Trial
+from bench.spec import BASELINE
+from bench.trial import Trial
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -21,10 +22,10 @@ REDRAW_S = 0.5
 class Face(Protocol):
     """What the run tells a person."""
 
-    def begin(self, trial: Trial, number: int, total: int) -> None:
+    def begin(self, trial: Trial, number: int, total: int, /) -> None:
         """Say that a trial begins."""
 
-    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+    def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
         """Show a sign of life, and the newest readings of the GPU."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
@@ -40,11 +41,11 @@ class Face(Protocol):
 class PlainFace:
     """One line when a trial ends."""
 
-    def begin(self, trial: Trial, number: int, total: int) -> None:
+    def begin(self, _trial: Trial, number: int, total: int, /) -> None:
         """Remember where we are."""
         self._count = f"[{number}/{total}]"
 
-    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+    def progress(self, _progress: Progress, _samples: Sequence[Sample], /) -> None:
         """Say nothing: a log wants results."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
@@ -72,13 +73,13 @@ class LiveFace:
         self._count = self._trial = self._gpu = ""
         self._began = self._drawn = 0.0
 
-    def begin(self, trial: Trial, number: int, total: int) -> None:
+    def begin(self, trial: Trial, number: int, total: int, /) -> None:
         """Show the trial's name."""
         self._count, self._trial, self._gpu = f"[{number}/{total}]", describe_trial(trial), ""
         self._began = time.monotonic()
         self._draw(Progress(text="starting"))
 
-    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+    def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
         """Redraw, if it is time to."""
         if samples:
             self._gpu = describe_sample(samples[-1])
@@ -111,15 +112,14 @@ class LiveFace:
 
         self._drawn = time.monotonic()
         row = Table.grid(padding=(0, 1))
-        cells = [
+        row.add_row(
             Spinner("dots"),
             Text(f"{self._count} {self._trial}", style="bold"),
             ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
             Text(progress.text),
             Text(self._gpu, style="dim"),
             Text(f"{self._drawn - self._began:.0f} s", style="dim"),
-        ]
-        row.add_row(*cells)
+        )
         self._live.update(row, refresh=True)
 
 

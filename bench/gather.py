@@ -9,7 +9,8 @@ from bench.cli import Command
 from bench.launch.local import LocalLauncher
 from bench.plan import Plan, PreparedData, Request, choose_source, make_plan
 from bench.records import Environment
-from bench.spec import DataSource, Suite, SuiteRef, UsageError
+from bench.spec import Suite, UsageError
+from bench.trial import DataSource, SuiteRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +36,7 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in launcher.removed_variables]
     warnings += _busy(environment, request.exclusive)
     data = {name: _prepare(suite, request, launcher) for name, suite in suites.items()}
-    flops: dict[str, float | None] = launcher.call("bench.measure.flops:count_all", request.suites)
+    flops: dict[str, float | None] = launcher.call("bench.flops:count_all", request.suites)
     plan = make_plan(request, suites, data, environment, flops)
     _require_full_batches(plan, data)
     return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings))
@@ -74,11 +75,16 @@ def _busy(environment: Environment, exclusive: bool) -> list[str]:
     ours = {device.uuid for device in environment.devices if device.uuid}
     if not ours:
         return []
-    found = {uuid: others for uuid, others in neighbours.neighbours().items() if uuid in ours and others}
+    known = neighbours.neighbours()
+    found = {uuid: others for uuid, others in known.items() if uuid in ours and others}
     names = {device.uuid: f"GPU {device.placement}" for device in environment.devices if device.uuid}
     said = neighbours.describe(found, names)
     if said and exclusive:
         raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
+    if exclusive and (unknown := ours - known.keys()):
+        raise UsageError(
+            f"Who is on {', '.join(names[uuid] for uuid in sorted(unknown))} cannot be told; leave out --exclusive."
+        )
     return [said] if said else []
 
 
@@ -88,6 +94,7 @@ def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> Prepare
     needed = source.kind == "folder" or (source.kind == "cifar10" and "train" in request.phases)
     if not needed:
         return PreparedData(source=source)
+    print(f"Looking at the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker:prepare_data", suite.data, source)
     return PreparedData(source=source, classes=prepared.data.classes, train_samples=prepared.train_samples)
 

@@ -5,20 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.records import Device, Environment
-from bench.spec import (
-    BASELINE,
-    PHASES,
-    PRECISIONS,
-    Cell,
-    DataSource,
-    Phase,
-    Placement,
-    Protocol,
-    Suite,
-    SuiteRef,
-    Trial,
-    UsageError,
-)
+from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
+from bench.trial import PHASES, Cell, DataSource, Phase, Placement, Protocol, SuiteRef, Trial
 
 EFFICIENCY = 0.4
 """Share of a short matrix product's rate that a training step is guessed to reach."""
@@ -156,9 +144,7 @@ def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, de
     return trials
 
 
-def _trials(
-    request: Request, suite: Suite, cell: Cell, phase: Phase, precisions: tuple[str, ...]
-) -> list[Trial]:
+def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, precisions: tuple[str, ...]) -> list[Trial]:
     seed = request.seeds[0]
     if phase == "memory":
         return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]

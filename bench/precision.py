@@ -7,6 +7,7 @@ the precision asks for it, on the GPU and in oneDNN on the CPU.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -19,40 +20,41 @@ FP16_CAPABILITY = (5, 3)
 """The first compute capabilities that do each in hardware (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
 
+_backends: Any = torch.backends
+"""Not typed as torch types it, because what it has depends on torch's version."""
+
+
 def apply(precision: Precision) -> None:
     """Set torch's process-wide fp32 switches for ``precision``.
 
     torch has two interfaces to them, and mixing the two raises; this uses the newer where there is one.
     """
-    if hasattr(torch.backends, "fp32_precision"):
+    if hasattr(_backends, "fp32_precision"):
         setting = "tf32" if precision.tf32 else "ieee"
-        torch.backends.fp32_precision = setting
-        # cuDNN's own settings come with the default "tf32", which would win over the general one.
-        for backend in (torch.backends.cudnn, torch.backends.mkldnn):
-            backend.conv.fp32_precision = setting  # type: ignore[union-attr]
-            backend.rnn.fp32_precision = setting  # type: ignore[union-attr]
-        torch.backends.cuda.matmul.fp32_precision = setting
-        torch.backends.mkldnn.matmul.fp32_precision = setting  # type: ignore[union-attr]
+        _backends.fp32_precision = setting
+        # Each of these may hold a setting of its own, which wins over the general one; cuDNN's is TF32 by default.
+        for part in (_backends.cuda, _backends.mkldnn):
+            part.matmul.fp32_precision = setting
+        for part in (_backends.cudnn, _backends.mkldnn):
+            part.conv.fp32_precision = setting
+            part.rnn.fp32_precision = setting
     else:
-        torch.backends.cuda.matmul.allow_tf32 = precision.tf32
-        torch.backends.cudnn.allow_tf32 = precision.tf32
+        _backends.cuda.matmul.allow_tf32 = precision.tf32
+        _backends.cudnn.allow_tf32 = precision.tf32
 
 
 def read_back(precision: Precision, device: torch.device) -> Switches:
     """Return what the switches are now, and the error of an fp32 matrix product under them."""
-    if hasattr(torch.backends, "fp32_precision"):
-        if device.type == "cuda":
-            matmul = torch.backends.cuda.matmul.fp32_precision
-            conv = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
-        else:
-            matmul = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[union-attr]
-            conv = torch.backends.mkldnn.conv.fp32_precision  # type: ignore[union-attr]
+    if not hasattr(_backends, "fp32_precision"):
+        matmul = "tf32" if _backends.cuda.matmul.allow_tf32 else "ieee"
+        conv = "tf32" if _backends.cudnn.allow_tf32 else "ieee"
+    elif device.type == "cuda":
+        matmul, conv = _backends.cuda.matmul.fp32_precision, _backends.cudnn.conv.fp32_precision
     else:
-        matmul = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-        conv = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+        matmul, conv = _backends.mkldnn.matmul.fp32_precision, _backends.mkldnn.conv.fp32_precision
     return Switches(
-        fp32_matmul=str(matmul),
-        fp32_conv=str(conv),
+        fp32_matmul=matmul,
+        fp32_conv=conv,
         autocast=precision.autocast,
         loss_scaling=precision.loss_scaling,
         matmul_error=matmul_error(device),
@@ -106,10 +108,10 @@ def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple
 
 def _no_tf32_on_cpu() -> str | None:
     """Say why the CPU has no TF32: oneDNN takes the switch everywhere, and uses it on few CPUs."""
-    if not hasattr(torch.backends, "fp32_precision"):
+    if not hasattr(_backends, "fp32_precision"):
         return "this torch has no TF32 switch for the CPU"
-    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[union-attr]
-    torch.backends.mkldnn.matmul.fp32_precision = "tf32"  # type: ignore[union-attr]
+    matmul = _backends.mkldnn.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
     error = matmul_error(torch.device("cpu"))
-    torch.backends.mkldnn.matmul.fp32_precision = before  # type: ignore[union-attr]
+    matmul.fp32_precision = before
     return None if error > 1e-5 else "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"

@@ -29,15 +29,17 @@ def open_folder(command: Command) -> tuple[Command, Path | None]:
     Raises:
         UsageError: the folder is there already, or there is no run to go on with.
     """
-    if command.resume is not None:
+    if (folder := command.resume) is not None:
         if not command.suites:
-            request = read_run(command.resume)["request"]
-            command = replace(parse(request["argv"]), resume=command.resume, out=None)
-        elif (command.resume / "run.json").exists():
-            read_run(command.resume)
-        return command, command.resume
+            request = read_run(folder)["request"]
+            command = replace(parse(request["argv"]), resume=folder, out=None)
+        elif (folder / "run.json").exists():
+            read_run(folder)
+        return command, folder
     if command.out is not None and command.out.exists():
-        raise UsageError(f"'{command.out}' exists already. Use --resume {command.out} to go on with it, or another --out.")
+        raise UsageError(
+            f"'{command.out}' exists already. Use --resume {command.out} to go on with it, or another --out."
+        )
     return command, command.out
 
 
@@ -62,7 +64,8 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, face=face)
             fine = execution.run(question.plan)
             store.add_samples(sampler.stop())
-            store.write_run({**run, "finished": _now()})
+            lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
+            store.write_run({**run, "warnings": [*question.warnings, *lost], "finished": _now()})
     except KeyboardInterrupt:
         face.close()
         raise UsageError(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.") from None

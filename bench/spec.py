@@ -1,4 +1,4 @@
-"""The question, frozen: what is compared, with what, where and how.
+"""What is compared: precisions, and the recipes that are trained in them.
 
 Everything here is plain data. Nothing imports torch, so that planning, ``--help`` and reporting are
 instant; a suite's functions import it when they are called, in the process that measures.
@@ -7,20 +7,15 @@ instant; a suite's functions import it when they are called, in the process that
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-Phase = Literal["memory", "speed", "train"]
-PHASES: tuple[Phase, ...] = ("memory", "speed", "train")
 Parameter = int | float | str | bool
 
 
@@ -34,7 +29,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean '{match[0]}'?" if match else ""
 
 
-def _require(condition: bool, field: str, allowed: str, value: object) -> None:
+def require(condition: bool, field: str, allowed: str, value: object) -> None:
+    """Raise a UsageError that names the field and what it may be, unless ``condition`` holds."""
     if not condition:
         raise UsageError(f"{field} must be {allowed}, not {value!r}.")
 
@@ -113,51 +109,20 @@ class Data:
 
     def __post_init__(self) -> None:
         sizes = bool(self.input_shape) and all(size > 0 for size in self.input_shape)
-        _require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
-        _require(
+        require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
+        require(
             (self.classes is None) != (self.target_shape is None),
             "Data.classes",
             "given for classification, or else target_shape for regression",
             self.classes,
         )
-        _require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
-        _require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
+        require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
+        require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
 
     @property
     def is_image(self) -> bool:
         """Whether a sample is an image with a class, and so may come from image files."""
         return len(self.input_shape) == 3 and self.classes is not None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataSource:
-    """Where the samples come from: ``--data`` and ``--data-dir``."""
-
-    kind: Literal["cifar10", "synthetic", "folder"]
-    path: str | None = None
-    """The folder of ``folder:PATH``, absolute."""
-    directory: str = "data"
-    """Where downloads and decoded images are kept, absolute."""
-
-    def __str__(self) -> str:
-        return f"folder:{self.path}" if self.kind == "folder" else self.kind
-
-    @staticmethod
-    def parse(word: str, directory: str = "data") -> DataSource:
-        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``.
-
-        Raises:
-            UsageError: it is none of the three, or the folder does not exist.
-        """
-        home = str(Path(directory).resolve())
-        if word == "cifar10" or word == "synthetic":
-            return DataSource(kind=word, directory=home)
-        kind, _, path = word.partition(":")
-        if kind != "folder" or not path:
-            raise UsageError(f"--data must be cifar10, synthetic or folder:PATH, not '{word}'.")
-        if not Path(path).is_dir():
-            raise UsageError(f"The data folder '{path}' does not exist. Give folder:PATH of a folder with train/ and test/.")
-        return DataSource(kind="folder", path=str(Path(path).resolve()), directory=home)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,113 +157,11 @@ class Suite:
     """Where the recipe comes from."""
 
     def __post_init__(self) -> None:
-        _require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
+        require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
         for field in ("batch_size", "epochs"):
             value = getattr(self, field)
-            _require(isinstance(value, int) and value > 0, f"Suite.{field}", "a whole number above 0", value)
+            require(isinstance(value, int) and value > 0, f"Suite.{field}", "a whole number above 0", value)
         for field in ("batch_sizes", "cpu_batch_sizes"):
             sizes = getattr(self, field)
             good = all(isinstance(size, int) and size > 0 for size in sizes)
-            _require(good, f"Suite.{field}", "whole numbers above 0", sizes)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteRef:
-    """How another process finds a suite: by the name of a file in suites/, or by a path."""
-
-    name: str
-    file: str | None = None
-    """Absolute path of a suite file of the user's own."""
-    parameters: tuple[tuple[str, Parameter], ...] = ()
-    """Arguments that override the defaults of the file's ``suite()`` function."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Placement:
-    """Where a trial runs: ``cpu``, or the index of one GPU as CUDA counts them."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        good = self.name == "cpu" or (self.name.isascii() and self.name.isdigit())
-        _require(good, "--gpus", "GPU indices such as 0 or 0,1, or cpu", self.name)
-
-    @property
-    def index(self) -> int | None:
-        """The CUDA index, or None for the CPU."""
-        return None if self.name == "cpu" else int(self.name)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Protocol:
-    """How the speed phase decides that it has measured enough (docs/measuring.md)."""
-
-    replicates: int = 3
-    """Fresh processes in which the whole speed measurement is repeated."""
-    target_ci: float = 0.01
-    """Stop when the speedup's 95 % interval has this half-width, as a share of the speedup."""
-    min_quads: int = 20
-    """But not before this many quads."""
-    time_budget_s: float = 10.0
-    """Stop all the same after this long, per arm and process."""
-
-    def __post_init__(self) -> None:
-        _require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
-        _require(0 < self.target_ci < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", self.target_ci)
-        _require(self.min_quads >= 3, "Protocol.min_quads", "3 or more", self.min_quads)
-        _require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """Suite × placement × batch size: within it the precisions are compared."""
-
-    suite: SuiteRef
-    placement: Placement
-    batch_size: int
-    data: DataSource
-    classes: int | None = None
-    """Number of classes of the data, where it is not the suite's own."""
-
-    def __post_init__(self) -> None:
-        _require(self.batch_size > 0, "--batch-sizes", "whole numbers above 0", self.batch_size)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """A cell and its phase: what one process is asked to do."""
-
-    cell: Cell
-    phase: Phase
-    precisions: tuple[str, ...]
-    """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
-    replicate: int = 0
-    """Which of the protocol's processes this is (speed)."""
-    seed: int = 0
-    """Seed of weights, data order and augmentation."""
-    epochs: int = 1
-    """Epochs to train (train)."""
-    protocol: Protocol = Protocol()
-
-    def __post_init__(self) -> None:
-        _require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
-        _require(bool(self.precisions), "Trial.precisions", "at least one precision", self.precisions)
-        _require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
-
-    @property
-    def id(self) -> str:
-        """A readable name, unique within a run."""
-        cell = self.cell
-        arms = "" if self.phase == "speed" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
-        tail = {"speed": f"-r{self.replicate}", "train": f"-s{self.seed}"}.get(self.phase, "")
-        return f"{cell.suite.name}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
-
-    @property
-    def config(self) -> str:
-        """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
-        text = json.dumps(asdict(self), sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the request as plain data, for run.json."""
-        return asdict(self)
+            require(good, f"Suite.{field}", "whole numbers above 0", sizes)

@@ -88,6 +88,8 @@ def welch_interval(baseline: Values, arm: Values) -> Interval:
     center, count = float(a.mean() - b.mean()), int(min(a.size, b.size))
     if count < 2:
         return Interval(center=center, low=None, high=None, n=count)
+    if np.ptp(a) == np.ptp(b) == 0.0:
+        return Interval(center=center, low=center, high=center, n=count)
     bounds = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
     return Interval(center=center, low=float(bounds.low), high=float(bounds.high), n=count)
 

@@ -27,7 +27,8 @@ from bench.records import (
     Training,
     TrialResult,
 )
-from bench.spec import Trial, UsageError
+from bench.spec import UsageError
+from bench.trial import Trial
 
 SCHEMA = 1
 """Version of the columns; a reader refuses a run of another version."""
@@ -96,7 +97,9 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for file in self._files.values():
             file.close()
 
@@ -146,7 +149,7 @@ class Store:
         target = self.folder / "run.json"
         draft = target.with_suffix(".json.part")
         draft.write_text(json.dumps({"schema": SCHEMA, "run": self.name, **run}, indent=2, default=str) + "\n")
-        os.replace(draft, target)
+        draft.replace(target)
 
 
 def finished(folder: Path) -> dict[str, dict[str, Status]]:

@@ -25,7 +25,10 @@ class TakenSteps:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, _optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    def __call__(  # the signature that torch gives hooks
+        self, _optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> None:
+        """Count one."""
         self.count += 1
 
 
@@ -63,10 +66,7 @@ def build_arm(
     """
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
-    if suite.loss is not None:
-        loss = suite.loss()
-    else:
-        loss = nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+    loss = build_loss(suite, data)
     optimizer = suite.optimizer(model.parameters())
     schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
     scaler = switches.grad_scaler(precision, device)
@@ -82,6 +82,13 @@ def build_arm(
         taken=taken,
         schedule=schedule,
     )
+
+
+def build_loss(suite: Suite, data: Data) -> nn.Module:
+    """Build the suite's loss, or the default: cross entropy, or mean square error for regression."""
+    if suite.loss is not None:
+        return suite.loss()
+    return nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
 
 
 def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -167,4 +174,3 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done all that was asked of it; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-

@@ -25,7 +25,8 @@ import torchvision
 from bench.data import Prepared, prepare
 from bench.phases import memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
-from bench.spec import Data, DataSource, Trial, UsageError
+from bench.spec import Data, UsageError
+from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
 _PHASES: dict[str, ModuleType] = {"memory": memory, "speed": speed, "train": training}
@@ -49,7 +50,12 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         connection.send(Failed(kind="usage", text=str(error)))
     except Exception as error:
         traceback.print_exc()
-        connection.send(Failed(kind="oom" if is_out_of_memory(error) else "error", text=f"{type(error).__name__}: {_first_line(str(error))}"))
+        connection.send(
+            Failed(
+                kind="oom" if is_out_of_memory(error) else "error",
+                text=f"{type(error).__name__}: {_first_line(str(error))}",
+            )
+        )
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

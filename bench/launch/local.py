@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.records import Device, Done, Failed, Message, Progress
-from bench.spec import Trial, UsageError
+from bench.spec import UsageError
+from bench.trial import Trial
 
 PRELOAD = "bench.worker"
 SILENCE_S = 900.0
@@ -35,14 +36,20 @@ class Ending:
 class LocalLauncher:
     """Runs functions of the worker's side, each in a fresh process."""
 
-    def __init__(self, silence_s: float = SILENCE_S, on_start: Callable[[int], None] = lambda _pid: None) -> None:
+    def __init__(
+        self,
+        silence_s: float = SILENCE_S,
+        patience_s: float = 5.0,
+        on_start: Callable[[int], None] = lambda _pid: None,
+    ) -> None:
         """Prepare the fork server; it starts with the first process.
 
         Args:
             silence_s: how long a process may say nothing before it is taken to hang.
+            patience_s: how long a process may take to end before it is killed.
             on_start: told the pid of each process.
         """
-        self.silence_s = silence_s
+        self.silence_s, self.patience_s = silence_s, patience_s
         self.on_start = on_start
         self.removed_variables = remove_overrides()
         """TF32 overrides that were in the environment, as NAME=VALUE."""
@@ -87,7 +94,7 @@ class LocalLauncher:
                 ending = self._listen(receiving, on_message)
             finally:
                 receiving.close()
-                _stop(process)
+                _stop(process, self.patience_s)
             if ending is None:
                 ending = _obituary(process.exitcode, kills)
             if ending.kind in ("error", "died", "timeout"):
@@ -127,8 +134,8 @@ def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tupl
     return tuple(f"{name}={environment.pop(name)}" for name in TF32_VARIABLES if name in environment)
 
 
-def _stop(process: Any) -> None:
-    process.join(timeout=5)
+def _stop(process: Any, patience_s: float) -> None:
+    process.join(timeout=patience_s)
     if process.is_alive():
         process.kill()
         process.join()

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from bench.measure.nvml import open_nvml
+from bench.measure.nvml import NvmlFailure, open_nvml
 from bench.records import MemoryPeak
-from bench.train import synchronize
 
 STEADY_STEPS = 3
 
@@ -37,11 +36,15 @@ def measure_peaks(
         uuid: the GPU's UUID, by which NVML knows it.
         model_bytes: what the model's parameters and buffers take.
     """
-    peaks = _cuda_peaks(step, device, driver_before, uuid) if device.type == "cuda" else _cpu_peaks(step, resident_before)
+    peaks = (
+        _cuda_peaks(step, device, driver_before, uuid) if device.type == "cuda" else _cpu_peaks(step, resident_before)
+    )
     return replace(peaks, model_bytes=model_bytes)
 
 
-def _cuda_peaks(step: Callable[[], object], device: torch.device, driver_before: int | None, uuid: str | None) -> MemoryPeak:
+def _cuda_peaks(
+    step: Callable[[], object], device: torch.device, driver_before: int | None, uuid: str | None
+) -> MemoryPeak:
     first = _cuda_peak(step, device, 1)["allocated_bytes.all.peak"]
     steady = _cuda_peak(step, device, STEADY_STEPS)
     used = driver_memory_bytes(uuid)
@@ -56,13 +59,13 @@ def _cuda_peaks(step: Callable[[], object], device: torch.device, driver_before:
 
 
 def _cuda_peak(step: Callable[[], object], device: torch.device, steps: int) -> dict[str, int]:
-    synchronize(device)
+    torch.cuda.synchronize(device)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     for _ in range(steps):
         step()
-    synchronize(device)
+    torch.cuda.synchronize(device)
     return torch.cuda.memory_stats(device)
 
 
@@ -72,7 +75,11 @@ def driver_memory_bytes(uuid: str | None) -> int | None:
     if nvml is None or uuid is None:
         return None
     with nvml:
-        return nvml.memory_used_bytes(uuid)
+        try:
+            return nvml.memory_used_bytes(uuid)
+        except NvmlFailure as failure:
+            print(f"The driver does not tell how much memory is used: {failure}")
+            return None
 
 
 def _cpu_peaks(step: Callable[[], object], resident_before: int | None) -> MemoryPeak:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol as Interface
 
-from bench.spec import Protocol
 from bench.stats import Interval, quad_log_ratio, quads_interval
+from bench.trial import Protocol
 
 MAX_QUADS = 5000
 """More are never needed: an interval that is still too wide then is wide for another reason."""

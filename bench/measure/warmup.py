@@ -75,7 +75,9 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
         fingerprint = runner.fingerprint()
         now = statistics.median(single_step(runner, clock) for _ in range(window))
         steps += window
-        steady = before is not None and abs(now / before - 1) <= WINDOW_AGREEMENT and runner.fingerprint() == fingerprint
+        steady = (
+            before is not None and abs(now / before - 1) <= WINDOW_AGREEMENT and runner.fingerprint() == fingerprint
+        )
         if steady or clock() > limit:
             return WarmUp(steady=steady, steps=steps, step_ns=now)
         before = now
@@ -92,11 +94,11 @@ def switch_profiles(
 ) -> list[SwitchProfile]:
     """Watch step times after each switch of arms, and find where they reach their plateau.
 
-    The arms take turns in random-free rotation, each for about 60 ms, for as many rounds as the budget
+    The arms take turns, each for about 60 ms, for as many rounds as the budget
     allows. Each turn's steps are divided by the median of its second half, and the median over the
-    rounds is taken for each index. An arm has settled from the first index on after which every value
-    lies within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more. Where fewer
-    than five rounds fit, one settling step is taken.
+    rounds is taken for each index. An arm has settled at the first index that lies, as the next one does,
+    within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more. Where fewer than
+    five rounds fit, one settling step is taken.
 
     Args:
         runners: the arms.
@@ -122,10 +124,12 @@ def switch_profiles(
 def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     by_index = list(zip(*turns, strict=True))
     relative = tuple(statistics.median(values) for values in by_index)
-    settle = 0
-    for index in range(len(relative) // 2):
-        if abs(relative[index] - 1) > max(SETTLED, _median_error(by_index[index])):
-            settle = index + 1
+    settled = [
+        abs(middle - 1) <= max(SETTLED, _median_error(values))
+        for middle, values in zip(relative, by_index, strict=True)
+    ]
+    last = len(relative) // 2
+    settle = next((index for index in range(last) if settled[index] and settled[index + 1]), last)
     return SwitchProfile(relative=relative, settle=max(1, settle))
 
 
@@ -136,9 +140,7 @@ def _median_error(values: Sequence[float]) -> float:
     return 2 * 1.2533 * spread / math.sqrt(len(values))
 
 
-def block_steps(
-    runner: Runner, warm: WarmUp, settle: int, empty_ns: float, clock: Clock = time.perf_counter_ns
-) -> int:
+def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, clock: Clock = time.perf_counter_ns) -> int:
     """Return the smallest number of timed steps that neither the clock nor the launch queue distorts.
 
     Args:

@@ -8,8 +8,8 @@ from bench.data import random_batches
 from bench.measure import memory
 from bench.phases.setting import enter, open_setting
 from bench.records import Device, Message, TrialResult
-from bench.spec import Trial
 from bench.train import build_arm, training_step
+from bench.trial import Trial
 
 BATCHES = 2
 

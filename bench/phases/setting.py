@@ -9,7 +9,8 @@ import torch
 from bench import catalog
 from bench import precision as switches
 from bench.records import Switches
-from bench.spec import PRECISIONS, Data, Precision, Suite, Trial
+from bench.spec import PRECISIONS, Data, Precision, Suite
+from bench.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

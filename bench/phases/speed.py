@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from bench import precision as switches
 from bench.data import random_batches
-from bench.measure.timing import Comparison, Sizes, compare
+from bench.measure.timing import Comparison, Sizes, TimedBlock, compare
 from bench.measure.warmup import SwitchProfile, WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
-from bench.phases.setting import Setting, enter, open_setting
-from bench.records import Block, Device, Message, Progress, Speed, Status, TrialResult
-from bench.spec import Trial
+from bench.phases.setting import enter, open_setting
+from bench.records import Block, Device, Message, Progress, Speed, Status, Switches, TrialResult
+from bench.spec import BASELINE
 from bench.stats import Interval
 from bench.train import Arm, build_arm, synchronize, training_step
+from bench.trial import Trial
 
 BATCHES = 4
 """Batches resident on the device that the steps take in turn."""
@@ -67,8 +69,39 @@ class TorchRunner:
         return self.loss is None or bool(torch.isfinite(self.loss))
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """An arm that is warm, and whose blocks are cut."""
+
+    runner: TorchRunner
+    switches: Switches
+    warm: WarmUp
+    profile: SwitchProfile
+    sizes: Sizes
+
+
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's precisions against the first of them; send blocks, then a result for each."""
+    runners, switches_read = _build(trial)
+    empty_ns = empty_block_ns(runners[0])
+    arms = _make_ready(runners, switches_read, empty_ns, trial.protocol.time_budget_s, send)
+    comparison = compare(
+        runners,
+        [arm.sizes for arm in arms],
+        trial.protocol,
+        seed=trial.seed * 1000 + trial.replicate,
+        watch=_watcher(trial, send),
+    )
+    for block in comparison.blocks:
+        send(_record(block, trial))
+    for index, arm in enumerate(arms):
+        status, detail = _judge(arm.runner, comparison, trial)
+        speed = _summary(arm, index, comparison, trial, empty_ns)
+        send(TrialResult(precision=arm.runner.name, status=status, detail=detail, switches=arm.switches, speed=speed))
+
+
+def _build(trial: Trial) -> tuple[list[TorchRunner], list[Switches]]:
+    """Build every arm, all on the same batches; return them and what their switches read back as."""
     setting = open_setting(trial)
     entered = [enter(name, setting.device) for name in trial.precisions]
     batches = random_batches(
@@ -83,48 +116,27 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         )
         for precision, _ in entered
     ]
-    warm, profiles, sizes, empty_ns = _prepare(runners, trial.protocol.time_budget_s, send)
-    comparison = compare(
-        runners,
-        sizes,
-        trial.protocol,
-        seed=trial.seed * 1000 + trial.replicate,
-        watch=_watcher(trial, send),
-    )
-    for block in comparison.blocks:
-        send(
-            Block(
-                trial=trial.id,
-                precision=trial.precisions[block.arm],
-                quad=block.quad,
-                position=block.position,
-                steps=block.steps,
-                time_ms=block.time_ns / 1e6,
-                start_s=block.start_s,
-                skipped_steps=block.skipped_steps,
-            )
-        )
-    for index, runner in enumerate(runners):
-        speed = _summary(index, trial, setting, comparison, warm[index], profiles[index], sizes[index], empty_ns)
-        status, detail = _judge(runner, comparison, trial)
-        send(TrialResult(precision=runner.name, status=status, detail=detail, switches=entered[index][1], speed=speed))
+    return runners, [read for _, read in entered]
 
 
-def _prepare(
-    runners: Sequence[TorchRunner], budget_s: float, send: Callable[[Message], None]
-) -> tuple[list[WarmUp], list[SwitchProfile], list[Sizes], float]:
+def _make_ready(
+    runners: Sequence[TorchRunner],
+    switches_read: Sequence[Switches],
+    empty_ns: float,
+    budget_s: float,
+    send: Callable[[Message], None],
+) -> list[Ready]:
     warm = []
     for runner in runners:
         send(Progress(text=f"{runner.name}: warming up"))
         warm.append(warm_up(runner, WARM_UP_SHARE * budget_s))
     send(Progress(text="watching what a switch of precisions costs"))
-    empty_ns = empty_block_ns(runners[0])
     profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners))
-    sizes = [
-        Sizes(settle=profile.settle, steps=block_steps(runner, ready, profile.settle, empty_ns))
-        for runner, ready, profile in zip(runners, warm, profiles, strict=True)
-    ]
-    return warm, profiles, sizes, empty_ns
+    ready = []
+    for runner, read, hot, profile in zip(runners, switches_read, warm, profiles, strict=True):
+        sizes = Sizes(settle=profile.settle, steps=block_steps(runner, hot, profile.settle, empty_ns))
+        ready.append(Ready(runner=runner, switches=read, warm=hot, profile=profile, sizes=sizes))
+    return ready
 
 
 def _watcher(trial: Trial, send: Callable[[Message], None]) -> Callable[[int, Sequence[Interval | None]], None]:
@@ -149,26 +161,30 @@ def _watcher(trial: Trial, send: Callable[[Message], None]) -> Callable[[int, Se
     return watch
 
 
-def _summary(
-    index: int,
-    trial: Trial,
-    setting: Setting,
-    comparison: Comparison,
-    warm: WarmUp,
-    profile: SwitchProfile,
-    sizes: Sizes,
-    empty_ns: float,
-) -> Speed:
+def _record(block: TimedBlock, trial: Trial) -> Block:
+    return Block(
+        trial=trial.id,
+        precision=trial.precisions[block.arm],
+        quad=block.quad,
+        position=block.position,
+        steps=block.steps,
+        time_ms=block.time_ns / 1e6,
+        start_s=block.start_s,
+        skipped_steps=block.skipped_steps,
+    )
+
+
+def _summary(arm: Ready, index: int, comparison: Comparison, trial: Trial, empty_ns: float) -> Speed:
     blocks = [block for block in comparison.blocks if block.arm == index]
-    step_ns = float(torch.tensor([block.step_ns for block in blocks], dtype=torch.float64).median())
-    speedup = comparison.speedups[index]
+    step_ns = statistics.median(block.step_ns for block in blocks)
+    speedup = comparison.speedups[index] if trial.precisions[0] == BASELINE else None
     return Speed(
-        steady=warm.steady,
-        warmup_steps=warm.steps,
-        settle_steps=sizes.settle,
-        block_steps=sizes.steps,
-        switch_transient_pct=profile.transient_pct,
-        clock_overhead_pct=100 * empty_ns / (step_ns * sizes.steps),
+        steady=arm.warm.steady,
+        warmup_steps=arm.warm.steps,
+        settle_steps=arm.sizes.settle,
+        block_steps=arm.sizes.steps,
+        switch_transient_pct=arm.profile.transient_pct,
+        clock_overhead_pct=100 * empty_ns / (step_ns * arm.sizes.steps),
         paired=len(trial.precisions) > 1,
         quads=comparison.quads,
         step_ms=step_ns / 1e6,

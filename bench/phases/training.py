@@ -12,15 +12,14 @@ from torch import Tensor
 from bench.data import open_batches
 from bench.phases.setting import enter, open_setting
 from bench.records import Device, EpochResult, Message, Progress, Training, TrialResult
-from bench.spec import Trial
 from bench.train import Arm, Epoch, build_arm, evaluate, train_epoch
+from bench.trial import Trial
 
 HEARTBEAT_S = 2.0
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     """Train the trial's only precision; send each epoch, then the result."""
-    del device
     setting = open_setting(trial)
     precision, switches = enter(trial.precisions[0], setting.device)
     source, batch_size = trial.cell.data, trial.cell.batch_size
@@ -28,16 +27,30 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     steps = trial.epochs * batches.steps_per_epoch
     arm = build_arm(setting.suite, batches.data, precision, setting.device, seed=trial.seed, steps=steps)
     rows: list[EpochResult] = []
-    start = time.monotonic()
+    start, elapsed_s = time.monotonic(), 0.0
     for number in range(1, trial.epochs + 1):
         rate = float(arm.optimizer.param_groups[0]["lr"])
         said = f"epoch {number} of {trial.epochs}"
         done = (number - 1) / trial.epochs
         epoch = train_epoch(arm, _heartbeat(batches.train(number), send, f"{said}, step", done))
         test_start = time.monotonic()
-        tested = evaluate(arm, _heartbeat(batches.test(), send, f"{said}, test batch", done)) if batches.has_test else None
+        tested = (
+            evaluate(arm, _heartbeat(batches.test(), send, f"{said}, test batch", done)) if batches.has_test else None
+        )
         test_s = time.monotonic() - test_start if batches.has_test else None
-        rows.append(_row(trial, arm, number, epoch, tested or (None, None), rate, rows, test_s))
+        elapsed_s += epoch.seconds
+        rows.append(
+            _row(
+                trial,
+                arm,
+                epoch,
+                number=number,
+                tested=tested or (None, None),
+                rate=rate,
+                elapsed_s=elapsed_s,
+                test_s=test_s,
+            )
+        )
         send(rows[-1])
         if not math.isfinite(epoch.loss):
             break
@@ -57,11 +70,12 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 def _row(
     trial: Trial,
     arm: Arm,
-    number: int,
     epoch: Epoch,
+    *,
+    number: int,
     tested: tuple[float | None, float | None],
     rate: float,
-    before: list[EpochResult],
+    elapsed_s: float,
     test_s: float | None,
 ) -> EpochResult:
     return EpochResult(
@@ -74,7 +88,7 @@ def _row(
         test_accuracy_pct=tested[1],
         train_s=epoch.seconds,
         test_s=test_s,
-        elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
+        elapsed_s=elapsed_s,
         data_wait_s=epoch.wait_seconds,
         samples=epoch.samples,
         learning_rate=rate,

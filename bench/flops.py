@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench import catalog
-from bench.spec import Data, Suite, SuiteRef
+from bench.spec import Data, Suite
+from bench.train import build_loss
+from bench.trial import SuiteRef
 
 COUNTED_BATCH = 2
 
@@ -28,13 +29,13 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
                 targets = torch.empty(COUNTED_BATCH, *(data.target_shape or ()))
             else:
                 targets = torch.zeros(COUNTED_BATCH, dtype=torch.int64)
-            loss = suite.loss() if suite.loss else nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+            loss = build_loss(suite, data)
             with FlopCounterMode(display=False) as counter:
                 loss(model(inputs), targets).backward()
     except Exception as error:  # whatever a user's model does: an estimate is all that is lost
         print(f"{suite.name}: FLOPs not counted: {error}")
         return None
-    return counter.get_total_flops() / COUNTED_BATCH
+    return float(counter.get_total_flops()) / COUNTED_BATCH
 
 
 def count_all(suites: tuple[SuiteRef, ...], _send: Callable[[object], None]) -> dict[str, float | None]:

@@ -1,0 +1,121 @@
+"""Images decoded once, kept as one file of uint8 tensors that later processes map into memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor
+
+from bench.spec import UsageError
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """Images and their classes."""
+
+    images: Tensor
+    """(N, 3, height, width) uint8."""
+    labels: Tensor
+    """(N,) int64."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """A training and a test set of the same classes."""
+
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    """Names, in the order of the labels."""
+
+
+def read(path: Path) -> Dataset | None:
+    """Return the dataset kept in ``path``, or None where there is none that can be read.
+
+    The images are mapped, not copied: a dataset larger than memory can be used.
+    """
+    try:
+        kept = torch.load(path, mmap=True, weights_only=True)
+        train, test = (
+            Split(images=kept[f"{split}_images"], labels=kept[f"{split}_labels"]) for split in ("train", "test")
+        )
+        return Dataset(train=train, test=test, classes=tuple(kept["classes"]))
+    except FileNotFoundError:
+        return None
+    except Exception:
+        # A damaged file raises nearly anything. It is only a cache: what it held is made anew.
+        return None
+
+
+def write(path: Path, dataset: Dataset) -> Dataset:
+    """Keep the dataset in ``path``, whole or not at all, and return it as ``read`` does.
+
+    Raises:
+        UsageError: the directory cannot be written.
+    """
+    kept: dict[str, list[str] | Tensor] = {"classes": list(dataset.classes)}
+    for name in ("train", "test"):
+        split: Split = getattr(dataset, name)
+        kept |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
+    try:
+        with staging(path.parent) as folder:
+            torch.save(kept, folder / path.name)
+            (folder / path.name).replace(path)
+    except (OSError, RuntimeError) as error:  # torch.save turns a full disk into a RuntimeError
+        raise UsageError(
+            f"The decoded images cannot be kept in '{path.parent}' ({error}). Choose another place with --data-dir."
+        ) from error
+    return read(path) or dataset
+
+
+@contextmanager
+def staging(directory: Path) -> Iterator[Path]:
+    """Yield a temporary folder inside ``directory``, out of which a finished file moves in one step.
+
+    What is left in it is removed, and so are the folders that had to be made for it and stayed empty.
+    """
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=directory) as name:
+            yield Path(name)
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def require_room(directory: Path, size_bytes: int, what: str) -> None:
+    """Check, before minutes are spent on decoding, that the result can be held and kept.
+
+    Args:
+        directory: where it is to be kept; need not exist yet.
+        size_bytes: size of the decoded images.
+        what: what needs the room, for the message.
+
+    Raises:
+        UsageError: memory or disk is too small, or the directory cannot be written.
+    """
+    place = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"The data directory '{directory}' cannot be written. Choose another with --data-dir.")
+    free = {
+        "memory": psutil.virtual_memory().available,
+        f"the disk of '{directory}'": shutil.disk_usage(place).free,
+    }
+    for where, free_bytes in free.items():
+        if size_bytes > free_bytes:
+            raise UsageError(
+                f"{what} take {size_bytes / GIB:.1f} GiB, and {where} has {free_bytes / GIB:.1f} GiB free. "
+                "Use fewer images, smaller input images, or a --data-dir with more room."
+            )

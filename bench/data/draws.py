@@ -1,0 +1,59 @@
+"""What chance decides, from a seed alone: the same on every device and for every precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_ORDER, _AUGMENTATION, _VALUES = range(3)
+
+
+def _generator(device: torch.device, *words: int) -> torch.Generator:
+    """Return a generator seeded by all of ``words``.
+
+    Mixed by numpy's SeedSequence, because torch's CPU generator looks only at a seed's lower 32 bits, so that
+    packing two numbers into one would drop the upper.
+    """
+    seed = np.random.SeedSequence([word % 2**64 for word in words]).generate_state(1)[0]
+    return torch.Generator(device).manual_seed(int(seed))
+
+
+def value_generator(seed: int, device: torch.device) -> torch.Generator:
+    """Return the generator of synthetic samples, on ``device``."""
+    return _generator(device, seed, _VALUES)
+
+
+def order(count: int, *, seed: int, epoch: int) -> Tensor:
+    """Return the order in which an epoch takes its samples, (count,) int64, on the CPU."""
+    return torch.randperm(count, generator=_generator(torch.device("cpu"), seed, epoch, _ORDER))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Augmentation:
+    """What is done to each of some images."""
+
+    mirrored: Tensor
+    """(N,) bool."""
+    top: Tensor
+    """(N,) int64: the first row that a crop keeps of the padded image, 0 … 2 × padding."""
+    left: Tensor
+    """(N,) int64: the first column."""
+
+    @staticmethod
+    def draw(count: int, padding: int, *, seed: int, epoch: int) -> Augmentation:
+        """Draw an epoch's, on the CPU. What one image gets depends on its place in the epoch, not on the batch size."""
+        generator = _generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
+        mirrored = torch.rand(count, generator=generator) < 0.5
+        top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
+        return Augmentation(mirrored=mirrored, top=top, left=left)
+
+    def to(self, device: torch.device) -> Augmentation:
+        """Return the same on ``device``."""
+        return Augmentation(mirrored=self.mirrored.to(device), top=self.top.to(device), left=self.left.to(device))
+
+    def of(self, batch: slice) -> Augmentation:
+        """Return a batch's part."""
+        return Augmentation(mirrored=self.mirrored[batch], top=self.top[batch], left=self.left[batch])

@@ -1,0 +1,204 @@
+"""Telemetry in a process of its own, so that its Python never competes with a measurement for the GIL.
+
+The parent holds a ``Sampler``; the child runs ``sample_forever``. Over the connection go, to the parent, lists of
+``Sample`` and ``Lost``; to the child, ``("own", pids)`` and ``"stop"``. Nothing heavy is imported, so that it is
+up soon.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
+from bench.records import Sample
+
+MIN_PERIOD_S = 0.1
+"""At most 10 Hz: NVML's own figures change no faster, and reading them disturbs the GPU."""
+PATIENCE_S = 2.0
+"""How long a sampler that was told to stop may take."""
+
+Gpus = tuple[tuple[str, str], ...]
+"""Pairs of placement and UUID."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lost:
+    """The last note of a GPU that answers no more."""
+
+    time_s: float
+    """time.time of the note."""
+    placement: str
+    uuid: str
+    reason: str
+
+
+def next_tick(start_s: float, now_s: float, period_s: float) -> float:
+    """Return the first moment after ``now_s`` that is a whole number of periods after ``start_s``.
+
+    Ticks are counted from the start and not from the last one, so that being late neither adds up nor is made up for.
+    """
+    return start_s + (math.floor((now_s - start_s) / period_s) + 1) * period_s
+
+
+def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
+    """Sample each period until told to stop, until nobody listens, or until no GPU is left.
+
+    Args:
+        gpus: placement and UUID of each GPU.
+        connection: where samples go and orders come from; closed at the end.
+        period_s: time between samples; below ``MIN_PERIOD_S`` it is that.
+    """
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C reaches the whole process group; when sampling ends is for the parent to say.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with connection:
+        nvml = open_nvml()
+        if nvml is None:
+            return
+        with nvml, suppress(EOFError, OSError):  # The other end is closed: there is nobody left to tell.
+            _sample_until_stopped(nvml, dict(gpus), connection, max(period_s, MIN_PERIOD_S))
+
+
+def _sample_until_stopped(nvml: Nvml, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
+    parent, start_s = os.getppid(), time.monotonic()
+    own_pids: frozenset[int] | None = None
+    unsent: list[Sample | Lost] = []
+    while gpus and os.getppid() == parent:
+        unsent += _read(nvml, gpus, own_pids)
+        if _takes_more(connection):
+            connection.send(unsent)
+            unsent = []
+        tick_s = next_tick(start_s, time.monotonic(), period_s)
+        # Waiting for orders is also what keeps the period.
+        while connection.poll(max(0.0, tick_s - time.monotonic())):
+            order = connection.recv()
+            if order == "stop":
+                connection.send(unsent)
+                return
+            own_pids = frozenset(order[1])
+    connection.send(unsent)
+
+
+def _takes_more(connection: Connection) -> bool:
+    """Say whether a send would not have to wait for the parent, so that sampling goes on while the parent is busy."""
+    # Windows cannot tell for a pipe; there a full one makes the sampler wait.
+    return os.name != "posix" or bool(select.select([], [connection], [], 0)[1])
+
+
+def _read(nvml: Nvml, gpus: dict[str, str], own_pids: frozenset[int] | None) -> list[Sample | Lost]:
+    """Read every GPU once; one that is lost is noted, and taken out of ``gpus``."""
+    batch: list[Sample | Lost] = []
+    for placement, uuid in list(gpus.items()):
+        try:
+            batch.append(nvml.sample(uuid, placement, own_pids))
+        except NvmlFailure as failure:
+            del gpus[placement]
+            batch.append(Lost(time_s=time.time(), placement=placement, uuid=uuid, reason=str(failure)))
+    return batch
+
+
+class Sampler:
+    """The parent's end: starts the sampling process, receives from it, stops it. A context manager.
+
+    With no GPUs, or no NVIDIA driver, everything works and no sample comes.
+    """
+
+    def __init__(self, gpus: Gpus, period_s: float = MIN_PERIOD_S) -> None:
+        self.lost: dict[str, str] = {}
+        """Why sampling ended early, by placement."""
+        self.connection: Connection | None = None
+        """Ready to read when there is something to drain, for ``multiprocessing.connection.wait``; None when ended."""
+        self._gpus, self._period_s = gpus, period_s
+        self._process: multiprocessing.process.BaseProcess | None = None
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the sampling process."""
+        if not self._gpus or self._process is not None:
+            return
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        arguments = (self._gpus, theirs, self._period_s)
+        self._process = context.Process(target=sample_forever, args=arguments, name="ampmeter-sampler", daemon=True)
+        with _sigint_held():
+            self._process.start()
+        theirs.close()  # Else the end of the child would not be seen as the end of the stream.
+
+    def own(self, pids: Iterable[int]) -> None:
+        """Say, once it is started, which processes are this run's own; samples from then on count the foreign ones."""
+        self._send(("own", frozenset(pids)))
+
+    def drain(self) -> list[Sample]:
+        """Return the samples that have come since the last time, without waiting."""
+        samples: list[Sample] = []
+        while self.connection is not None:
+            try:
+                if not self.connection.poll():
+                    break
+                batch = self.connection.recv()
+            except (EOFError, OSError):
+                self._hang_up()
+                break
+            samples += [item for item in batch if isinstance(item, Sample)]
+            self.lost |= {item.placement: item.reason for item in batch if isinstance(item, Lost)}
+        return samples
+
+    def stop(self) -> list[Sample]:
+        """End the sampling process and return the samples not yet drained; a second time returns none."""
+        if self._process is None:
+            return []
+        self._send("stop")
+        samples: list[Sample] = []
+        deadline_s = time.monotonic() + PATIENCE_S
+        # Draining until it hangs up, because a sampler that waits in a full pipe reads no orders.
+        while self.connection is not None and self.connection.poll(max(0.0, deadline_s - time.monotonic())):
+            samples += self.drain()
+        self._hang_up()
+        self._process.join(max(0.0, deadline_s - time.monotonic()))
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._process = None
+        return samples
+
+    def _send(self, order: object) -> None:
+        if self.connection is not None:
+            with suppress(OSError):  # It has ended by itself; what it sent before can still be drained.
+                self.connection.send(order)
+
+    def _hang_up(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+@contextmanager
+def _sigint_held() -> Iterator[None]:
+    """Let a child start with SIGINT blocked, so that Ctrl-C during its imports does not end it with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # Started later, it would lift the block.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

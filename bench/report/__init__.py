@@ -1,0 +1,41 @@
+"""The reporter: the CSVs of one run or of several in, verdicts, tables, plots and a page out.
+
+It reads CSV only and never imports torch, so a run made on a GPU machine is reported anywhere. Its
+own libraries are imported when a report is asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_report(runs: list[Path], out: Path) -> Path:
+    """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
+
+    Args:
+        runs: folders of runs; several are merged, their rows kept apart by run.
+        out: the report's folder, made where it does not exist.
+
+    Returns:
+        The path of report.md.
+
+    Raises:
+        UsageError: a folder is no run, is of another schema version, or holds no finished trial.
+    """
+    from bench.report.load import load
+    from bench.report.page import write
+
+    return write(load(runs), out)
+
+
+def verdicts(runs: list[Path]) -> list[str]:
+    """Return the report's verdict in plain sentences, one for each device and suite.
+
+    Raises:
+        UsageError: a folder is no run, is of another schema version, or holds no finished trial.
+    """
+    from bench.report.load import load
+    from bench.report.summary import summarise
+    from bench.report.verdict import sentences
+
+    return [str(sentence) for sentence in sentences(summarise(load(runs).trials))]

@@ -1,0 +1,46 @@
+"""Names that tell subjects apart, as long as needed and no longer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from bench.report.load import SUBJECT, WORKLOAD
+
+
+def subjects(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the subjects of ``trials`` in their order, each with its names.
+
+    ``workload`` names the recipe, ``where`` the device; ``slug`` is a file name, unique among them.
+    """
+    found = trials[SUBJECT].drop_duplicates(ignore_index=True)
+    several_data = found.groupby("suite")["data"].transform("nunique") > 1
+    several_runs = found["run"].nunique() > 1
+    on_device = found.groupby([*WORKLOAD, "run", "device"])["placement"].transform("nunique")
+    rows = found.assign(several_data=several_data, several_placements=on_device > 1)
+    found["workload"] = [_workload(row) for row in rows.to_dict("records")]
+    found["where"] = [_where(row, several_runs) for row in rows.to_dict("records")]
+    return found.assign(slug=_slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
+
+
+def _workload(row: Mapping[Hashable, Any]) -> str:
+    parts = [row["parameters"]] if row["parameters"] else []
+    parts += [row["data"]] if row["several_data"] else []
+    return f"{row['suite']} ({', '.join(parts)})" if parts else str(row["suite"])
+
+
+def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
+    parts = [f"GPU {row['placement']}"] if row["several_placements"] else []
+    parts += [f"run {row['run']}"] if several_runs else []
+    return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
+
+
+def _slugs(names: list[str]) -> list[str]:
+    slugs: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
+        slugs.append(slug if slug not in slugs else f"{slug}-{len(slugs)}")
+    return slugs

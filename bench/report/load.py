@@ -1,0 +1,143 @@
+"""CSV to frames: what a run left behind, checked, with a retried trial's last answer only."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.spec import UsageError
+from bench.store import EPOCH_COLUMNS, SCHEMA, TRIAL_COLUMNS, read_run
+
+TEXT = {"run", "trial", "config", "suite", "parameters", "placement", "device", "architecture", "data", "phase"}
+TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
+TEXT |= {"steady", "paired"}
+"""Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
+
+CELL = ["run", "suite", "parameters", "data", "architecture", "device", "placement", "batch_size"]
+"""What tells one cell from another: within one, precisions are compared."""
+SUBJECT = CELL[:-1]
+"""What a verdict is about: one recipe on one device in one run."""
+WORKLOAD = ["suite", "parameters", "data"]
+"""What devices and runs may be compared on: the same recipe on the same data."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run's run.json, under the name that the report gives it."""
+
+    label: str
+    info: dict[str, Any]
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return an object of run.json, empty where it was not written."""
+        part = self.info.get(name)
+        return part if isinstance(part, dict) else {}
+
+    def list(self, name: str) -> list[Any]:
+        """Return a list of run.json, empty where it was not written."""
+        part = self.info.get(name)
+        return part if isinstance(part, list) else []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """All runs of a report: their rows in one frame, told apart by the column ``run``."""
+
+    runs: list[Run]
+    trials: pd.DataFrame
+    """One row per trial and precision, in the order measured."""
+    epochs: pd.DataFrame
+    """One row per epoch, with the columns of its cell."""
+
+
+def load(folders: list[Path]) -> Runs:
+    """Read runs.
+
+    Raises:
+        UsageError: there is none, or one is no run, of another schema version, or without a finished trial.
+    """
+    unique = list(dict.fromkeys(folder.resolve() for folder in folders))
+    if not unique:
+        raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
+    runs, trials, epochs = [], [], []
+    for folder, label in zip(unique, _labels(unique), strict=True):
+        info = _info(folder)
+        rows = _read(folder / "trials.csv", TRIAL_COLUMNS).assign(run=label)
+        if rows.empty:
+            raise UsageError(
+                f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
+                f"Finish it with --resume {folder}."
+            )
+        rows = rows.drop_duplicates(["config", "precision"], keep="last")
+        runs.append(Run(label=label, info=info))
+        trials.append(rows)
+        epochs.append(_epochs(folder, rows))
+    return Runs(
+        runs=runs,
+        trials=pd.concat(trials, ignore_index=True),
+        epochs=pd.concat(epochs, ignore_index=True),
+    )
+
+
+def _labels(folders: list[Path]) -> list[str]:
+    """Name runs by their folders, with as much of the path as tells them apart."""
+    names = Counter(folder.name for folder in folders)
+    return [folder.name if names[folder.name] == 1 else f"{folder.parent.name}/{folder.name}" for folder in folders]
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    if not (folder / "run.json").is_file():
+        beside = folder.parent if folder.parent.is_dir() else Path()
+        known = sorted(path.parent.name for path in beside.glob("*/run.json"))[:20]
+        there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
+        raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
+    try:
+        return read_run(folder)
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise UsageError(
+            f"The run.json in '{folder}' cannot be read ({error}). Restore it, or measure again into another folder."
+        ) from error
+
+
+def _read(path: Path, columns: list[str]) -> pd.DataFrame:
+    """Read one CSV; a last line without its end, which a crash leaves, is left out."""
+    data = path.read_bytes() if path.is_file() else b""
+    whole = data[: data.rfind(b"\n") + 1]
+    if not whole:
+        return pd.DataFrame({name: pd.Series(dtype=str if name in TEXT else float) for name in columns})
+    header = whole.split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise UsageError(
+            f"'{path}' lacks the column {missing[0]}, so it was not written under schema {SCHEMA}. "
+            "Report it with the version of ampmeter that measured it, or measure again."
+        )
+    numbers = [name for name in columns if name not in TEXT]
+    try:
+        frame = pd.read_csv(
+            io.BytesIO(whole),
+            usecols=columns,
+            dtype={name: str if name in TEXT else float for name in columns},
+            keep_default_na=False,
+            na_values={name: ["", "nan", "NaN"] for name in numbers},
+        )
+    except ValueError as error:
+        raise UsageError(f"'{path}' cannot be read: {error}. Repair or remove that line.") from error
+    other = frame.loc[frame["schema"] != SCHEMA, "schema"]
+    if len(other):
+        raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {SCHEMA} alone.")
+    return frame
+
+
+def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
+    """Read the epochs of a run's trials, each with the columns of its cell."""
+    epochs = _read(folder / "epochs.csv", EPOCH_COLUMNS)
+    epochs = epochs.drop_duplicates(["trial", "precision", "seed", "epoch"], keep="last")
+    cells = trials.loc[trials["phase"] == "train", ["trial", "precision", *CELL]]
+    return epochs.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])

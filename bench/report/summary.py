@@ -1,0 +1,66 @@
+"""Trials to one row for each precision of a cell: memory, speed and training side by side."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bench.report.labels import subjects
+from bench.report.load import CELL, SUBJECT
+from bench.report.speed import KEY, MEASURED, speeds, status_of
+from bench.report.training import trainings
+from bench.spec import BASELINE, PRECISIONS
+
+IEEE_ERROR = 3e-5
+"""An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
+ROUNDED = ("tf32", "bf16")
+"""Settings of the fp32 switches under which the factors are rounded first."""
+
+
+def precision_rank(name: str) -> tuple[int, str]:
+    """Order precisions as the harness lists them, unknown ones after, by name."""
+    known = list(PRECISIONS)
+    return (known.index(name) if name in known else len(known), name)
+
+
+def summarise(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each precision of each cell, ordered as tables show them.
+
+    Beside the columns of ``KEY`` it has those of ``speeds`` and ``trainings``, ``memory_status``,
+    ``memory_bytes``, ``memory_change`` (a share of fp32's, negative is less), ``matmul_error`` and
+    ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
+    ``lost_train`` (how many trials did not count), and the names of ``labels.subjects``.
+    """
+    arms = pd.DataFrame(index=pd.MultiIndex.from_frame(trials[KEY].drop_duplicates()))
+    table = arms.join([_memories(trials), speeds(trials), trainings(trials)])
+    table["matmul_error"] = trials.groupby(KEY, sort=False)["matmul_error"].max()
+    lost = trials[~trials["status"].isin(MEASURED)]
+    for phase in ("speed", "train"):
+        table[f"lost_{phase}"] = lost[lost["phase"] == phase].groupby(KEY, sort=False).size()
+    table = table.reset_index().merge(subjects(trials), on=SUBJECT, how="left")
+    table["ieee"] = _ieee(trials, table)
+    baselines = table.loc[table["precision"] == BASELINE, [*CELL, "memory_bytes"]]
+    fp32 = table[CELL].merge(baselines, on=CELL, how="left")["memory_bytes"]
+    table["memory_change"] = (table["memory_bytes"] / fp32.where(fp32 > 0) - 1).where(table["precision"] != BASELINE)
+    table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
+    order = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
+    return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _memories(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the steady peak: allocated on a GPU, resident on a CPU."""
+    rows = trials[trials["phase"] == "memory"]
+    peak = rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"])
+    usable = rows["status"].isin(MEASURED) & peak.notna()
+    table = status_of(rows, usable).to_frame("memory_status")
+    table["memory_bytes"] = rows[KEY].assign(peak=peak)[usable].groupby(KEY, sort=False)["peak"].max()
+    return table
+
+
+def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
+    """Say for each row whether its subject's fp32 was IEEE fp32, as read back and as probed."""
+    fp32 = trials[trials["precision"] == BASELINE]
+    rounded = fp32["fp32_matmul"].isin(ROUNDED) | fp32["fp32_conv"].isin(ROUNDED) | (fp32["matmul_error"] > IEEE_ERROR)
+    probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
+    said = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all()
+    found = table[SUBJECT].merge(said.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
+    return found.astype(object).where(found.notna(), None)

@@ -1,0 +1,94 @@
+"""Training runs over seeds: time per epoch, accuracy, and whether the accuracy is fp32's."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats as scipy_stats
+
+from bench.report.load import CELL
+from bench.report.speed import KEY, MEASURED, status_of
+from bench.spec import BASELINE
+
+PARITY_MARGIN_POINTS = 0.5
+"""Accuracy may differ from fp32's by this many points and still count as the same."""
+MIN_SEEDS = 5
+"""With fewer paired seeds there is no parity verdict."""
+Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds", "diverged"]
+
+_FIGURES = {
+    "time_per_epoch_s": "time_per_epoch_s",
+    "train_loss": "train_loss",
+    "test_loss": "test_loss",
+    "accuracy_pct": "test_accuracy_pct",
+    "data_wait_pct": "data_wait_pct",
+}
+_DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
+
+
+def trainings(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each arm of each cell that was trained, indexed by ``KEY``.
+
+    Figures are means over the seeds that finished. ``delta_points`` is the mean over seeds of
+    arm − fp32, seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``.
+    """
+    rows = trials[trials["phase"] == "train"]
+    usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
+    table = status_of(rows, usable).to_frame("train_status")
+    done = rows[usable].groupby(KEY, sort=False)
+    for name, column in _FIGURES.items():
+        table[name] = done[column].mean()
+    table["epochs"] = done["epochs"].max()
+    table["accuracy_sd"] = done["test_accuracy_pct"].std()
+    table["seeds"] = done.size()
+    diverged = rows[rows["status"] == "nonfinite"].groupby(KEY, sort=False).size()
+    table["diverged"] = diverged.reindex(table.index).fillna(0)
+    return table.join(_deltas(rows[usable], table["diverged"]).reindex(table.index))
+
+
+def _deltas(done: pd.DataFrame, diverged: pd.Series) -> pd.DataFrame:
+    scored = done.loc[done["test_accuracy_pct"].notna(), [*KEY, "seed", "test_accuracy_pct"]]
+    baseline = scored[scored["precision"] == BASELINE].drop(columns="precision")
+    pairs = scored[scored["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
+    pairs["delta"] = pairs["test_accuracy_pct"] - pairs["test_accuracy_pct_fp32"]
+    found = {
+        key: parity(group.to_numpy(dtype=np.float64), int(diverged.get(key, 0)))
+        for key, group in pairs.groupby(KEY, sort=False)["delta"]
+    }
+    if not found:
+        return pd.DataFrame(columns=_DELTA)
+    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
+    return pd.DataFrame(list(found.values()), index=index, columns=_DELTA)
+
+
+def parity(deltas: np.ndarray, diverged: int) -> tuple[float, float | None, float | None, int, Parity]:
+    """Judge accuracy differences in points, one per seed: equivalence by two one-sided tests at 5 %.
+
+    Returns:
+        Mean, both ends of its 90 % interval (None with one seed), the number of seeds and the verdict.
+        The lower end is also the one-sided 95 % bound that non-inferiority asks for.
+
+    Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
+    Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
+    """
+    count, mean = int(deltas.size), float(deltas.mean())
+    low = high = None
+    if count >= 2:
+        half = float(scipy_stats.t.ppf(0.95, count - 1) * deltas.std(ddof=1) / math.sqrt(count))
+        low, high = mean - half, mean + half
+    return mean, low, high, count, _word(low, high, count, diverged)
+
+
+def _word(low: float | None, high: float | None, count: int, diverged: int) -> Parity:
+    if diverged:
+        return "diverged"
+    if count < MIN_SEEDS or low is None or high is None:
+        return "insufficient seeds"
+    if high < -PARITY_MARGIN_POINTS:
+        return "WORSE"
+    if low <= -PARITY_MARGIN_POINTS:
+        return "INCONCLUSIVE"
+    return "EQUIVALENT" if high < PARITY_MARGIN_POINTS else "NON-INFERIOR"

@@ -1,0 +1,170 @@
+"""The verdict: one sentence for each device and suite, and nothing in it that was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench.report.format import change, known, number, ratio, signed
+from bench.report.load import SUBJECT
+from bench.report.training import MIN_SEEDS, PARITY_MARGIN_POINTS
+from bench.spec import BASELINE
+
+WORTHWHILE = 0.05
+"""At equal speed, this share of memory saved is a reason to change precision."""
+BAD = ("WORSE", "diverged")
+"""Parity verdicts that rule a precision out, however fast."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """One verdict in three parts, which a page may set apart."""
+
+    subject: str
+    advice: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.advice} — {self.evidence}."
+
+
+def sentences(summary: pd.DataFrame) -> list[Sentence]:
+    """Return the verdicts in the order of the tables."""
+    return [_sentence(rows) for _, rows in summary.groupby(SUBJECT, sort=False)]
+
+
+def reference_batch(rows: pd.DataFrame) -> int:
+    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
+    compared = rows.loc[rows["speedup"].notna(), "batch_size"]
+    trained = rows.loc[rows["train_status"].notna(), "batch_size"]
+    both = compared[compared.isin(trained)]
+    timed = rows.loc[rows["step_ms"].notna(), "batch_size"]
+    for choice in (both, compared, trained, timed, rows["batch_size"]):
+        if len(choice):
+            return int(choice.max())
+    raise ValueError("a subject has at least one row")
+
+
+def _sentence(rows: pd.DataFrame) -> Sentence:
+    batch = reference_batch(rows)
+    cell = rows[rows["batch_size"] == batch]
+    first = cell.iloc[0]
+    subject = f"{first['workload']} on {first['where']}, batch {batch}"
+    arms = cell[cell["precision"] != BASELINE]
+    compared = arms[arms["speedup"].notna()]
+    if arms.empty:
+        advice, evidence = "no comparison", "only fp32 was measured"
+    elif compared.empty:
+        advice, evidence = _without_speedup(rows, cell, arms)
+    else:
+        advice, evidence = _with_speedup(rows, compared)
+    if known(first["ieee"]) and not first["ieee"]:
+        evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
+    return Sentence(subject=subject, advice=advice, evidence=evidence)
+
+
+def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
+    ruled_out = {
+        name for name, row in _trained(rows).items() if row["parity"] in BAD or row["train_status"] == "nonfinite"
+    }
+    sound = compared[~compared["precision"].isin(ruled_out)]
+    faster = sound[sound["verdict"] == "FASTER"]
+    lighter = sound[(sound["verdict"] == "SAME") & (sound["memory_change"] <= -WORTHWHILE)]
+    if len(faster):
+        best = _first(faster, "speedup", largest=True)
+        return f"use {best['precision']}", _evidence(rows, best) + _rivals(faster, best) + _elsewhere(rows, best)
+    if len(lighter):
+        best = _first(lighter, "memory_change", largest=False)
+        why = f"for its memory: {_evidence(rows, best)}"
+        return f"use {best['precision']}", why + _elsewhere(rows, best)
+    best = _first(sound if len(sound) else compared, "speedup", largest=True)
+    undecided = (sound["verdict"] == "INCONCLUSIVE").any()
+    why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
+    return "stay with fp32", f"{why}: {best['precision']} is {_evidence(rows, best)}" + _elsewhere(rows, best)
+
+
+def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> tuple[str, str]:
+    """Say what can be said where no arm has a speedup."""
+    status = dict(zip(cell["precision"], cell["speed_status"], strict=True))
+    ran = arms[arms["step_ms"].notna()]
+    if len(ran) and status.get(BASELINE) == "oom":
+        best = _first(ran, "samples_per_s", largest=True)
+        pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
+        return f"use {best['precision']}", f"fp32 does not fit (oom), so there is no speedup to state; {pace}"
+    words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in ("ok", "unconverged")]
+    why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
+    parts = [f"{row['precision']}: {text}" for _, row in arms.iterrows() if (text := _besides(rows, row))]
+    return "no verdict on speed", "; ".join([why, *parts])
+
+
+def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
+    return arms.sort_values(by, ascending=not largest, kind="stable").iloc[0]
+
+
+def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
+    speed = f"{ratio(arm['speedup'])}× as fast as fp32"
+    speed += f" [{ratio(arm['low'])}, {ratio(arm['high'])}]" if known(arm["low"]) else " (no interval)"
+    marks = [arm["verdict"]]
+    marks += [arm["measured_in"]] if arm["measured_in"] == "one process" or "apart" in arm["measured_in"] else []
+    marks += ["unconverged"] if arm["speed_status"] == "unconverged" else []
+    besides = _besides(rows, arm)
+    return f"{speed} ({', '.join(marks)})" + (f", {besides}" if besides else "")
+
+
+def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
+    """Say what an arm costs or saves beside time: memory and accuracy."""
+    return ", ".join(text for text in (_memory(arm), _accuracy(rows, arm)) if text)
+
+
+def _memory(arm: pd.Series) -> str:
+    share = arm["memory_change"]
+    if known(share):
+        size = change(abs(share)).removeprefix("+")
+        return f"{size} less peak memory" if share < 0 else f"{size} more peak memory"
+    word = arm["memory_status"]
+    return f"memory {word}" if known(word) and word not in ("ok", "unconverged") else "memory saved unknown"
+
+
+def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
+    row = _trained(rows).get(str(arm["precision"]))
+    if row is None:
+        return "accuracy not measured"
+    at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
+    if row["train_status"] not in ("ok", "unconverged"):
+        return f"training {row['train_status']}{at}"
+    if not known(row["delta_points"]):
+        return f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
+    seeds = int(row["delta_seeds"])
+    said = {
+        "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
+        "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
+        "NON-INFERIOR": f"NON-INFERIOR by {PARITY_MARGIN_POINTS} points",
+        "diverged": f"{row['diverged']:.0f} of its trainings diverged",
+    }.get(row["parity"], f"{row['parity']} at a margin of {PARITY_MARGIN_POINTS} points")
+    over = f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
+    return f"test accuracy {signed(row['delta_points'])} points over {over} ({said}){at}"
+
+
+def _trained(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return each precision's training, that at the largest batch size trained with."""
+    trained = rows[rows["train_status"].notna()].sort_values("batch_size", kind="stable")
+    return {str(row["precision"]): row for _, row in trained.iterrows()}
+
+
+def _rivals(faster: pd.DataFrame, best: pd.Series) -> str:
+    """Name the arms whose intervals reach into the best one's."""
+    others = faster[(faster["precision"] != best["precision"]) & (faster["high"] >= best["low"])]
+    names = " and ".join(others["precision"])
+    return f"; the interval of {names} overlaps with it" if names else ""
+
+
+def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
+    """Name the batch sizes at which the same arm's speed verdict is another."""
+    same = rows[(rows["precision"] == best["precision"]) & rows["verdict"].notna()]
+    other = same[same["verdict"] != best["verdict"]]
+    found = [
+        f"{verdict} at batch {', '.join(f'{size:.0f}' for size in group['batch_size'])}"
+        for verdict, group in other.groupby("verdict", sort=False)
+    ]
+    return f"; it is {' and '.join(found)}" if found else ""

@@ -1,0 +1,89 @@
+"""What several tests need: a tiny suite of a user's own, and trials made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.records import Device, Environment
+from bench.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+
+TINY = """
+from bench.spec import Data, Suite
+
+
+def suite(width: int = 16, lr: float = 0.01, fail: str = "") -> Suite:
+    def model(data):
+        from torch import nn
+
+        if fail == "raise":
+            raise RuntimeError("the model broke")
+        if fail == "hang":
+            import time
+            time.sleep(3600)
+        if fail == "die":
+            import os
+            os._exit(7)
+        if fail == "oom":
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, width), nn.ReLU(), nn.Linear(width, data.classes))
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=lr)
+
+    return Suite(
+        name="tiny",
+        title="two layers",
+        data=Data(input_shape=(3, 8, 8), classes=2, steps_per_epoch=3),
+        model=model,
+        optimizer=optimizer,
+        batch_size=4,
+        batch_sizes=(4, 8),
+    )
+"""
+
+
+@pytest.fixture
+def tiny_file(tmp_path: Path) -> Path:
+    """A suite file that a user could have written."""
+    path = tmp_path / "tiny.py"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def tiny_trial(tiny_file: Path) -> Trial:
+    """A memory trial of the tiny suite on the CPU; vary it with dataclasses.replace."""
+    cell = Cell(
+        suite=SuiteRef(name="tiny", file=str(tiny_file)),
+        placement=Placement(name="cpu"),
+        batch_size=4,
+        data=DataSource(kind="synthetic"),
+    )
+    return Trial(cell=cell, phase="memory", precisions=("fp32",), protocol=Protocol(time_budget_s=0.2, replicates=2))
+
+
+@pytest.fixture
+def cpu() -> Device:
+    """A CPU that can do everything but TF32."""
+    return Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU", unsupported={"tf32": "no TF32"})
+
+
+@pytest.fixture
+def machine(cpu: Device) -> Environment:
+    """A machine with nothing but that CPU."""
+    return Environment(
+        host="here",
+        os="Linux",
+        python="3.11",
+        torch="2.15",
+        torchvision="0.29",
+        cuda=None,
+        cudnn=None,
+        driver=None,
+        arch_list=(),
+        devices=(cpu,),
+    )

@@ -1,0 +1,106 @@
+"""Tiny image folders and archives, made by the tests that need them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Callable
+from hashlib import md5
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import CIFAR10
+
+from bench.spec import Data
+from bench.trial import DataSource
+
+
+@pytest.fixture
+def paint() -> Callable[..., np.ndarray]:
+    """Write an image of random pixels, and return them as (height, width, 3)."""
+    random = np.random.default_rng(7)
+
+    def write(path: Path, size: tuple[int, int] = (8, 8)) -> np.ndarray:
+        pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        return pixels
+
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path: Path, paint: Callable[..., np.ndarray]) -> Path:
+    """Two classes of six training and five test images each, 8 × 8, lossless."""
+    root = tmp_path / "pets"
+    for split, count in (("train", 6), ("test", 5)):
+        for name in ("cat", "dog"):
+            for index in range(count):
+                paint(root / split / name / f"{index}.png")
+    return root
+
+
+@pytest.fixture
+def source(folder: Path, tmp_path: Path) -> DataSource:
+    return DataSource(kind="folder", path=str(folder), directory=str(tmp_path / "kept"))
+
+
+@pytest.fixture
+def data() -> Data:
+    """Images of 8 × 8, neither cropped nor mirrored; the number of classes is wrong on purpose."""
+    return Data(input_shape=(3, 8, 8), classes=99)
+
+
+@pytest.fixture
+def stored() -> Callable[[Path], torch.Tensor]:
+    """Read the images of a split in the order they are to be labelled, (N, 3, H, W) uint8."""
+
+    def read(split: Path) -> torch.Tensor:
+        paths = sorted(split.glob("*/*.png"))
+        return torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths])
+
+    return read
+
+
+class FakeCifar:
+    """The archive of a CIFAR-10 of 50 training and 10 test images."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(3)
+        self.pixels = random.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
+        self.labels = random.integers(0, 10, 60).tolist()
+        files = [f"data_batch_{index}" for index in range(1, 6)] + ["test_batch"]
+        self.members = {
+            name: pickle.dumps(
+                {
+                    "data": self.pixels[10 * index : 10 * index + 10].reshape(10, -1),
+                    "labels": self.labels[10 * index : 10 * index + 10],
+                }
+            )
+            for index, name in enumerate(files)
+        }
+        self.members["batches.meta"] = pickle.dumps({"label_names": [f"class {label}" for label in range(10)]})
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            for name, content in self.members.items():
+                entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        self.archive = buffer.getvalue()
+
+
+@pytest.fixture
+def cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCifar:
+    """Make torchvision take the fake's checksums for CIFAR-10's, and find nothing at its address."""
+    fake = FakeCifar()
+    sums = {name: md5(content).hexdigest() for name, content in fake.members.items()}
+    monkeypatch.setattr(CIFAR10, "train_list", [[name, sums[name]] for name in sums if name.startswith("data_")])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums["batches.meta"]})
+    monkeypatch.setattr(CIFAR10, "tgz_md5", md5(fake.archive).hexdigest())
+    monkeypatch.setattr(CIFAR10, "url", (tmp_path / "nowhere" / CIFAR10.filename).as_uri())
+    return fake

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from bench.data import Batches, images, open_batches, prepare
+from bench.data.draws import Augmentation, order
+from bench.spec import Data, UsageError
+from bench.trial import DataSource
+
+CPU = torch.device("cpu")
+Stored = Callable[[Path], torch.Tensor]
+
+
+def epoch_of(batches: Batches, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, labels = (torch.cat(parts) for parts in zip(*batches.train(epoch), strict=True))
+    return inputs, labels
+
+
+def normal(pixels: torch.Tensor, data: Data) -> torch.Tensor:
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
+    return ((pixels.double() / 255 - mean) / std).float()
+
+
+@pytest.fixture
+def open_(data: Data, source: DataSource) -> Callable[..., Batches]:
+    def opened(*, batch_size: int = 5, seed: int = 0, device: torch.device = CPU, **changes: object) -> Batches:
+        changed = replace(data, **changes)
+        return open_batches(changed, source, batch_size=batch_size, device=device, seed=seed)
+
+    return opened
+
+
+def test_batches_have_the_shapes_types_and_number_promised(open_: Callable[..., Batches]) -> None:
+    batches = open_()
+    assert batches.data.classes == 2
+    assert batches.has_test
+    assert batches.steps_per_epoch == 2
+    epoch = list(batches.train(0))
+    assert len(epoch) == 2
+    for inputs, labels in epoch:
+        assert (inputs.shape, inputs.dtype, inputs.device) == ((5, 3, 8, 8), torch.float32, CPU)
+        assert (labels.shape, labels.dtype, labels.device) == ((5,), torch.int64, CPU)
+
+
+def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(
+    open_: Callable[..., Batches], folder: Path, stored: Stored
+) -> None:
+    batches = open_(batch_size=5, seed=3)
+    inputs, labels = epoch_of(batches, 4)
+    taken = order(12, seed=3, epoch=4)[:10]
+    torch.testing.assert_close(inputs, normal(stored(folder / "train")[taken], batches.data), rtol=0, atol=2e-6)
+    assert labels.tolist() == [int(index >= 6) for index in taken.tolist()]
+
+
+def test_an_epoch_of_one_batch_holds_every_image(open_: Callable[..., Batches]) -> None:
+    _, labels = epoch_of(open_(batch_size=12), 0)
+    assert sorted(labels.tolist()) == [0] * 6 + [1] * 6
+
+
+def test_augmented_images_are_those_of_a_loop_over_images(
+    open_: Callable[..., Batches], folder: Path, stored: Stored
+) -> None:
+    batches = open_(crop_padding=2, flip=True, seed=5)
+    inputs, _ = epoch_of(batches, 1)
+    chance = Augmentation.draw(10, 2, seed=5, epoch=1)
+    assert 0 < chance.mirrored.sum() < 10
+    pixels = stored(folder / "train")
+    expected = []
+    for place, index in enumerate(order(12, seed=5, epoch=1)[:10].tolist()):
+        image = pixels[index].flip(2) if chance.mirrored[place] else pixels[index]
+        top, left = int(chance.top[place]), int(chance.left[place])
+        expected.append(functional.pad(image, (2, 2, 2, 2))[:, top : top + 8, left : left + 8])
+    torch.testing.assert_close(inputs, normal(torch.stack(expected), batches.data), rtol=0, atol=2e-6)
+
+
+def test_padding_is_black_before_normalisation(open_: Callable[..., Batches]) -> None:
+    inputs, _ = epoch_of(open_(crop_padding=8, batch_size=12, mean=(0.5, 0.6, 0.7), std=(0.5, 0.2, 0.1)), 0)
+    for channel, black in enumerate((-1.0, -3.0, -7.0)):
+        torch.testing.assert_close(inputs[:, channel].min().item(), black)
+
+
+def test_a_seed_repeats_itself_and_epochs_and_seeds_differ(open_: Callable[..., Batches]) -> None:
+    augmented = {"crop_padding": 2, "flip": True}
+    inputs, labels = epoch_of(open_(seed=1, **augmented), 0)
+    again, same_labels = epoch_of(open_(seed=1, **augmented), 0)
+    assert torch.equal(inputs, again)
+    assert torch.equal(labels, same_labels)
+    assert not torch.equal(inputs, epoch_of(open_(seed=1, **augmented), 1)[0])
+    assert not torch.equal(inputs, epoch_of(open_(seed=2, **augmented), 0)[0])
+
+
+def test_an_epoch_does_not_depend_on_which_were_run_before_nor_on_the_global_seed(
+    open_: Callable[..., Batches],
+) -> None:
+    batches = open_(crop_padding=2, flip=True)
+    first, _ = epoch_of(batches, 0)
+    epoch_of(batches, 1)
+    torch.manual_seed(123)
+    assert torch.equal(first, epoch_of(batches, 0)[0])
+
+
+def test_opening_and_drawing_leave_the_global_generator_alone(open_: Callable[..., Batches]) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    epoch_of(open_(crop_padding=2, flip=True), 0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 12])
+def test_the_test_set_is_whole_in_order_and_not_augmented(
+    open_: Callable[..., Batches], folder: Path, stored: Stored, batch_size: int
+) -> None:
+    batches = open_(batch_size=batch_size, crop_padding=2, flip=True)
+    for _ in range(2):
+        inputs, labels = (torch.cat(parts) for parts in zip(*batches.test(), strict=True))
+        torch.testing.assert_close(inputs, normal(stored(folder / "test"), batches.data), rtol=0, atol=2e-6)
+        assert labels.tolist() == [0] * 5 + [1] * 5
+
+
+def test_small_images_are_resized_to_the_input_and_cropped_there(
+    open_: Callable[..., Batches], folder: Path, stored: Stored
+) -> None:
+    batches = open_(input_shape=(3, 16, 12), crop_padding=3, flip=True, seed=2)
+    inputs, _ = epoch_of(batches, 0)
+    chance = Augmentation.draw(10, 3, seed=2, epoch=0)
+    pixels = stored(folder / "train")[order(12, seed=2, epoch=0)[:10]].float()
+    resized = functional.interpolate(pixels, (16, 12), mode="bilinear")
+    expected = []
+    for place, image in enumerate(resized):
+        turned = image.flip(2) if chance.mirrored[place] else image
+        top, left = int(chance.top[place]), int(chance.left[place])
+        expected.append(functional.pad(turned, (3, 3, 3, 3))[:, top : top + 16, left : left + 12])
+    torch.testing.assert_close(inputs, normal(torch.stack(expected), batches.data), rtol=0, atol=1e-5)
+    assert next(batches.test())[0].shape == (5, 3, 16, 12)
+
+
+def test_images_too_large_to_be_resident_give_the_same_batches(
+    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident, _ = epoch_of(open_(crop_padding=2, flip=True), 0)
+    monkeypatch.setattr(images, "_free_bytes", lambda _: 4 * 22 * 3 * 8 * 8)
+    copies: list[bool] = []
+    store = images._Store
+    monkeypatch.setattr(images, "_Store", lambda *given: copies.append(given[2]) or store(*given))
+    assert torch.equal(resident, epoch_of(open_(crop_padding=2, flip=True), 0)[0])
+    assert copies == [False, False]
+    monkeypatch.setattr(images, "_free_bytes", lambda _: 4 * 22 * 3 * 8 * 8 + 1)
+    open_()
+    assert copies == [False, False, True, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("free_bytes", [0, 2**40])
+def test_a_gpu_gets_the_same_batches(
+    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch, free_bytes: int
+) -> None:
+    changes = {"crop_padding": 2, "flip": True}
+    expected, labels = epoch_of(open_(**changes), 0)
+    monkeypatch.setattr(images, "_free_bytes", lambda _: free_bytes)
+    inputs, there = epoch_of(open_(device=torch.device("cuda", 0), **changes), 0)
+    assert inputs.is_cuda
+    assert there.is_cuda
+    torch.testing.assert_close(inputs.cpu(), expected, rtol=0, atol=2e-6)
+    assert torch.equal(there.cpu(), labels)
+
+
+def test_a_batch_larger_than_the_training_set_is_refused(open_: Callable[..., Batches]) -> None:
+    with pytest.raises(UsageError, match=r"batch of 13 is larger than the training set, which has 12 images"):
+        open_(batch_size=13)
+
+
+@pytest.mark.parametrize("kind", ["folder", "cifar10"])
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_model_that_does_not_take_rgb_is_refused(data: Data, source: DataSource, kind: str, channels: int) -> None:
+    other = replace(data, input_shape=(channels, 8, 8))
+    message = rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"
+    for call in (prepare, lambda *given: open_batches(*given, batch_size=1, device=CPU, seed=0)):
+        with pytest.raises(UsageError, match=message):
+            call(other, replace(source, kind=kind))
+    assert not Path(source.directory).exists()
+
+
+@pytest.mark.parametrize("changes", [{"mean": (0.5,)}, {"std": (0.5, 0.5)}, {"std": (0.5, 0.0, 0.5)}])
+def test_a_mean_or_deviation_that_is_not_one_a_channel_is_refused(
+    data: Data, source: DataSource, changes: dict[str, tuple[float, ...]]
+) -> None:
+    with pytest.raises(UsageError, match=rf"Data\.{next(iter(changes))} must be 3 numbers.*, one a channel"):
+        prepare(replace(data, **changes), source)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.data import cache, prepare
+from bench.data.cache import Dataset, Split
+from bench.spec import Data, UsageError
+from bench.trial import DataSource
+
+
+def dataset() -> Dataset:
+    images = torch.arange(4 * 3 * 2 * 2, dtype=torch.uint8).view(4, 3, 2, 2)
+    split = Split(images=images, labels=torch.tensor([0, 1, 1, 0]))
+    return Dataset(train=split, test=Split(images=images[:1], labels=torch.tensor([1])), classes=("a", "b"))
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "down" / "x.pt"
+    cache.write(path, dataset())
+    kept = cache.read(path)
+    assert kept is not None
+    assert kept.classes == ("a", "b")
+    assert torch.equal(kept.train.images, dataset().train.images)
+    assert torch.equal(kept.train.labels, dataset().train.labels)
+    assert len(kept.test.images) == 1
+    assert [entry.name for entry in path.parent.iterdir()] == ["x.pt"]
+
+
+def test_what_cannot_be_read_is_as_good_as_missing(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    assert cache.read(path) is None
+    cache.write(path, dataset())
+    whole = path.read_bytes()
+    for damaged in (b"", b"not a file of tensors", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        assert cache.read(path) is None
+    torch.save({"something": "else"}, path)
+    assert cache.read(path) is None
+
+
+def test_a_damaged_cache_is_made_anew(data: Data, source: DataSource) -> None:
+    first = prepare(data, source)
+    (file,) = (Path(source.directory) / "cache").iterdir()
+    file.write_bytes(b"damaged")
+    assert prepare(data, source) == first
+    assert cache.read(file) is not None
+
+
+def test_a_failed_write_leaves_nothing_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    home = tmp_path / "made" / "cache"
+    with pytest.raises(UsageError, match=r"cannot be kept in '.*cache' \(.*No space left.*--data-dir"):
+        cache.write(home / "x.pt", dataset())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_staging_keeps_folders_that_were_there_or_are_used(tmp_path: Path) -> None:
+    with cache.staging(tmp_path / "new" / "place") as folder:
+        (folder / "left").write_text("half")
+        (folder / "done").write_text("whole")
+        (folder / "done").replace(tmp_path / "new" / "place" / "done")
+    assert [entry.name for entry in (tmp_path / "new" / "place").iterdir()] == ["done"]
+    (tmp_path / "old").mkdir()
+    with cache.staging(tmp_path / "old"):
+        pass
+    assert (tmp_path / "old").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match=r"cannot be written\. Choose another with --data-dir"):
+        cache.require_room(tmp_path / "kept", 1, "Images")
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("a file")
+    with pytest.raises(UsageError, match=r"kept' cannot be written"):
+        cache.require_room(tmp_path / "kept", 1, "Images")
+    with pytest.raises(UsageError, match=r"kept/cache' cannot be written"):
+        cache.require_room(tmp_path / "kept" / "cache", 1, "Images")

@@ -1,0 +1,104 @@
+"""What only a GPU can show; run with ``pytest -m gpu``."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench import precision as switches
+from bench.environment import survey
+from bench.launch.local import LocalLauncher
+from bench.measure.memory import measure_peaks
+from bench.measure.nvml import open_nvml
+from bench.measure.timing import Sizes, time_block
+from bench.phases.speed import TorchRunner
+from bench.records import TrialResult
+from bench.spec import PRECISIONS
+from bench.trial import Placement
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return LocalLauncher().call("bench.environment:survey", ("0",))
+
+
+def run(trial, device):
+    messages = []
+    ending = LocalLauncher().run(trial, device, messages.append)
+    assert ending.kind == "done", ending.text
+    return [message for message in messages if isinstance(message, TrialResult)]
+
+
+def test_cuda_and_nvml_mean_the_same_gpu(environment):
+    (device,) = environment.devices
+    nvml = open_nvml()
+    assert nvml is not None
+    with nvml:
+        (gpu,) = [gpu for gpu in nvml.gpus() if gpu.uuid == device.uuid]
+    assert gpu.name == device.name
+    assert environment.driver
+
+
+def test_fp32_is_ieee_and_tf32_is_not():
+    for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3)):
+        if switches.unsupported_reason(PRECISIONS[name], "cuda", torch.cuda.get_device_capability(0)):
+            continue
+        switches.apply(PRECISIONS[name])
+        read = switches.read_back(PRECISIONS[name], GPU)
+        assert read.fp32_matmul == ("tf32" if name == "tf32" else "ieee")
+        assert low <= read.matmul_error < high
+
+
+def test_an_allocation_of_256_mib_is_seen():
+    held = []
+    before = torch.cuda.memory_allocated(0)
+
+    def step():
+        held.clear()
+        held.append(torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU))
+
+    peaks = measure_peaks(step, GPU, resident_before=None, driver_before=None, uuid=None, model_bytes=0)
+    assert peaks.peak_allocated_bytes - before == 256 * 2**20
+    assert peaks.peak_reserved_bytes >= peaks.peak_allocated_bytes
+
+
+def test_a_block_waits_for_the_device():
+    class Sleeper(TorchRunner):
+        cycles = 0
+
+        def run(self, steps):
+            for _ in range(steps):
+                torch.cuda._sleep(self.cycles)
+
+    class Arm:
+        precision, device = PRECISIONS["fp32"], GPU
+
+    def sleep_ns(cycles):
+        runner = Sleeper(name="sleep", arm=Arm(), batches=[], asynchronous=True)
+        runner.cycles = cycles
+        return min(time_block(runner, Sizes(settle=1, steps=10)) for _ in range(5))
+
+    assert sleep_ns(20_000_000) / sleep_ns(10_000_000) == pytest.approx(2, rel=0.02)
+
+
+def test_the_phases_run_on_the_gpu(environment, tiny_trial):
+    (device,) = environment.devices
+    names = tuple(name for name in PRECISIONS if name not in (device.unsupported or {}))
+    cell = replace(tiny_trial.cell, placement=Placement(name="0"))
+    for name in names:
+        (memory,) = run(replace(tiny_trial, cell=cell, precisions=(name,)), device)
+        assert memory.memory.peak_allocated_bytes > 0
+        assert memory.memory.driver_used_bytes > memory.memory.peak_reserved_bytes
+    speed = run(replace(tiny_trial, cell=cell, phase="speed", precisions=names), device)
+    assert [result.precision for result in speed] == list(names)
+    assert all(result.speed.step_ms > 0 for result in speed)
+    (training,) = run(replace(tiny_trial, cell=cell, phase="train", precisions=("amp-fp16",)), device)
+    assert training.training.epochs == 1
+
+
+def test_a_survey_lists_every_gpu():
+    names = [device.placement for device in survey(None, print).devices]
+    assert names == [str(index) for index in range(torch.cuda.device_count())]

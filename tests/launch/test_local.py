@@ -1,0 +1,116 @@
+from dataclasses import replace
+
+import pytest
+
+from bench.launch.local import LocalLauncher, remove_overrides
+from bench.records import Block, EpochResult, Progress, TrialResult
+from bench.spec import UsageError
+from bench.trial import SuiteRef
+
+
+@pytest.fixture
+def launcher():
+    return LocalLauncher()
+
+
+def run(launcher, trial, cpu):
+    messages = []
+    ending = launcher.run(trial, cpu, messages.append)
+    return ending, messages
+
+
+def failing(trial, how):
+    suite = SuiteRef(name="tiny", file=trial.cell.suite.file, parameters=(("fail", how),))
+    return replace(trial, cell=replace(trial.cell, suite=suite))
+
+
+def test_a_memory_trial_sends_one_result(launcher, tiny_trial, cpu):
+    ending, messages = run(launcher, tiny_trial, cpu)
+    (result,) = [m for m in messages if isinstance(m, TrialResult)]
+    assert ending.kind == "done"
+    assert result.status == "ok"
+    assert result.wall_s > 0
+    assert result.switches.fp32_matmul == "ieee"
+    assert result.memory.model_bytes == 4 * (192 * 16 + 16 + 16 * 2 + 2)
+
+
+def test_a_speed_trial_sends_blocks_of_both_arms_and_their_results(launcher, tiny_trial, cpu):
+    trial = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"))
+    _, messages = run(launcher, trial, cpu)
+    blocks = [m for m in messages if isinstance(m, Block)]
+    base, arm = [m for m in messages if isinstance(m, TrialResult)]
+    assert (base.precision, arm.precision) == ("fp32", "amp-bf16")
+    assert base.speed.speedup is None
+    assert arm.speed.speedup_low < arm.speed.speedup < arm.speed.speedup_high
+    assert arm.speed.paired
+    assert len(blocks) == 4 * base.speed.quads
+    assert all(
+        block.time_ms > 0 and block.steps == base.speed.block_steps for block in blocks if block.precision == "fp32"
+    )
+
+
+def test_a_train_trial_sends_every_epoch(launcher, tiny_trial, cpu):
+    ending, messages = run(launcher, replace(tiny_trial, phase="train", epochs=2), cpu)
+    epochs = [m for m in messages if isinstance(m, EpochResult)]
+    (result,) = [m for m in messages if isinstance(m, TrialResult)]
+    assert ending.kind == "done"
+    assert [(e.epoch, e.samples) for e in epochs] == [(1, 12), (2, 12)]
+    assert epochs[1].elapsed_s == pytest.approx(epochs[0].train_s + epochs[1].train_s)
+    assert result.training.epochs == 2
+    assert result.training.test_accuracy_pct is None
+
+
+def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(launcher, tiny_trial, cpu):
+    losses, pids = [], []
+    launcher.on_start = pids.append
+    for seed in (3, 3, 4):
+        _, messages = run(launcher, replace(tiny_trial, phase="train", seed=seed), cpu)
+        losses.append(next(m.train_loss for m in messages if isinstance(m, EpochResult)))
+    assert losses[0] == losses[1] != losses[2]
+    assert len(set(pids)) == 3
+
+
+def test_an_error_ends_the_trial_with_its_end(launcher, tiny_trial, cpu):
+    ending, _ = run(launcher, failing(tiny_trial, "raise"), cpu)
+    assert ending.kind == "error"
+    assert ending.text.startswith("RuntimeError: the model broke")
+    assert "tiny.py" in ending.text
+
+
+def test_memory_that_does_not_suffice_is_told_from_other_errors(launcher, tiny_trial, cpu):
+    ending, _ = run(launcher, failing(tiny_trial, "oom"), cpu)
+    assert ending.kind == "oom"
+
+
+def test_a_process_that_dies_without_a_word_is_noticed(launcher, tiny_trial, cpu):
+    ending, _ = run(launcher, failing(tiny_trial, "die"), cpu)
+    assert ending.kind == "died"
+    assert "exit code 7" in ending.text
+
+
+def test_a_process_that_hangs_is_ended(tiny_trial, cpu):
+    ending, _ = run(LocalLauncher(silence_s=1.0, patience_s=0.1), failing(tiny_trial, "hang"), cpu)
+    assert ending.kind == "timeout"
+    assert "no sign of life" in ending.text
+
+
+def test_what_the_user_can_mend_is_raised_as_such(launcher, tmp_path):
+    with pytest.raises(UsageError, match="There is no GPU 97 here"):
+        launcher.call("bench.environment:survey", ("97",))
+
+
+def test_variables_that_override_tf32_are_removed_and_told():
+    environment = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "HOME": "/"}
+    assert remove_overrides(environment) == ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",)
+    assert environment == {"HOME": "/"}
+
+
+def test_the_worker_sees_none_of_them(monkeypatch, tiny_trial, cpu):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
+
+
+def test_messages_are_what_a_person_watches(launcher, tiny_trial, cpu):
+    trial = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"))
+    _, messages = run(launcher, trial, cpu)
+    assert any("warming up" in m.text for m in messages if isinstance(m, Progress))

@@ -1,0 +1,210 @@
+"""What the sampling process does, run in a thread on a fake machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing import Pipe
+
+import pytest
+
+from bench.measure import sampler
+from bench.measure.sampler import Lost, Sampler, next_tick, sample_forever
+from bench.records import Sample
+from tests.measure import fake_nvml as fake
+from tests.measure.fake_gpu import FakeGpu
+from tests.measure.fake_nvml import FakeDriver
+
+PATIENCE_S = 60
+"""Long enough for a machine that is busy; only a test that fails waits for it."""
+MANY = 1000
+"""Batches within which everything happens."""
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Run sample_forever in a thread on a fake machine, and return it and our end of its connection."""
+    monkeypatch.setattr(sampler, "MIN_PERIOD_S", 0.005)
+    running = []
+
+    def start(*gpus: FakeGpu, ask: tuple[tuple[str, str], ...] | None = None):
+        driver = FakeDriver(gpus).install(monkeypatch)
+        ours, theirs = Pipe()
+        asked = ask or tuple((str(index), gpu.uuid) for index, gpu in enumerate(gpus))
+        thread = threading.Thread(target=sample_forever, args=(asked, theirs, 0.005), daemon=True)
+        thread.start()
+        running.append((thread, ours))
+        return thread, ours, driver
+
+    yield start
+    for thread, ours in running:
+        ours.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def receive(connection):
+    assert connection.poll(PATIENCE_S), "nothing came"
+    return connection.recv()
+
+
+def until(connection, condition):
+    """Return the first batch for which the condition holds."""
+    for _ in range(MANY):
+        if condition(batch := receive(connection)):
+            return batch
+    raise AssertionError(f"in {MANY} batches it did not happen")
+
+
+def ended(connection) -> bool:
+    """Whether the other end hangs up, after whatever it still sends."""
+    try:
+        for _ in range(MANY):
+            receive(connection)
+    except EOFError:
+        return True
+    return False
+
+
+def test_each_batch_holds_one_sample_of_each_gpu(serve):
+    _, connection, _ = serve(FakeGpu("GPU-b", power_w=100.0), FakeGpu("GPU-a", power_w=200.0))
+    for _ in range(3):
+        batch = receive(connection)
+        assert [(one.placement, one.uuid, one.power_w) for one in batch] == [
+            ("0", "GPU-b", 100.0),
+            ("1", "GPU-a", 200.0),
+        ]
+
+
+def test_samples_are_in_the_order_of_time(serve):
+    _, connection, _ = serve(FakeGpu("GPU-a"))
+    times = [receive(connection)[0].time_s for _ in range(5)]
+    assert times == sorted(times)
+
+
+def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
+    readings, enough = [], threading.Event()
+
+    def power_w(now_s: float) -> float:
+        readings.append(len(readings) + 1)
+        if len(readings) == 200:
+            enough.set()
+        return float(readings[-1])
+
+    # Many GPUs, so that the pipe is full long before.
+    _, connection, _ = serve(FakeGpu("GPU-0", power_w=power_w), *(FakeGpu(f"GPU-{index}") for index in range(1, 16)))
+    assert enough.wait(PATIENCE_S)
+    received = [one.power_w for one in receive(connection) if one.uuid == "GPU-0"]
+    while received[-1] < 200:
+        received += [one.power_w for one in receive(connection) if one.uuid == "GPU-0"]
+    assert received == readings[: len(received)]
+
+
+def test_stop_ends_it_and_shuts_nvml_down(serve):
+    thread, connection, driver = serve(FakeGpu("GPU-a"))
+    receive(connection)
+    connection.send("stop")
+    assert ended(connection)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert driver.running == 0
+
+
+def test_it_ends_when_nobody_listens(serve):
+    thread, connection, driver = serve(FakeGpu("GPU-a"))
+    receive(connection)
+    connection.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert driver.running == 0
+
+
+def test_it_ends_when_its_parent_has(serve, monkeypatch):
+    _, connection, _ = serve(FakeGpu("GPU-a"))
+    receive(connection)
+    monkeypatch.setattr(sampler.os, "getppid", lambda: 1)
+    assert ended(connection)
+
+
+def test_foreign_processes_are_counted_once_it_is_told_which_are_ours(serve):
+    _, connection, _ = serve(FakeGpu("GPU-a", processes={os.getpid(): 1, 1: 1}))
+    assert receive(connection)[0].foreign_processes is None
+    connection.send(("own", {os.getpid()}))
+    assert until(connection, lambda batch: batch[0].foreign_processes is not None)[0].foreign_processes == 1
+    connection.send(("own", {os.getpid(), 1}))
+    assert until(connection, lambda batch: batch[0].foreign_processes != 1)[0].foreign_processes == 0
+
+
+def test_a_gpu_lost_in_mid_run_leaves_one_note_and_the_others_go_on(serve):
+    bad = FakeGpu("GPU-a")
+    _, connection, _ = serve(bad, FakeGpu("GPU-b"))
+    assert len(receive(connection)) == 2
+    bad.lost = True
+    note, other = until(connection, lambda batch: isinstance(batch[0], Lost))
+    assert (note.placement, note.uuid) == ("0", "GPU-a")
+    assert "lost" in note.reason
+    assert other.uuid == "GPU-b"
+    for _ in range(3):
+        assert [one.uuid for one in receive(connection)] == ["GPU-b"]
+
+
+def test_it_ends_when_no_gpu_is_left(serve):
+    gpu = FakeGpu("GPU-a")
+    _, connection, _ = serve(gpu)
+    receive(connection)
+    gpu.lost = True
+    until(connection, lambda batch: isinstance(batch[0], Lost))
+    assert ended(connection)
+
+
+def test_a_gpu_that_is_not_there_is_noted_as_lost(serve):
+    _, connection, _ = serve(FakeGpu("GPU-a"), ask=(("0", "GPU-a"), ("1", "GPU-z")))
+    sample, note = receive(connection)
+    assert isinstance(sample, Sample)
+    assert isinstance(note, Lost)
+    assert "GPU-z" in note.reason
+
+
+def test_without_a_driver_it_ends_at_once_and_from_the_first_ignores_interrupts(monkeypatch):
+    fake.without_driver(monkeypatch)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ours, theirs = Pipe()
+    sample_forever((("0", "GPU-a"),), theirs, 0.1)
+    assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
+    with pytest.raises(EOFError):
+        ours.recv()
+
+
+def test_ticks_do_not_drift_and_missed_ones_are_left_out():
+    assert next_tick(10.0, 10.0, 0.5) == 10.5
+    assert next_tick(10.0, 10.1, 0.5) == 10.5
+    assert next_tick(10.0, 10.5, 0.5) == 11.0
+    assert next_tick(10.0, 13.2, 0.5) == 13.5
+
+
+def test_no_period_is_shorter_than_the_shortest(monkeypatch):
+    FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
+    periods = []
+    monkeypatch.setattr(
+        sampler, "_sample_until_stopped", lambda nvml, gpus, connection, period_s: periods.append(period_s)
+    )
+    for asked in (0.001, 0.7):
+        threading.Thread(target=sample_forever, args=((("0", "GPU-a"),), Pipe()[1], asked)).run()
+    assert periods == [sampler.MIN_PERIOD_S, 0.7]
+
+
+def test_without_gpus_nothing_is_started():
+    with Sampler(()) as running:
+        running.own({1})
+        assert running.connection is None
+        assert running.drain() == []
+    assert running.stop() == []
+
+
+def test_it_imports_nothing_heavy():
+    heavy = {"torch", "numpy", "pandas", "rich", "gpustat", "pynvml", "matplotlib"}
+    code = f"import sys, bench.measure.sampler; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,86 @@
+import pytest
+
+from bench.measure.timing import Sizes, time_block
+from bench.measure.warmup import WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
+from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
+
+MS = 1_000_000
+
+
+def warm(step_ns):
+    return WarmUp(steady=True, steps=10, step_ns=step_ns)
+
+
+def test_warm_up_goes_on_until_step_times_settle():
+    machine = SimulatedMachine()
+    slow_start = SimulatedRunner("fp32", machine, MS, drift=lambda now: 1 + 9 * max(0.0, 1 - now / (300 * MS)))
+    found = warm_up(slow_start, cap_s=60, clock=machine.clock)
+    assert found.steady
+    assert machine.now_ns >= 300 * MS
+    assert found.step_ns == pytest.approx(MS, rel=0.02)
+
+
+def test_warm_up_gives_up_at_the_cap_and_says_so():
+    machine = SimulatedMachine()
+    never = SimulatedRunner("fp32", machine, MS, drift=lambda now: 1 + now / (20 * MS))
+    found = warm_up(never, cap_s=1.0, clock=machine.clock)
+    assert not found.steady
+    assert machine.now_ns >= 1e9
+
+
+def test_warm_up_waits_for_allocations_to_end():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, MS)
+    arm.noise = lambda: setattr(arm, "new_allocations", min(arm.steps, 300)) or 1.0
+    found = warm_up(arm, cap_s=60, clock=machine.clock)
+    assert found.steady
+    assert found.steps > 300
+
+
+def test_settling_steps_cover_the_transient_after_a_switch():
+    machine = SimulatedMachine()
+    arms = [
+        SimulatedRunner(name, machine, step, transient=lambda index: 1 + 0.2 * 0.5**index, noise=gaussian(seed, 0.002))
+        for seed, (name, step) in enumerate((("fp32", 2 * MS), ("amp-bf16", MS)))
+    ]
+    for profile in switch_profiles(arms, [warm(2 * MS), warm(MS)], budget_s=10, clock=machine.clock):
+        assert profile.transient_pct == pytest.approx(20, abs=1)
+        assert 5 <= profile.settle <= 8  # 0.2 · 0.5^k falls below 0.5 % at k = 6
+
+
+def test_noise_alone_is_not_taken_for_a_transient():
+    machine = SimulatedMachine()
+    arms = [SimulatedRunner(str(n), machine, MS, noise=gaussian(n, 0.01)) for n in range(2)]
+    profiles = switch_profiles(arms, [warm(MS)] * 2, budget_s=10, clock=machine.clock)
+    assert all(profile.settle <= 2 for profile in profiles)
+
+
+def test_without_time_to_watch_one_settling_step_is_taken_and_no_transient_claimed():
+    machine = SimulatedMachine()
+    arms = [SimulatedRunner(str(n), machine, 1000 * MS) for n in range(2)]
+    profiles = switch_profiles(arms, [warm(1000 * MS)] * 2, budget_s=2, clock=machine.clock)
+    assert [(profile.settle, profile.transient_pct) for profile in profiles] == [(1, None), (1, None)]
+    assert machine.now_ns == 0
+
+
+def test_a_block_is_long_against_the_clock():
+    machine = SimulatedMachine(look_ns=1000)
+    arm = SimulatedRunner("fp32", machine, 50_000)
+    empty = empty_block_ns(arm, machine.clock)
+    assert empty == 1000
+    assert block_steps(arm, warm(50_000), 0, empty, machine.clock) == 20  # 1 µs of 20 × 50 µs is 0.1 %
+
+
+def test_an_asynchronous_device_gets_blocks_that_hide_the_draining_of_its_queue():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, MS, launch_ns=0.1 * MS, asynchronous=True)
+    steps = block_steps(arm, warm(MS), 1, 0.0, machine.clock)
+    short, long = (time_block(arm, Sizes(settle=1, steps=n), machine.clock) / n for n in (steps, 4 * steps))
+    assert short / long - 1 < 0.002
+    assert time_block(arm, Sizes(settle=1, steps=steps // 2), machine.clock) / (steps // 2) / long - 1 > 0.002
+
+
+def test_a_synchronous_device_needs_one_step_a_block():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, MS, launch_ns=0.1 * MS)
+    assert block_steps(arm, warm(MS), 1, 0.0, machine.clock) == 1

@@ -1,0 +1,176 @@
+"""Runs made up for the tests: written by the harness's own store, so the columns are its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.records import (
+    Device,
+    Environment,
+    EpochResult,
+    MemoryPeak,
+    Speed,
+    Status,
+    Switches,
+    Training,
+    TrialResult,
+)
+from bench.store import Store
+from bench.trial import Cell, DataSource, Placement, SuiteRef, Trial
+
+GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
+MIB = 2**20
+IEEE = Switches(fp32_matmul="ieee", fp32_conv="ieee", loss_scaling=False, matmul_error=1e-7)
+
+
+class RunBuilder:
+    """One run on one device; each method appends the rows of one trial or of a few alike."""
+
+    def __init__(self, folder: Path, *, suite: str = "mlp", device: Device = GPU, parameters: tuple = ()) -> None:
+        self.folder, self.device = folder, device
+        self.suite = SuiteRef(name=suite, parameters=parameters)
+        with Store(folder) as store:
+            store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": {}})
+
+    def trial(self, phase: str, precisions: Sequence[str], batch: int, **asked: Any) -> Trial:
+        placement = Placement(name=self.device.placement)
+        cell = Cell(suite=self.suite, placement=placement, batch_size=batch, data=DataSource(kind="synthetic"))
+        return Trial(cell=cell, phase=phase, precisions=tuple(precisions), **asked)  # type: ignore[arg-type]
+
+    def add(self, trial: Trial, *results: TrialResult) -> RunBuilder:
+        with Store(self.folder) as store:
+            store.add_results(trial, self.device, results)
+        return self
+
+    def speed(
+        self,
+        arm: str = "amp-bf16",
+        speedups: Sequence[float] = (2.0, 2.02, 1.98),
+        *,
+        batch: int = 128,
+        within: float = 0.005,
+        status: Status = "ok",
+        switches: Switches = IEEE,
+        steady: bool = True,
+    ) -> RunBuilder:
+        """One process per speedup, each with fp32 at 10 ms a step and the arm beside it."""
+        for replicate, speedup in enumerate(speedups):
+            rows = [
+                TrialResult(precision="fp32", status="ok", switches=switches, speed=timed(10.0, batch)),
+                TrialResult(
+                    precision=arm,
+                    status=status,
+                    switches=switches,
+                    speed=timed(
+                        10.0 / speedup,
+                        batch,
+                        steady=steady,
+                        speedup=speedup,
+                        speedup_low=speedup * (1 - within),
+                        speedup_high=speedup * (1 + within),
+                    ),
+                ),
+            ]
+            self.add(self.trial("speed", ["fp32", arm], batch, replicate=replicate), *rows)
+        return self
+
+    def alone(self, precision: str, steps_ms: Sequence[float], *, batch: int = 128) -> RunBuilder:
+        """One process per step time, each holding this precision alone."""
+        for replicate, step_ms in enumerate(steps_ms):
+            result = TrialResult(precision=precision, status="ok", speed=timed(step_ms, batch, paired=False))
+            self.add(self.trial("speed", [precision], batch, replicate=replicate), result)
+        return self
+
+    def lost(self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128) -> RunBuilder:
+        """A trial that has a status and no figures."""
+        return self.add(
+            self.trial(phase, [precision], batch), TrialResult(precision=precision, status=status, detail=detail)
+        )
+
+    def memory(self, precision: str, mib: float, *, batch: int = 128) -> RunBuilder:
+        peak = MemoryPeak(peak_allocated_bytes=int(mib * MIB))
+        result = TrialResult(precision=precision, status="ok", memory=peak)
+        return self.add(self.trial("memory", [precision], batch), result)
+
+    def train(
+        self,
+        precision: str,
+        accuracies: Sequence[float | None],
+        *,
+        batch: int = 128,
+        epochs: int = 2,
+        epoch_s: float = 3.0,
+    ) -> RunBuilder:
+        """One training per accuracy, seeds from 0; None leaves the accuracy unknown, as in regression."""
+        for seed, accuracy in enumerate(accuracies):
+            trial = self.trial("train", [precision], batch, seed=seed, epochs=epochs)
+            training = Training(
+                epochs=epochs,
+                time_per_epoch_s=epoch_s,
+                total_s=epoch_s * epochs,
+                train_samples_per_s=1000.0,
+                train_loss=0.5,
+                test_loss=0.6,
+                test_accuracy_pct=accuracy,
+                data_wait_pct=1.5,
+            )
+            self.add(trial, TrialResult(precision=precision, status="ok", training=training))
+            with Store(self.folder) as store:
+                store.add_epochs(
+                    epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=accuracy, epoch_s=epoch_s)
+                    for number in range(1, epochs + 1)
+                )
+        return self
+
+
+def timed(step_ms: float, batch: int, *, steady: bool = True, **more: Any) -> Speed:
+    return Speed(
+        steady=steady,
+        warmup_steps=10,
+        settle_steps=2,
+        block_steps=3,
+        quads=20,
+        step_ms=step_ms,
+        samples_per_s=1000 * batch / step_ms,
+        **more,
+    )
+
+
+def epoch_of(
+    trial: str, precision: str, *, seed: int, epoch: int, accuracy: float | None, epoch_s: float
+) -> EpochResult:
+    return EpochResult(
+        trial=trial,
+        precision=precision,
+        seed=seed,
+        epoch=epoch,
+        train_loss=1.0 / epoch,
+        test_loss=1.1 / epoch,
+        test_accuracy_pct=None if accuracy is None else accuracy * (1 - 0.4 / epoch),
+        train_s=epoch_s,
+        test_s=0.3,
+        elapsed_s=epoch_s * epoch,
+        data_wait_s=0.01,
+        samples=1000,
+        learning_rate=0.1,
+        loss_scale=None,
+        skipped_steps=0,
+    )
+
+
+def environment(device: Device, host: str = "box") -> Environment:
+    return Environment(
+        host=host,
+        os="Linux",
+        python="3.12.1",
+        torch="2.11.0",
+        torchvision="0.26.0",
+        cuda="12.6",
+        cudnn="9.1",
+        driver="550.1",
+        arch_list=("sm_90",),
+        devices=(device,),
+    )

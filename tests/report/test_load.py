@@ -1,0 +1,109 @@
+"""What is read: checked, and with a retried trial's last answer only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.records import TrialResult
+from bench.report import verdicts, write_report
+from bench.report.load import load
+from bench.spec import UsageError
+from bench.store import Store
+from tests.report.builders import RunBuilder, epoch_of
+
+
+def test_a_folder_that_is_no_run_is_refused_and_the_runs_beside_it_named(tmp_path: Path) -> None:
+    RunBuilder(tmp_path / "real").speed()
+    (tmp_path / "empty").mkdir()
+    for report in (
+        lambda: verdicts([tmp_path / "empty"]),
+        lambda: write_report([tmp_path / "empty"], tmp_path / "out"),
+    ):
+        with pytest.raises(UsageError, match=r"no run\.json.*real"):
+            report()
+
+
+def test_no_folder_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="no run to report"):
+        verdicts([])
+
+
+def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
+    RunBuilder(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"no finished trial.*--resume"):
+        verdicts([tmp_path / "run"])
+
+
+def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace("\n1,", "\n7,"))
+    with pytest.raises(UsageError, match="schema 7"):
+        verdicts([run.folder])
+    (run.folder / "run.json").write_text(json.dumps({"schema": 99}))
+    with pytest.raises(UsageError, match="schema 99"):
+        verdicts([run.folder])
+
+
+def test_a_broken_run_json_and_a_missing_column_are_told_in_a_sentence(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    good = (run.folder / "run.json").read_text()
+    for text in ("{", "[]"):
+        (run.folder / "run.json").write_text(text)
+        with pytest.raises(UsageError, match="cannot be read"):
+            verdicts([run.folder])
+    (run.folder / "run.json").write_text(good)
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace("step_ms", "step_hours", 1))
+    with pytest.raises(UsageError, match="lacks the column step_ms"):
+        verdicts([run.folder])
+
+
+def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    (run.folder / "run.json").write_text(json.dumps({"schema": 1}))
+    assert "amp-bf16" in write_report([run.folder], tmp_path / "out").read_text()
+
+
+def test_a_retried_trial_counts_once_and_by_its_last_row(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").lost("memory", "amp-bf16", "failed", "crashed").memory("amp-bf16", 100)
+    rows = load([run.folder]).trials
+    assert list(rows["status"]) == ["ok"]
+
+
+def test_a_retried_epoch_counts_once_and_by_its_last_row(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epochs=3)
+    trial = run.trial("train", ["fp32"], 128, epochs=3).id
+    with Store(run.folder) as store:
+        store.add_epochs([epoch_of(trial, "fp32", seed=0, epoch=2, accuracy=10.0, epoch_s=1.0)])
+    epochs = load([run.folder]).epochs.set_index("epoch")
+    assert len(epochs) == 3
+    assert epochs.loc[2, "elapsed_s"] == 2.0
+
+
+def test_a_line_torn_by_a_crash_is_left_out(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    whole = load([run.folder]).trials
+    with (run.folder / "trials.csv").open("a") as file:
+        file.write("1,run,mlp-0-b128-sp")
+    assert len(load([run.folder]).trials) == len(whole)
+
+
+def test_words_that_look_like_numbers_stay_words(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    trial = run.trial("memory", ["fp32"], 128)
+    run.add(trial, TrialResult(precision="fp32", status="failed", detail="nan"))
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace(trial.config, "12345e678901"))
+    row = load([run.folder]).trials.iloc[0]
+    assert (row["config"], row["detail"], row["placement"]) == ("12345e678901", "nan", "0")
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders_and_the_same_run_is_read_once(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        RunBuilder(tmp_path / place / "run").speed()
+    folders = [tmp_path / "here" / "run", tmp_path / "there" / "run", tmp_path / "here" / "run"]
+    assert [run.label for run in load(folders).runs] == ["here/run", "there/run"]

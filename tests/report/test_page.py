@@ -1,0 +1,174 @@
+"""The report as its reader gets it: markdown, HTML and plots."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+from bench.report import write_report
+from bench.report.axes import batch_labels
+from tests.report.builders import RunBuilder
+
+HOSTILE = "bad|detail <script>alert(1)</script>\n| --- | [x](javascript:1) `code`"
+
+
+def written(*runs: RunBuilder) -> tuple[str, str, Path]:
+    page = write_report([run.folder for run in runs], runs[0].folder.parent / "out")
+    return page.read_text(), page.with_name("report.html").read_text(), page.parent
+
+
+def full(folder: Path, **what: str) -> RunBuilder:
+    run = RunBuilder(folder, **what)  # type: ignore[arg-type]
+    for batch in (128, 512, 513):
+        run.speed(batch=batch).memory("fp32", 100, batch=batch).memory("amp-bf16", 60, batch=batch)
+    return run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
+
+
+def markdown_tables(text: str) -> list[list[list[str]]]:
+    blocks = re.findall(r"(?:^\|.*\n)+", text, flags=re.M)
+    return [[re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()] for block in blocks]
+
+
+def test_every_markdown_table_has_as_many_cells_in_every_line(tmp_path: Path) -> None:
+    run = full(tmp_path / "run").lost("speed", "amp-fp16", "failed", HOSTILE)
+    tables = markdown_tables(written(run)[0])
+    assert len(tables) == 7  # host, device, cells, best batch, training, switches, notes
+    for table in tables:
+        assert len({len(line) for line in table}) == 1
+        assert re.fullmatch(r"( -+:? \|?)+", "|".join(table[1]))
+        assert len(table) >= 3
+
+
+def test_text_of_others_does_nothing_in_markdown_or_html(tmp_path: Path) -> None:
+    run = full(tmp_path / "run").lost("speed", "amp-fp16", "failed", HOSTILE)
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace(",mlp,", ',"<img src=x onerror=alert(2)>",'))
+    text, html, _ = written(run)
+    assert "<script" not in html
+    assert "<img src=x" not in html
+    assert "&lt;img src=x" in html
+    assert "<script" not in text
+    assert "<img" not in text
+    assert not re.search(r"(?<!\\)\]\(javascript", text)
+
+
+def test_what_did_not_fit_stays_in_the_table_as_its_word_and_in_the_notes_with_its_reason(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed().lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB")
+    text = written(run)[0]
+    line = next(line for line in text.splitlines() if line.startswith("| 128 | amp-fp16"))
+    assert line.count("oom") == 3
+    assert "tried to allocate 2 GiB" in text.split("## Notes")[1]
+
+
+def test_unknown_is_a_dash_and_never_zero_or_nan(tmp_path: Path) -> None:
+    text, html, _ = written(RunBuilder(tmp_path / "run").speed())
+    line = next(line for line in text.splitlines() if line.startswith("| 128 | amp-bf16"))
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert (cells[2], cells[-3:]) == ("–", ["–", "–", "–"])
+    assert not re.search(r"\bnan\b|\bNone\b", text + re.sub(r"<svg.*?</svg>", "", html, flags=re.S))
+
+
+def test_an_unconverged_figure_is_shown_with_a_mark_and_its_meaning(tmp_path: Path) -> None:
+    text = written(RunBuilder(tmp_path / "run").speed(status="unconverged"))[0]
+    assert re.search(r"2\.000 \[.*?\]† \|", text)
+    assert "\n† unconverged" in text
+
+
+def test_a_lost_replicate_is_marked_beside_the_figure(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed().lost("speed", "amp-bf16", "timeout", "hung")
+    text = written(run)[0]
+    assert re.search(r"2\.000 \[.*?\]‡ \|", text)
+    assert "\n‡ some of its trials" in text
+
+
+def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    (run.folder / "run.json").write_text('{"schema": 1, "warnings": ["The GPU is <shared>."]}')
+    text, html, _ = written(run)
+    assert "- The GPU is &lt;shared&gt;.\n" in text.split("## Machines")[0]
+    assert "<li>The GPU is &lt;shared&gt;.</li>" in html
+
+
+def test_merged_runs_keep_their_rows_and_are_compared_by_architecture(tmp_path: Path) -> None:
+    text, _, _ = written(full(tmp_path / "one"), full(tmp_path / "two"))
+    assert text.count("| one (box) | 128 | amp-bf16 |") == 1
+    assert text.count("| two (box) | 128 | amp-bf16 |") == 1
+    assert text.count("### Hopper · NVIDIA Test 1") == 1
+    comparison = text.split("### By architecture")[1].split("###")[0]
+    assert comparison.count("| Hopper | NVIDIA Test 1 |") == 2
+
+
+def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").alone("fp32", [10.0], batch=64).alone("amp-bf16", [10.0], batch=64)
+    text = written(run.alone("amp-bf16", [10.0], batch=256))[0]
+    best = text.split("### Best batch")[1]
+    assert "| NVIDIA Test 1 | fp32 | 64 | 6,400 | 1.000 | 0.250 |" in best
+    assert "| NVIDIA Test 1 | amp-bf16 | 256 | 25,600 | 4.000 | 1.000 |" in best
+
+
+def test_every_plot_that_is_shown_is_there_as_svg_and_png(tmp_path: Path) -> None:
+    text, html, out = written(full(tmp_path / "run"))
+    shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", text, flags=re.M)
+    assert len(shown) == 2
+    for name in shown:
+        assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert html.count("<svg") == 2
+
+
+def test_what_has_no_data_has_no_plot(tmp_path: Path) -> None:
+    text, html, out = written(RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom"))
+    assert list(out.glob("*.svg")) == []
+    assert "![" not in text
+    assert "<svg" not in html
+
+
+def test_one_report_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    run = full(tmp_path / "run")
+    first, second = tmp_path / "first", tmp_path / "second"
+    for out in (first, second):
+        write_report([run.folder], out)
+    names = sorted(path.name for path in first.iterdir())
+    assert len(names) == 6
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_the_page_needs_nothing_else_and_no_id_is_there_twice(tmp_path: Path) -> None:
+    html = written(full(tmp_path / "run"))[1]
+
+    class Page(HTMLParser):
+        ids: list[str] = []  # noqa: RUF012
+        outside: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            for name, value in attrs:
+                self.ids += [value or ""] if name == "id" else []
+                local = (value or "").startswith("#")
+                self.outside += [value or ""] if name in ("src", "href", "xlink:href") and not local else []
+
+    page = Page()
+    page.feed(html)
+    used = {match for match in re.findall(r'href="#(.*?)"|url\(#(.*?)\)', html) for match in match if match}
+    assert page.outside == []
+    assert len(page.ids) == len(set(page.ids)) > 0
+    assert used <= set(page.ids)
+
+
+def test_batch_labels_that_would_collide_share_one() -> None:
+    assert [text for _, text in batch_labels([64, 128, 256, 512, 513])] == ["64", "128", "256", "512\n513"]
+    assert [text for _, text in batch_labels([8])] == ["8"]
+
+
+def test_importing_the_reporter_imports_none_of_its_libraries_and_reporting_never_imports_torch(tmp_path: Path) -> None:
+    run = full(tmp_path / "run")
+    code = (
+        "import sys, pathlib, bench.report as r\n"
+        "assert not {'pandas', 'matplotlib', 'jinja2', 'scipy', 'torch'} & set(sys.modules)\n"
+        f"r.write_report([pathlib.Path({str(run.folder)!r})], pathlib.Path({str(tmp_path / 'out')!r}))\n"
+        "assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,102 @@
+"""The sentences say what was shown, and nothing that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.records import Switches
+from bench.report import verdicts
+from tests.report.builders import RunBuilder
+
+
+def verdict(run: RunBuilder) -> str:
+    (sentence,) = verdicts([run.folder])
+    return sentence
+
+
+def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
+    run.train("fp32", [90.0, 90.2, 90.1, 90.0, 90.3]).train("amp-bf16", [90.1, 90.2, 90.0, 90.1, 90.2])
+    said = verdict(run)
+    assert said.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.000× as fast as fp32 [1.9")
+    assert "(FASTER), 40 % less peak memory, test accuracy" in said
+    assert "over 5 seeds (EQUIVALENT within ±0.5 points)" in said
+
+
+def test_no_gain_is_said_and_fp32_kept(tmp_path: Path) -> None:
+    said = verdict(RunBuilder(tmp_path / "run").speed(speedups=[0.8, 0.81, 0.79]))
+    assert "stay with fp32 — nothing gains: amp-bf16 is 0.800×" in said
+    assert "SLOWER" in said
+
+
+def test_what_was_not_decided_is_not_called_a_loss(tmp_path: Path) -> None:
+    said = verdict(RunBuilder(tmp_path / "run").speed(speedups=[0.8, 1.3, 1.05]))
+    assert "stay with fp32 — no gain is shown" in said
+    assert "INCONCLUSIVE" in said
+    assert "nothing gains" not in said
+
+
+def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[1.0, 1.001, 0.999]).memory("fp32", 100).memory("amp-bf16", 60)
+    assert "use amp-bf16 — for its memory: 1.000× as fast" in verdict(run)
+
+
+def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:
+    said = verdict(RunBuilder(tmp_path / "run").speed().train("fp32", [90.0, 91.0]).train("amp-bf16", [89.5, 90.5]))
+    assert "test accuracy −0.50 points over 2 seeds (insufficient seeds" in said
+    assert "EQUIVALENT" not in said
+
+
+def test_a_faster_precision_that_is_worse_is_not_advised(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-fp16", [3.0, 3.01, 2.99]).speed("tf32", [1.5, 1.51, 1.49], batch=128)
+    run.train("fp32", [90.0, 90.1, 90.2, 90.0, 90.1]).train("amp-fp16", [80.0, 80.1, 80.3, 80.0, 80.2])
+    assert ": use tf32 — " in verdict(run)
+
+
+def test_a_precision_whose_training_diverged_is_not_advised(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-fp16").train("fp32", [90.0]).lost("train", "amp-fp16", "nonfinite")
+    said = verdict(run)
+    assert "stay with fp32" in said
+    assert "training nonfinite" in said
+
+
+def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_differ(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(batch=64, speedups=[0.5, 0.51, 0.49]).speed(batch=128).speed(batch=513)
+    assert ", batch 513: use" in verdict(run)
+    run.train("fp32", [90.0], batch=128)
+    assert ", batch 128: use amp-bf16" in verdict(run)
+    assert "it is SLOWER at batch 64" in verdict(run)
+
+
+def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
+    said = verdict(run)
+    assert "use amp-bf16 — fp32 does not fit (oom), so there is no speedup to state" in said
+    assert "×" not in said
+
+
+def test_a_single_process_is_owned_up_to(tmp_path: Path) -> None:
+    assert "(FASTER, one process)" in verdict(RunBuilder(tmp_path / "run").speed(speedups=[2.0]))
+
+
+def test_a_baseline_in_tf32_is_no_comparison_with_fp32(tmp_path: Path) -> None:
+    claimed = Switches(fp32_matmul="ieee", fp32_conv="ieee", matmul_error=3e-4)
+    assert "not computed in IEEE fp32" in verdict(RunBuilder(tmp_path / "run").speed(switches=claimed))
+    assert "not computed in IEEE fp32" not in verdict(RunBuilder(tmp_path / "honest").speed())
+
+
+def test_only_the_baseline_is_no_comparison(tmp_path: Path) -> None:
+    assert "only fp32 was measured" in verdict(RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1]))
+
+
+def test_memory_and_training_alone_give_no_verdict_on_speed(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").memory("fp32", 100).memory("amp-bf16", 60)
+    said = verdict(run)
+    assert "no verdict on speed" in said
+    assert "40 % less peak memory" in said
+
+
+def test_several_runs_give_a_sentence_each_and_name_their_run(tmp_path: Path) -> None:
+    runs = [RunBuilder(tmp_path / name).speed().folder for name in ("one", "two")]
+    said = verdicts(runs)
+    assert ["(run one)" in said[0], "(run two)" in said[1], len(said)] == [True, True, 2]

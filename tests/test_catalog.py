@@ -1,0 +1,72 @@
+import textwrap
+
+import pytest
+import torch
+
+from bench import catalog
+from bench.spec import Data, UsageError
+from bench.trial import SuiteRef
+
+PARAMETERS_M = {"resnet18": 11.17, "resnet20": 0.27, "resnet50": 23.52, "vit_b_16": 85.8, "mlp": 50.3}
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_every_suite_has_its_recipes_size(name):
+    suite = catalog.load(SuiteRef(name=name))
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+    assert suite.name == name
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PARAMETERS_M[name], rel=0.01)
+
+
+def test_cifar_resnets_keep_the_resolution_in_their_stem():
+    suite = catalog.load(SuiteRef(name="resnet18"))
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+        stem = model.maxpool(model.conv1(torch.empty(1, 3, 32, 32)))
+    assert stem.shape == (1, 64, 32, 32)
+
+
+def test_parameters_are_converted_to_the_type_of_their_default():
+    ref = catalog.refer("mlp", {"width": "64", "lr": "0.5", "unrelated": "1"})
+    assert ref.parameters == (("lr", 0.5), ("width", 64))
+    suite = catalog.load(ref)
+    assert suite.model(suite.data)[0].weight.shape == (64, 64)
+    with pytest.raises(UsageError, match="--set width must be a whole number, not 'wide'"):
+        catalog.refer("mlp", {"width": "wide"})
+
+
+def test_classes_of_the_data_reach_the_model():
+    suite = catalog.load(SuiteRef(name="resnet20"))
+    assert suite.model(Data(input_shape=(3, 32, 32), classes=6))[-1].out_features == 6
+
+
+def test_a_suite_of_ones_own_is_loaded_from_its_file(tiny_file):
+    ref = catalog.refer(str(tiny_file), {"width": "4"})
+    assert (ref.name, ref.file) == ("tiny", str(tiny_file))
+    assert catalog.load(ref).model(Data(input_shape=(3, 8, 8), classes=2))[1].out_features == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def suite(:\n  pass", "line 1"),
+        ("import nothing_like_that", "line 1: ModuleNotFoundError"),
+        ("x = 1", "has no function suite()"),
+        ("def suite(lr):\n  pass", "'lr' needs a default"),
+        ("def suite():\n  return 1", "must return a bench.spec.Suite, not int"),
+        ("def suite():\n  x = 0\n  return 1 / x", "line 3: ZeroDivisionError"),
+    ],
+)
+def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, text, sentence):
+    path = tmp_path / f"broken_{abs(hash(text))}.py"
+    path.write_text(textwrap.dedent(text))
+    with pytest.raises(UsageError) as caught:
+        catalog.refer(str(path))
+    assert sentence in str(caught.value)
+    assert path.name in str(caught.value)
+
+
+def test_an_unknown_suite_gets_the_nearest_name():
+    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: mlp"):
+        catalog.refer("resnet5")

@@ -1,0 +1,93 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cli import QUICK, RIGOROUS, parse
+from bench.spec import UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_words_become_a_command(tmp_path):
+    command = parse(
+        [
+            *("--suite", "resnet50,vit_b_16", "--gpus", "0,1", "--precisions", "32-true,bf16-mixed"),
+            *("--batch-sizes", "64,128,64", "--epochs", "5", "--seeds", "0,1,2", "--phases", "speed"),
+            *("--data", f"folder:{tmp_path}", "--set", "lr=0.2", "--target-ci", "0.5%", "--time-budget", "2m"),
+        ]
+    )
+    assert command.name == "run"
+    assert command.suites == ("resnet50", "vit_b_16")
+    assert command.gpus == ("0", "1")
+    assert command.precisions == ("fp32", "amp-bf16")
+    assert command.batch_sizes == (64, 128)
+    assert (command.epochs, command.seeds, command.phases) == (5, (0, 1, 2), ("speed",))
+    assert command.parameters == (("lr", "0.2"),)
+    assert (command.protocol.target_ci, command.protocol.time_budget_s) == (0.005, 120)
+
+
+def test_quick_is_one_process_without_training_and_rigorous_is_ten():
+    quick = parse(["--suite", "mlp", "--quick"])
+    assert (quick.protocol, quick.phases) == (QUICK, ("memory", "speed"))
+    assert "train" in parse(["--suite", "mlp", "--quick", "--epochs", "1"]).phases
+    assert parse(["--suite", "mlp", "--rigorous"]).protocol == RIGOROUS
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "--suite is missing"),
+        (["--suite", "mlp", "--batch-sizes", "0"], "--batch-sizes takes whole numbers from 1 on, not '0'"),
+        (["--suite", "mlp", "--batch-sizes", "many"], "not 'many'"),
+        (["--suite", "mlp", "--batch-sizes", "64,,128"], "empty word"),
+        (["--suite", "mlp", "--epochs", "0"], "--epochs takes whole numbers from 1 on"),
+        (["--suite", "mlp", "--gpus", "gpu0"], "--gpus must be GPU indices such as 0 or 0,1, or cpu"),
+        (["--suite", "mlp", "--precisions", "fp31"], "Did you mean 'fp32'"),
+        (["--suite", "mlp", "--phases", "sped"], "Did you mean 'speed'"),
+        (["--suite", "mlp", "--target-ci", "tight"], "--target-ci takes a share"),
+        (["--suite", "mlp", "--time-budget", "long"], "--time-budget takes a time"),
+        (["--suite", "mlp", "--time-budget", "0s"], "--time-budget must be a time above 0"),
+        (["--suite", "mlp", "--data", "mnist"], "--data must be cifar10"),
+        (["--suite", "mlp", "--set", "width"], "--set takes NAME=VALUE"),
+        (["--suite", "mlp", "--no-such"], "no-such"),
+        (["--suite", "mlp", "--quick", "--rigorous"], "not allowed with"),
+        (["--suite", "mlp", "--out", "a", "--resume", "b"], "give one of the two"),
+        (["repotr"], "Did you mean 'report'"),
+    ],
+)
+def test_a_word_that_means_nothing_gets_a_sentence(words, sentence):
+    with pytest.raises(UsageError) as caught:
+        parse(words)
+    assert sentence in str(caught.value)
+
+
+def run(*words, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "run_bench.py"), *words], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def test_usage_errors_exit_2_with_one_line_and_write_nothing(tmp_path):
+    for words, part in (
+        (("--suite", "mpl"), "There is no suite 'mpl'. Did you mean 'mlp'? Available: mlp, resnet18"),
+        (("--suite", "nothing.py"), "There is no suite file 'nothing.py'"),
+        (("report", "nowhere"), "nowhere"),
+        (("--resume", "nowhere"), "There is no run in 'nowhere'"),
+        (("--suite", "mlp", "--out", "."), "exists already. Use --resume ."),
+    ):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert part in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_list_do_not_import_torch():
+    code = "import sys; from run_bench import main; main(['list']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "vit_b_16" in done.stdout
+    assert "amp-bf16" in done.stdout
+    assert "--suite" in run("--help").stdout

@@ -1,0 +1,98 @@
+import pytest
+import torch
+
+from bench import environment
+from bench.spec import UsageError
+
+WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [
+        ((2, 0), "sm_20"),
+        ((3, 7), "Kepler"),
+        ((6, 1), "Pascal"),
+        ((7, 0), "Volta"),
+        ((7, 5), "Turing"),
+        ((8, 6), "Ampere"),
+        ((8, 9), "Ada"),
+        ((9, 0), "Hopper"),
+        ((12, 0), "Blackwell"),
+    ],
+)
+def test_compute_capabilities_have_their_generations_name(capability, name):
+    assert environment.architecture(capability) == name
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch_list", "runs"),
+    [
+        ((7, 0), WHEEL, False),
+        ((6, 0), WHEEL, False),
+        ((7, 5), WHEEL, True),
+        ((8, 9), WHEEL, True),  # a binary for 8.6 runs on 8.9
+        ((8, 7), ("sm_89",), False),
+        ((9, 0), ("sm_90a",), True),
+        ((12, 0), ("sm_90",), False),
+        ((12, 0), ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
+        ((6, 0), ("compute_70",), False),
+        ((12, 1), ("sm_120",), True),
+    ],
+)
+def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capability, arch_list, runs):
+    assert environment.has_kernels(capability, arch_list) is runs
+
+
+def fake_gpu(monkeypatch, *, major, minor, name="Test GPU"):
+    class Properties:
+        multi_processor_count = 10
+        total_memory = 2**34
+        uuid = "1234"
+
+    Properties.major, Properties.minor, Properties.name = major, minor, name
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
+    monkeypatch.setattr(environment, "_fp32_gflops", lambda device, size: 1000.0)
+    monkeypatch.setattr(environment, "open_nvml", lambda: None)
+
+
+def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(monkeypatch):
+    fake_gpu(monkeypatch, major=6, minor=0, name="Tesla P100")
+    with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"):
+        environment.survey(("0",), print)
+
+
+def test_a_gpu_is_described_for_the_tables(monkeypatch):
+    fake_gpu(monkeypatch, major=7, minor=5)
+    (device,) = environment.survey(None, print).devices
+    assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
+    assert set(device.unsupported) == {"tf32", "amp-bf16"}
+
+
+def test_an_index_beyond_the_last_names_those_there_are(monkeypatch):
+    fake_gpu(monkeypatch, major=8, minor=0)
+    with pytest.raises(UsageError, match=r"no GPU 1 here. There is: 0 \(Test GPU\). .* --gpus cpu"):
+        environment.survey(("0", "1"), print)
+
+
+def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(environment, "nvml_problem", lambda: "no library")
+    with pytest.raises(
+        UsageError, match=r"no GPU 0 and no GPU 1 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
+    ):
+        environment.survey(("0", "1"), print)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UsageError, match="built without CUDA"):
+        environment.survey(("0",), print)
+
+
+def test_the_cpu_is_described_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    (device,) = environment.survey(None, print).devices
+    assert (device.placement, device.kind) == ("cpu", "cpu")
+    assert device.name
+    assert device.fp32_gflops > 0

@@ -1,0 +1,81 @@
+"""A module imports only from its own floor's allowance: the ground floor from nothing, and so on up."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = [
+    {"spec", "records", "stats"},
+    {"trial"},
+    {"catalog", "plan", "store", "cli"},
+    {"precision", "data", "measure"},
+    {"train", "environment", "neighbours"},
+    {"phases", "flops"},
+    {"worker"},
+    {"launch", "report"},
+    {"face"},
+    {"gather", "execute"},
+    {"session"},
+]
+WITHOUT_TORCH = ("run_bench", "bench.session", "bench.gather", "bench.launch.local", "bench.report", "suites.resnet50")
+
+
+def modules():
+    return sorted(path for path in (ROOT / "bench").rglob("*.py") if path != ROOT / "bench" / "__init__.py")
+
+
+def room(path):
+    return path.relative_to(ROOT / "bench").parts[0].removesuffix(".py")
+
+
+def floor(path):
+    return next(number for number, rooms in enumerate(FLOORS) if room(path) in rooms)
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_from_below(path):
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "bench" or len(parts) < 2:
+            continue
+        used = next(
+            (candidate for size in (3, 2) if (candidate := ROOT.joinpath(*parts[:size]).with_suffix(".py")).exists()),
+            ROOT.joinpath(*parts[:2], "__init__.py"),
+        )
+        if room(used) != room(path):
+            assert floor(used) < floor(path), f"{path.name} imports {name}, which is no lower"
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_what_plans_stores_and_reports_never_imports_torch(name):
+    code = f"import sys, {name}; sys.exit('torch' in sys.modules or 'pynvml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_only_one_module_imports_pynvml():
+    users = {path.name for path in modules() if any(name.split(".")[0] == "pynvml" for name in imports(path))}
+    assert users == {"nvml.py"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "suites").glob("*.py")), ids=lambda path: path.name)
+def test_a_suite_imports_torch_only_when_it_builds(path):
+    top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in top}
+    assert not names & {"torch", "torchvision"}
+
+
+def test_files_are_small_enough_to_read():
+    sizes = {path.name: len(path.read_text().splitlines()) for path in modules()}
+    assert {name for name, size in sizes.items() if size > 260} == set()

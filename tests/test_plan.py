@@ -1,0 +1,117 @@
+from dataclasses import replace
+
+import pytest
+
+from bench.plan import PreparedData, Request, choose_source, estimate_s, make_plan
+from bench.records import Device
+from bench.spec import Data, Suite, UsageError
+from bench.trial import DataSource, Protocol, SuiteRef
+
+SUITE = Suite(
+    name="small",
+    title="",
+    data=Data(input_shape=(3, 8, 8), classes=2, source="cifar10"),
+    model=lambda data: None,
+    optimizer=lambda parameters: None,
+    batch_size=32,
+    batch_sizes=(16, 32, 64),
+    cpu_batch_sizes=(8,),
+    epochs=4,
+)
+VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shape=(8,)))
+REF = SuiteRef(name="small")
+SYNTHETIC = PreparedData(source=DataSource(kind="synthetic"))
+
+
+def gpu(index=0, **more):
+    return Device(placement=str(index), kind="cuda", name="Test GPU", architecture="Ampere", fp32_gflops=1e4, **more)
+
+
+def plan(machine, *devices, **asked):
+    machine = replace(machine, devices=devices) if devices else machine
+    return make_plan(Request(suites=(REF,), **asked), {"small": SUITE}, {"small": SYNTHETIC}, machine, {"small": 1e9})
+
+
+def arms(trials, phase):
+    return [trial.precisions for trial in trials if trial.phase == phase]
+
+
+def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_recipe(machine):
+    trials = plan(machine).trials
+    assert arms(trials, "memory") == [("fp32",), ("amp-bf16",)]
+    assert arms(trials, "speed") == [("fp32", "amp-bf16")] * 3
+    assert arms(trials, "train") == [("fp32",), ("amp-bf16",)]
+    assert {(t.phase, t.cell.batch_size) for t in trials} == {("memory", 8), ("speed", 8), ("train", 32)}
+    assert {t.epochs for t in trials if t.phase == "train"} == {4}
+
+
+def test_an_ampere_compares_four_and_a_pascal_two(machine):
+    assert arms(plan(machine, gpu()).trials, "speed")[0] == ("fp32", "tf32", "amp-fp16", "amp-bf16")
+    pascal = gpu(unsupported={"tf32": "no", "amp-bf16": "no"})
+    assert arms(plan(machine, pascal).trials, "speed")[0] == ("fp32", "amp-fp16")
+
+
+def test_every_gpu_is_measured_on_its_own(machine):
+    trials = plan(machine, gpu(0), gpu(1)).trials
+    assert {trial.cell.placement.name for trial in trials} == {"0", "1"}
+    assert len({trial.id for trial in trials}) == len({trial.config for trial in trials}) == len(trials)
+
+
+def test_the_baseline_comes_first_whatever_the_order_asked(machine):
+    assert arms(plan(machine, precisions=("amp-bf16", "fp32")).trials, "speed")[0] == ("fp32", "amp-bf16")
+
+
+def test_a_precision_that_the_device_cannot_do_is_refused_with_the_reason(machine):
+    with pytest.raises(UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, amp-fp16, amp-bf16"):
+        plan(machine, precisions=("fp32", "tf32"))
+
+
+def test_memory_comes_before_speed_and_training_last_within_a_cell(machine):
+    phases = [trial.phase for trial in plan(machine, batch_sizes=(16,)).trials]
+    assert phases == ["memory"] * 2 + ["speed"] * 3 + ["train"] * 2
+
+
+def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine):
+    trials = plan(machine, batch_sizes=(16, 64), seeds=(0, 1), epochs=2).trials
+    trained = [(t.cell.batch_size, t.seed, t.precisions[0]) for t in trials if t.phase == "train"]
+    assert trained == [(b, s, p) for b in (16, 64) for s in (0, 1) for p in ("fp32", "amp-bf16")]
+    assert {t.epochs for t in trials} == {1, 2}
+
+
+def test_only_the_phases_asked_for_are_planned(machine):
+    assert {trial.phase for trial in plan(machine, phases=("speed",)).trials} == {"speed"}
+
+
+def test_a_change_of_anything_asked_changes_the_config_and_nothing_else_does(machine):
+    first, again = plan(machine).trials[2], plan(machine).trials[2]
+    assert first.config == again.config
+    for other in (
+        replace(first, seed=1),
+        replace(first, replicate=9),
+        replace(first, precisions=("fp32",)),
+        replace(first, protocol=Protocol(target_ci=0.02)),
+        replace(first, cell=replace(first.cell, batch_size=9)),
+        replace(first, cell=replace(first.cell, suite=SuiteRef(name="small", parameters=(("lr", 0.2),)))),
+    ):
+        assert other.config != first.config
+
+
+def test_data_that_are_no_images_stay_synthetic(tmp_path):
+    asked = Request(suites=(REF,), data=f"folder:{tmp_path}")
+    assert choose_source(SUITE, asked).kind == "folder"
+    assert choose_source(VECTORS, asked).kind == "synthetic"
+    assert choose_source(SUITE, Request(suites=(REF,))).kind == "cifar10"
+
+
+def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
+    short, long = (plan(machine, gpu(), epochs=epochs) for epochs in (1, 10))
+    assert short.total_s < long.total_s
+    trial = short.trials[0]
+    assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), None) is None
+    assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) < estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e12)
+
+
+def test_the_estimate_of_training_uses_the_datas_own_size(machine):
+    trial = next(trial for trial in plan(machine, gpu()).trials if trial.phase == "train")
+    real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
+    assert estimate_s(trial, SUITE, real, gpu(), 1e9) > 10 * estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9)

@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from scipy.stats import mstats
+
+from bench import stats
+from bench.stats import Interval
+
+
+def test_the_robust_interval_is_yuens():
+    values = np.random.default_rng(1).normal(0.4, 0.1, 30)
+    found = stats.robust_interval(values)
+    cut = 6  # 20 % of 30 at each end
+    inner = np.sort(values)[cut:-cut]
+    winsorised = np.clip(values, inner[0], inner[-1])
+    error = winsorised.std(ddof=1) / (0.6 * math.sqrt(30))
+    half = scipy_stats.t.ppf(0.975, len(inner) - 1) * error
+    assert found.center == pytest.approx(inner.mean())
+    assert (found.low, found.high) == pytest.approx((inner.mean() - half, inner.mean() + half))
+    assert (found.low, found.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
+
+
+def test_a_burst_hardly_moves_the_robust_centre():
+    quiet = np.random.default_rng(2).normal(0.4, 0.01, 40)
+    burst = quiet.copy()
+    burst[:5] += 2.0
+    assert stats.robust_interval(burst).center == pytest.approx(stats.robust_interval(quiet).center, abs=0.005)
+    assert burst.mean() - quiet.mean() == pytest.approx(0.25)
+
+
+def test_one_value_has_no_interval_and_equal_values_one_without_width():
+    assert stats.robust_interval([0.3]) == Interval(center=0.3, low=None, high=None, n=1)
+    assert stats.robust_interval([0.3] * 8) == Interval(center=pytest.approx(0.3), low=0.3, high=0.3, n=8)
+    assert stats.student_interval([0.3]).half_width is None
+
+
+def test_students_interval_is_scipys():
+    values = [0.41, 0.39, 0.42]
+    low, high = scipy_stats.t.interval(0.95, 2, np.mean(values), scipy_stats.sem(values))
+    found = stats.student_interval(values)
+    assert (found.center, found.low, found.high, found.n) == pytest.approx((np.mean(values), low, high, 3))
+
+
+def test_welchs_interval_is_of_the_difference_of_means():
+    a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
+    found = stats.welch_interval(a, b)
+    bounds = scipy_stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+    assert found.center == pytest.approx(np.mean(a) - np.mean(b))
+    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high))
+    assert stats.welch_interval([1.0], [0.5]).low is None
+
+
+def test_correlated_neighbours_are_merged_and_independent_ones_are_not():
+    chance = np.random.default_rng(3)
+    independent = chance.normal(size=200)
+    walk = np.empty(200)
+    walk[0] = 0.0
+    for index in range(1, 200):
+        walk[index] = 0.8 * walk[index - 1] + chance.normal()
+    assert stats.merge_correlated(independent).size == 200
+    merged = stats.merge_correlated(walk)
+    assert 10 <= merged.size <= 100
+    assert stats.robust_interval(merged).half_width > stats.robust_interval(walk).half_width
+
+
+def test_a_quads_log_ratio_takes_both_blocks_of_each_arm():
+    assert stats.quad_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
+    assert stats.quad_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
+
+
+def test_processes_give_the_headline_and_a_single_one_its_own_interval():
+    within = Interval(center=0.4, low=0.3, high=0.5, n=20)
+    assert stats.process_interval([0.4], within) is within
+    assert stats.process_interval([0.4, 0.41, 0.39], within).n == 3
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (1.02, 1.5, "FASTER"),
+        (0.5, 0.98, "SLOWER"),
+        (0.995, 1.005, "SAME"),
+        (0.9, 1.1, "INCONCLUSIVE"),
+        (1.005, 1.2, "INCONCLUSIVE"),
+        (None, None, "INCONCLUSIVE"),
+    ],
+)
+def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, said):
+    assert stats.verdict(Interval(center=1.0, low=low, high=high, n=3), 0.01) == said
+
+
+def test_exp_turns_a_log_ratio_into_a_ratio():
+    ratio = Interval(center=math.log(2), low=0.0, high=None, n=4).exp()
+    assert (ratio.center, ratio.low, ratio.high) == (pytest.approx(2), 1.0, None)

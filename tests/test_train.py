@@ -1,0 +1,126 @@
+import pytest
+import torch
+from torch import nn
+
+from bench.spec import PRECISIONS, Data, Suite
+from bench.train import build_arm, evaluate, train_epoch, training_step
+
+CPU = torch.device("cpu")
+DATA = Data(input_shape=(6,), classes=3)
+
+
+def make(precision="fp32", seed=0, steps=None, **changes):
+    given = {
+        "name": "small",
+        "title": "",
+        "data": DATA,
+        "model": lambda data: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)),
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        "batch_size": 8,
+    }
+    return build_arm(Suite(**{**given, **changes}), DATA, PRECISIONS[precision], CPU, seed=seed, steps=steps)
+
+
+def batches(count=5):
+    chance = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 6, generator=chance), torch.randint(0, 3, (8,), generator=chance)) for _ in range(count)]
+
+
+def weights(arm):
+    return torch.cat([p.detach().flatten() for p in arm.model.parameters()])
+
+
+def test_the_step_is_plain_sgd_in_fp32():
+    arm, data = make(), batches()
+    for inputs, targets in data:
+        training_step(arm, inputs, targets)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for inputs, targets in data:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    assert torch.equal(weights(arm), torch.cat([p.detach().flatten() for p in model.parameters()]))
+
+
+@pytest.mark.parametrize("precision", ["amp-fp16", "amp-bf16"])
+def test_every_precision_starts_from_the_same_weights_and_trains_fp32_ones(precision):
+    plain, mixed = make(), make(precision)
+    initial = weights(plain)
+    assert torch.equal(initial, weights(mixed))
+    for inputs, targets in batches():
+        losses = training_step(plain, inputs, targets), training_step(mixed, inputs, targets)
+        assert float(losses[1]) == pytest.approx(float(losses[0]), rel=0.02)
+    assert weights(mixed).dtype == torch.float32
+    assert not torch.equal(weights(plain), weights(mixed))
+    moved = (weights(plain) - initial).norm()
+    assert (weights(plain) - weights(mixed)).norm() < 0.1 * moved
+
+
+def test_another_seed_starts_from_other_weights():
+    assert not torch.equal(weights(make(seed=0)), weights(make(seed=1)))
+
+
+def test_the_model_computes_in_the_precisions_type():
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, inputs):
+            outputs = super().forward(inputs)
+            seen.append(outputs.dtype)
+            return outputs
+
+    for name in ("fp32", "amp-bf16", "amp-fp16"):
+        training_step(make(name, model=lambda data: Spy(6, 3)), *batches(1)[0])
+    assert seen == [torch.float32, torch.bfloat16, torch.float16]
+
+
+def test_a_step_with_infinite_gradients_is_skipped_and_counted():
+    arm = make("amp-fp16")
+    before = weights(arm)
+    inputs, targets = batches(1)[0]
+    epoch = train_epoch(arm, iter([(inputs * 1e30, targets), (inputs * 1e30, targets)]))
+    assert epoch.skipped_steps == 2
+    assert torch.equal(weights(arm), before)
+    assert train_epoch(make(), iter(batches())).skipped_steps == 0
+
+
+def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():
+    arm = make(schedule=torch.optim.lr_scheduler.CosineAnnealingLR, steps=5)
+    epoch = train_epoch(arm, iter(batches(5)))
+    assert epoch.samples == 40
+    assert arm.taken.count == 5
+    assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(0)
+    assert 0 < epoch.wait_seconds < epoch.seconds
+    assert epoch.loss == pytest.approx(1.1, abs=0.3)  # about ln 3 for random labels
+
+
+def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_weights_alone():
+    arm = make(model=lambda data: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)))
+    before = weights(arm)
+    (inputs, targets), _ = batches(2)
+    loss, accuracy = evaluate(arm, iter([(inputs[:2], targets[:2]), (inputs[2:], targets[2:])]))
+    with torch.no_grad():
+        outputs = arm.model[1](inputs)
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(outputs, targets)), rel=1e-5)
+    assert accuracy == pytest.approx(100 * float((outputs.argmax(1) == targets).float().mean()))
+    assert arm.model.training
+    assert torch.equal(weights(arm), before)
+
+
+def test_regression_has_a_loss_and_no_accuracy():
+    data = Data(input_shape=(6,), target_shape=(3,))
+    suite = Suite(
+        name="regression",
+        title="",
+        data=data,
+        model=lambda data: nn.Linear(6, 3),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        batch_size=4,
+    )
+    arm = build_arm(suite, data, PRECISIONS["fp32"], CPU, seed=0)
+    assert isinstance(arm.loss, nn.MSELoss)
+    loss, accuracy = evaluate(arm, iter([(torch.zeros(4, 6), torch.zeros(4, 3))]))
+    assert loss > 0
+    assert accuracy is None
