@@ -8,8 +8,8 @@ from bench.records import Device, Environment
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
 from bench.trial import PHASES, Cell, DataSource, Phase, Placement, Protocol, SuiteRef, Trial
 
-EFFICIENCY = 0.4
-"""Share of a short matrix product's rate that a training step is guessed to reach."""
+EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
+"""Share of a matrix product's fp32 rate that a training step is guessed to reach, by kind of device."""
 TRIAL_OVERHEAD_S = 2.0
 
 
@@ -171,7 +171,7 @@ def estimate_s(
     """
     if flops_per_sample is None or not device.fp32_gflops:
         return None
-    step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY * device.fp32_gflops * 1e9)
+    step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * device.fp32_gflops * 1e9)
     if trial.phase == "memory":
         return TRIAL_OVERHEAD_S + 4 * step_s
     if trial.phase == "speed":

@@ -46,13 +46,13 @@ def open_folder(command: Command) -> tuple[Command, Path | None]:
 def execute(command: Command, question: Question, folder: Path | None, launcher: LocalLauncher) -> tuple[Path, bool]:
     """Run the question's plan; return the run's folder, and whether no trial failed or hung."""
     folder = folder or _new_folder(question)
-    _require_same_machine(folder, question)
+    before = _earlier_start(folder, question)
     gpus = tuple((device.placement, device.uuid) for device in question.environment.devices if device.uuid)
     run = {
         "request": {"argv": list(command.argv), **asdict(question.request)},
         "environment": asdict(question.environment),
         "warnings": list(question.warnings),
-        "started": _now(),
+        "started": before or _now(),
         "finished": None,
     }
     face = open_face()
@@ -95,14 +95,18 @@ def _new_folder(question: Question) -> Path:
     return Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _require_same_machine(folder: Path, question: Question) -> None:
+def _earlier_start(folder: Path, question: Question) -> str | None:
+    """Return when a run that is gone on with was started; refuse to go on with it on another machine."""
     if not (folder / "run.json").exists():
-        return
-    before = {device["placement"]: device["name"] for device in read_run(folder)["environment"]["devices"]}
+        return None
+    run = read_run(folder)
+    before = {device["placement"]: device["name"] for device in run["environment"]["devices"]}
     for device in question.environment.devices:
         name = before.get(device.placement, device.name)
         if name != device.name:
             raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
+    started: str = run["started"]
+    return started
 
 
 def _now() -> str:

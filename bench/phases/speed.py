@@ -200,6 +200,6 @@ def _judge(runner: TorchRunner, comparison: Comparison, trial: Trial) -> tuple[S
     if not runner.finite():
         return "nonfinite", "the loss became NaN or Inf while timing"
     if not comparison.converged:
-        target = f"{100 * trial.protocol.target_ci:g} %"
-        return "unconverged", f"after {comparison.quads} quads the interval is wider than ±{target}"
+        target, budget = f"{100 * trial.protocol.target_ci:g} %", f"{trial.protocol.time_budget_s:g} s"
+        return "unconverged", f"the interval is wider than ±{target} after {budget} an arm"
     return "ok", ""

@@ -130,7 +130,7 @@ def _against_batch(axes: Axes, rows: pd.DataFrame, column: str, scale: float) ->
         house.batch_axis(axes, sizes)
     else:
         house.precision_axis(axes, [name for name, _ in arms], sizes[0])
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     house.thousands(axes)
 
 
