@@ -11,13 +11,15 @@ from bench.spec import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 0 done, 1 a trial failed, 2 it cannot be done as asked."""
+    """Run the command line; return 0: done, 1: a trial failed, 2: it cannot be done as asked, 130: stopped."""
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
         return {"run": run, "report": report, "list": show_list}[command.name](command)
     except UsageError as error:
         print(f"run_bench: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def run(command: Command) -> int:

@@ -11,7 +11,6 @@ from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
 from bench.records import Block, Device, EpochResult, Message, Progress, Status, TrialResult
-from bench.spec import BASELINE
 from bench.store import Store, finished
 from bench.trial import Trial
 
@@ -119,8 +118,3 @@ def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, start
         for name in trial.precisions
         if name not in answered
     ]
-
-
-def lacks_baseline(plan: Plan) -> bool:
-    """Say whether nothing in the plan is measured in fp32, so that there is nothing to compare with."""
-    return all(BASELINE not in trial.precisions for trial in plan.trials)

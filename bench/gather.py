@@ -9,7 +9,7 @@ from bench.cli import Command
 from bench.launch.local import LocalLauncher
 from bench.plan import Plan, PreparedData, Request, choose_source, make_plan
 from bench.records import Environment
-from bench.spec import Suite, UsageError
+from bench.spec import BASELINE, Suite, UsageError
 from bench.trial import DataSource, SuiteRef
 
 
@@ -39,6 +39,8 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     flops: dict[str, float | None] = launcher.call("bench.flops:count_all", request.suites)
     plan = make_plan(request, suites, data, environment, flops)
     _require_full_batches(plan, data)
+    if all(BASELINE not in trial.precisions for trial in plan.trials):
+        warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
     return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings))
 
 

@@ -177,7 +177,7 @@ def estimate_s(
     if trial.phase == "speed":
         arms = len(trial.precisions)
         warm_up_s = arms * max(5 * step_s, 1.0)
-        shortest_s = 3 * 4 * step_s * arms
+        shortest_s = trial.protocol.fewest_quads * 2 * 1.7 * step_s * arms
         return TRIAL_OVERHEAD_S + warm_up_s + max(shortest_s, arms * trial.protocol.time_budget_s)
     steps = suite.data.steps_per_epoch if data.train_samples is None else data.train_samples // trial.cell.batch_size
     return TRIAL_OVERHEAD_S + trial.epochs * steps * step_s * 1.1

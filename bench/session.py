@@ -67,8 +67,8 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*question.warnings, *lost], "finished": _now()})
     except KeyboardInterrupt:
-        face.close()
-        raise UsageError(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.") from None
+        face.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
+        raise
     finally:
         face.close()
     return folder, fine

@@ -87,6 +87,8 @@ class Protocol:
     """But not before this many quads."""
     time_budget_s: float = 10.0
     """Stop all the same after this long, per arm and process."""
+    fewest_quads: int = 5
+    """But not before this many quads either: fewer give an interval too wide to say anything."""
 
     def __post_init__(self) -> None:
         require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)

@@ -17,8 +17,8 @@ from bench.spec import UsageError
 from bench.trial import Trial
 
 PRELOAD = "bench.worker"
-SILENCE_S = 900.0
-"""A worker that has said nothing for so long is taken to hang."""
+SILENCE_S = 1800.0
+"""A worker that has said nothing for so long is taken to hang; its longest silence is a quad of very slow steps."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 """Variables that turn TF32 on or off behind the program's back."""
 

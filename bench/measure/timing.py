@@ -140,7 +140,7 @@ def compare(
     blocks: list[TimedBlock] = []
     logs: list[list[float]] = [[] for _ in runners]
     limit_ns = clock() + int(protocol.time_budget_s * 1e9) * len(runners)
-    quad, next_look, converged = 0, protocol.min_quads, False
+    quad, next_look, converged = 0, 3, False
     speedups: list[Interval | None] = [None] * len(runners)
     collected = gc.isenabled()
     gc.collect()
@@ -153,13 +153,13 @@ def compare(
             quad += 1
             for arm, log in enumerate(_log_ratios(fresh, len(runners))):
                 logs[arm].append(log)
-            timed_out = clock() > limit_ns and quad >= 3
+            timed_out = clock() > limit_ns and quad >= protocol.fewest_quads
             if quad >= next_look or timed_out:
                 estimates = [quads_interval(values) for values in logs]
                 converged = quad >= protocol.min_quads and _narrow(estimates, protocol.target_ci)
                 speedups = [None, *(estimate.exp() for estimate in estimates[1:])]
                 next_look = quad + max(1, quad // 10)
-                watch(quad, speedups)
+            watch(quad, speedups)
             if converged or timed_out:
                 break
             if quad % 20 == 0:

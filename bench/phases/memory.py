@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from bench.data import random_batches
 from bench.measure import memory
 from bench.phases.setting import enter, open_setting
-from bench.records import Device, Message, TrialResult
+from bench.records import Device, Message, Progress, TrialResult
 from bench.train import build_arm, training_step
 from bench.trial import Trial
 
@@ -24,10 +25,12 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     batches = random_batches(
         setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
     )
-    turn = iter(range(1_000_000))
+    turn = itertools.count()
 
     def step() -> None:
-        training_step(arm, *batches[next(turn) % BATCHES])
+        number = next(turn)
+        send(Progress(text=f"{precision.name}: step {number + 1}"))
+        training_step(arm, *batches[number % BATCHES])
 
     peaks = memory.measure_peaks(
         step,

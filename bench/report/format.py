@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import PurePath
 
 import pandas as pd
 
@@ -26,6 +27,12 @@ def number(value: float, digits: int = 4) -> str:
     if size < -4:
         return f"{value:.{digits - 1}e}".replace("-", "−")
     return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", "−")
+
+
+def source(data: str) -> str:
+    """Name where samples came from; of a folder's path, its own name is what matters to a reader."""
+    kind, colon, path = data.partition(":")
+    return f"{kind} {PurePath(path).name}" if colon else data
 
 
 def signed(value: float, decimals: int = 2) -> str:

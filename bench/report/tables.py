@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio, signed
+from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio, signed, source
 from bench.report.load import SUBJECT
 from bench.report.training import PARITY_MARGIN_POINTS
 from bench.report.verdict import reference_batch
@@ -168,6 +168,7 @@ def training(rows: pd.DataFrame) -> Table | None:
         return None
     headers = [
         "device",
+        "data",
         "batch size",
         "precision",
         "seeds",
@@ -186,6 +187,7 @@ def training(rows: pd.DataFrame) -> Table | None:
         body.append(
             [
                 row["where"],
+                source(str(row["data"])),
                 f"{row['batch_size']:.0f}",
                 row["precision"],
                 number(row["seeds"], 1),

@@ -86,7 +86,7 @@ def test_noise_wider_than_the_target_ends_unconverged_when_time_is_up():
     machine, arms = pair(noise=gaussian(0, 0.5))
     found = measure(machine, arms, time_budget_s=0.3, target_ci=0.001)
     assert not found.converged
-    assert found.quads > 3
+    assert found.quads > 5
     assert machine.now_ns < 2 * 0.3e9 * 1.2
 
 
@@ -101,10 +101,10 @@ def test_more_noise_takes_more_quads():
     assert quads[0] == 20 < quads[1] < MAX_QUADS
 
 
-def test_steps_longer_than_the_budget_still_give_three_quads():
+def test_steps_longer_than_the_budget_still_give_a_few_quads():
     machine, arms = pair(ratio=2)
     found = measure(machine, arms, time_budget_s=0.001)
-    assert found.quads == 3
+    assert found.quads == 5
     assert not found.converged
     assert found.speedups[1].center == pytest.approx(2)
 
