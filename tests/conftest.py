@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def suite(width: int = 16, lr: float = 0.01, fail: str = "") -> Suite:
         batch_sizes=(4, 8),
     )
 """
+
+
+@pytest.fixture(autouse=True)
+def sigint():
+    """Let every test begin with Ctrl-C at its default, which processes that it starts inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def compare(
     speedups: list[Interval | None] = [None] * len(runners)
     collected = gc.isenabled()
     gc.collect()
+    gc.freeze()  # what lives now need not be looked at again, so that collecting between quads is quick
     gc.disable()
     try:
         while quad < MAX_QUADS:
@@ -165,6 +166,7 @@ def compare(
             if quad % 20 == 0:
                 gc.collect()
     finally:
+        gc.unfreeze()
         if collected:
             gc.enable()
     return Comparison(blocks=tuple(blocks), speedups=tuple(speedups), converged=converged, quads=quad)

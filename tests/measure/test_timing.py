@@ -136,6 +136,27 @@ def test_garbage_is_not_collected_while_timing_and_is_again_after():
     assert gc.isenabled()
 
 
+@pytest.mark.parametrize(
+    "disturbances",
+    [
+        {"noise": 0.02},
+        {"noise": 0.02, "transient": lambda index: 1 + 0.2 * math.exp(-index / 1.2)},
+        {"noise": 0.02, "drift": lambda now_ns: math.exp(now_ns / 20e9)},
+    ],
+    ids=["noise", "transient", "drift"],
+)
+def test_over_many_runs_the_estimate_is_unbiased_and_the_interval_holds_the_truth(disturbances, monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow where torch is loaded, and nothing here needs it
+    errors, covered = [], 0
+    for seed in range(120):
+        machine, arms = pair(ratio=1.5, **{**disturbances, "noise": gaussian(seed, disturbances["noise"])})
+        found = measure(machine, arms, sizes=Sizes(settle=7, steps=1), seed=seed).speedups[1]
+        errors.append(math.log(found.center / 1.5))
+        covered += found.low <= 1.5 <= found.high
+    assert abs(sum(errors) / len(errors)) < 0.001
+    assert 0.88 <= covered / 120 <= 0.99
+
+
 def test_the_watcher_hears_the_running_speedup():
     machine, arms = pair(ratio=1.5)
     heard = []
