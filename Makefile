@@ -16,10 +16,10 @@ bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m ""
+	$(BIN)/python -m pytest -q -n 2 -m ""
 
 check: $(CHECKS)
 	$(BIN)/ruff format --check .

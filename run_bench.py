@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
         return {"run": run, "report": report, "list": show_list}[command.name](command)
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         print(f"run_bench: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

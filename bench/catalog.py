@@ -69,7 +69,7 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
         suite = function(**dict(arguments))
     except UsageError as error:
         raise UsageError(f"Suite '{where}': {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, where)}") from error
     if not isinstance(suite, Suite):
         raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
@@ -81,9 +81,14 @@ def _function(ref: SuiteRef) -> Callable[..., object]:
     function: Callable[..., object] | None = getattr(module, "suite", None)
     if not callable(function):
         raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
+    if not inspect.isfunction(function):
+        raise UsageError(f"The suite file '{ref.file or ref.name}': suite must be a function, not {function!r}.")
     for name, argument in inspect.signature(function).parameters.items():
-        if argument.default is inspect.Parameter.empty:
-            raise UsageError(f"The suite file '{ref.file or ref.name}': suite()'s argument '{name}' needs a default.")
+        if not isinstance(argument.default, bool | int | float | str):
+            raise UsageError(
+                f"The suite file '{ref.file or ref.name}': suite()'s argument '{name}' needs a default that is "
+                "a number, a text, or True or False."
+            )
     return function
 
 
@@ -101,13 +106,13 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
     return module
 
 
-def _blame(error: Exception, where: str) -> str:
+def _blame(error: BaseException, where: str) -> str:
     """Say what went wrong, and in which line of the user's file where that can be told."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}."

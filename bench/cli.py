@@ -91,6 +91,10 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     given = _run_parser().parse_args(words)
     if not given.suite and not given.resume:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
+    if not given.suite and (extra := _beyond_resume(given)):
+        raise UsageError(
+            f"--resume alone repeats the run's own options; to change {extra}, name --suite and all the rest."
+        )
     if given.out and given.resume:
         raise UsageError("--out starts a run and --resume goes on with one: give one of the two.")
     protocol = RIGOROUS if given.rigorous else QUICK if given.quick else Protocol()
@@ -99,7 +103,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         target_ci=protocol.target_ci if given.target_ci is None else _share(given.target_ci),
         time_budget_s=protocol.time_budget_s if given.time_budget is None else _seconds(given.time_budget),
     )
-    phases = ("memory", "speed") if given.quick and given.epochs is None else PHASES
+    phases = ("memory", "speed") if given.quick and given.epochs is None and given.seeds is None else PHASES
     if given.data:
         DataSource.parse(given.data, given.data_dir)
     return Command(
@@ -121,6 +125,13 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         out=given.out,
         resume=given.resume,
     )
+
+
+def _beyond_resume(given: argparse.Namespace) -> str:
+    """Name the options beside ``--resume`` that a bare one would have to ignore; empty where there are none."""
+    plain = _run_parser()
+    words = [name for name, value in vars(given).items() if value != plain.get_default(name)]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in words if name not in ("resume", "dry_run"))
 
 
 def _run_parser() -> _Parser:
@@ -146,7 +157,7 @@ def _run_parser() -> _Parser:
     how.add_argument("--seeds", metavar="LIST", help="seeds to train with (default: 0)")
     depth = how.add_mutually_exclusive_group()
     depth.add_argument(
-        "--quick", action="store_true", help="one process, 3 s an arm, no training unless --epochs is given"
+        "--quick", action="store_true", help="one process, 3 s an arm, no training unless --epochs or --seeds is given"
     )
     depth.add_argument("--rigorous", action="store_true", help="ten processes instead of three")
     how.add_argument("--target-ci", metavar="SHARE", help="stop at this half-width of the 95%% interval (default: 1%%)")
@@ -176,8 +187,8 @@ def _listed(text: str | None, convert: Callable[[str], Any], option: str) -> tup
 
 
 def _whole(word: str, option: str, least: int) -> int:
-    if not re.fullmatch(r"\d+", word) or int(word) < least:
-        raise UsageError(f"{option} takes whole numbers from {least} on, not '{word}'.")
+    if not re.fullmatch(r"\d{1,9}", word) or int(word) < least:
+        raise UsageError(f"{option} takes whole numbers from {least} to 999999999, not '{word}'.")
     return int(word)
 
 

@@ -32,17 +32,19 @@ class Execution:
     """Config hashes of finished trials, with each precision's status."""
 
     def run(self, plan: Plan) -> bool:
-        """Run every trial that is not done yet; say whether none failed or hung."""
+        """Run every trial that is not done yet; say whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
         for number, planned in enumerate(plan.trials):
             trial = self._without_unfit(planned, plan.trials)
-            if trial is None or trial.config in self.done:
+            if trial is None:
                 continue
-            self.face.begin(trial, number + 1, len(plan.trials))
-            statuses = self._run_trial(trial)
-            if len(trial.precisions) > 1 and "oom" in statuses.values():
+            if trial.config not in self.done:
+                self.face.begin(trial, number + 1, len(plan.trials))
+                self._run_trial(trial)
+            if len(trial.precisions) > 1 and "oom" in self.done[trial.config].values():
                 self._run_apart(trial, number + 1, len(plan.trials))
-        return not any(status in ("timeout", "failed") for trial in self.done.values() for status in trial.values())
+        found = {status for trial in self.done.values() for status in trial.values()}
+        return not found & {"timeout", "failed"} and bool(found & {"ok", "unconverged"})
 
     def _without_unfit(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
         """Leave out the precisions that the cell's memory phase found not to run; None if none is left."""
@@ -58,15 +60,16 @@ class Execution:
 
     def _run_apart(self, trial: Trial, number: int, total: int) -> None:
         """Measure arms that do not fit into memory together each in a process of its own."""
-        self.face.note(f"{trial.id}: the precisions do not fit together; each is measured on its own, unpaired")
-        for name in trial.precisions:
-            alone = replace(trial, precisions=(name,))
-            if alone.config not in self.done:
-                self.face.begin(alone, number, total)
-                self._run_trial(alone)
+        apart = [replace(trial, precisions=(name,)) for name in trial.precisions]
+        missing = [alone for alone in apart if alone.config not in self.done]
+        if missing:
+            self.face.note(f"{trial.id}: the precisions do not fit together; each is measured on its own, unpaired")
+        for alone in missing:
+            self.face.begin(alone, number, total)
+            self._run_trial(alone)
 
-    def _run_trial(self, trial: Trial) -> dict[str, Status]:
-        """Run one trial and store what it sent; return each precision's status."""
+    def _run_trial(self, trial: Trial) -> None:
+        """Run one trial and store what it sent."""
         inbox = _Inbox(watch=self._watch)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         device = self.devices[trial.cell.placement.name]
@@ -78,7 +81,6 @@ class Execution:
         self.store.add_results(trial, device, results)
         self.face.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
-        return self.done[trial.config]
 
     def _watch(self, progress: Progress) -> None:
         samples = self.sampler.drain()

@@ -33,7 +33,7 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
             with FlopCounterMode(display=False) as counter:
                 loss(model(inputs), targets).backward()
     except Exception as error:  # whatever a user's model does: an estimate is all that is lost
-        print(f"{suite.name}: FLOPs not counted: {error}")
+        print(f"{suite.name}: FLOPs not counted: {error}")  # the run itself will tell, if it fails too
         return None
     return float(counter.get_total_flops()) / COUNTED_BATCH
 

@@ -36,7 +36,12 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in launcher.removed_variables]
     warnings += _busy(environment, request.exclusive)
     data = {name: _prepare(suite, request, launcher) for name, suite in suites.items()}
-    flops: dict[str, float | None] = launcher.call("bench.flops:count_all", request.suites)
+    warnings += [
+        f"{name} is not trained on images, so it uses synthetic data whatever --data says."
+        for name, suite in suites.items()
+        if request.data and not suite.data.is_image
+    ]
+    flops = {name: _count(ref, launcher) for name, ref in zip(suites, request.suites, strict=True)}
     plan = make_plan(request, suites, data, environment, flops)
     _require_full_batches(plan, data)
     if all(BASELINE not in trial.precisions for trial in plan.trials):
@@ -99,6 +104,15 @@ def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> Prepare
     print(f"Looking at the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker:prepare_data", suite.data, source)
     return PreparedData(source=source, classes=prepared.data.classes, train_samples=prepared.train_samples)
+
+
+def _count(ref: SuiteRef, launcher: LocalLauncher) -> float | None:
+    """Count a suite's FLOPs; a model that does not survive that will be a failed row, with its reason."""
+    try:
+        found: dict[str, float | None] = launcher.call("bench.flops:count_all", (ref,))
+    except UsageError:
+        return None
+    return found[ref.name]
 
 
 def _require_full_batches(plan: Plan, data: dict[str, PreparedData]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bench import report as reporter
 from bench.cli import Command, parse
@@ -31,10 +34,9 @@ def open_folder(command: Command) -> tuple[Command, Path | None]:
     """
     if (folder := command.resume) is not None:
         if not command.suites:
-            request = read_run(folder)["request"]
-            command = replace(parse(request["argv"]), resume=folder, out=None)
-        elif (folder / "run.json").exists():
-            read_run(folder)
+            command = replace(
+                parse(_read_request(folder)["request"]["argv"]), resume=folder, out=None, dry_run=command.dry_run
+            )
         return command, folder
     if command.out is not None and command.out.exists():
         raise UsageError(
@@ -76,6 +78,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
 
 def report(runs: list[Path], out: Path) -> None:
     """Write the report of some runs and print its verdict and where it is."""
+    runs = list(dict.fromkeys(run.resolve() for run in runs))
     page = reporter.write_report(runs, out)
     for sentence in reporter.verdicts(runs):
         print(sentence)
@@ -92,14 +95,22 @@ def _new_folder(question: Question) -> Path:
     suites = "+".join(ref.name for ref in question.request.suites)
     devices = dict.fromkeys(device.name if device.kind == "cuda" else "cpu" for device in question.environment.devices)
     where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
-    return Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
+    name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
+    return name if not name.exists() else name.with_name(f"{name.name}-{os.getpid()}")
 
 
 def _earlier_start(folder: Path, question: Question) -> str | None:
     """Return when a run that is gone on with was started; refuse to go on with it on another machine."""
     if not (folder / "run.json").exists():
         return None
-    run = read_run(folder)
+    run = _read_request(folder)
+    asked = json.loads(json.dumps(asdict(question.request), default=str))
+    changed = [name for name, value in asked.items() if run["request"].get(name) != value and name != "data_dir"]
+    if changed:
+        raise UsageError(
+            f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
+            f"or only --resume {folder}, or start a new run with --out."
+        )
     before = {device["placement"]: device["name"] for device in run["environment"]["devices"]}
     for device in question.environment.devices:
         name = before.get(device.placement, device.name)
@@ -107,6 +118,15 @@ def _earlier_start(folder: Path, question: Question) -> str | None:
             raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
     started: str = run["started"]
     return started
+
+
+def _read_request(folder: Path) -> dict[str, Any]:
+    """Read run.json of a run that is to be gone on with."""
+    run = read_run(folder)
+    request = run.get("request")
+    if not isinstance(request, dict) or "argv" not in request or not {"environment", "started"} <= run.keys():
+        raise UsageError(f"'{folder / 'run.json'}' lacks what was asked. Restore it, or start a new run.")
+    return run
 
 
 def _now() -> str:

@@ -162,8 +162,11 @@ def finished(folder: Path) -> dict[str, dict[str, Status]]:
     if not path.exists():
         return {}
     trials: dict[str, dict[str, Status]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames != TRIAL_COLUMNS:
+            raise UsageError(f"'{path}' has not the columns of a run. Restore it, or start a new run.")
+        for row in reader:
             status = cast(Status, row["status"])
             if status in ("timeout", "failed"):
                 trials.pop(row["config"], None)
@@ -181,9 +184,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise UsageError(f"There is no run in '{folder}': it has no run.json.")
-    run: dict[str, Any] = json.loads(path.read_text())
-    if run.get("schema") != SCHEMA:
+    try:
+        run: dict[str, Any] = json.loads(path.read_text())
         found = run.get("schema")
+    except (ValueError, AttributeError) as error:
+        raise UsageError(f"'{path}' cannot be read ({error}). Restore it, or start a new run.") from error
+    if found != SCHEMA:
         raise UsageError(f"The run in '{folder}' has schema {found}; this version reads schema {SCHEMA} alone.")
     return run
 

@@ -145,7 +145,9 @@ class Trial:
     @property
     def config(self) -> str:
         """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
-        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        asked = asdict(self)
+        del asked["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
+        text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def describe(self) -> dict[str, Any]:

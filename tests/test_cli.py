@@ -39,10 +39,13 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
     ("words", "sentence"),
     [
         ([], "--suite is missing"),
-        (["--suite", "mlp", "--batch-sizes", "0"], "--batch-sizes takes whole numbers from 1 on, not '0'"),
+        (
+            ["--suite", "mlp", "--batch-sizes", "0"],
+            "--batch-sizes takes whole numbers from 1 to 999999999, not '0'",
+        ),
         (["--suite", "mlp", "--batch-sizes", "many"], "not 'many'"),
         (["--suite", "mlp", "--batch-sizes", "64,,128"], "empty word"),
-        (["--suite", "mlp", "--epochs", "0"], "--epochs takes whole numbers from 1 on"),
+        (["--suite", "mlp", "--epochs", "0"], "--epochs takes whole numbers from 1 to"),
         (["--suite", "mlp", "--gpus", "gpu0"], "--gpus must be GPU indices such as 0 or 0,1, or cpu"),
         (["--suite", "mlp", "--precisions", "fp31"], "Did you mean 'fp32'"),
         (["--suite", "mlp", "--phases", "sped"], "Did you mean 'speed'"),
@@ -54,6 +57,7 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
         (["--suite", "mlp", "--no-such"], "no-such"),
         (["--suite", "mlp", "--quick", "--rigorous"], "not allowed with"),
         (["--suite", "mlp", "--out", "a", "--resume", "b"], "give one of the two"),
+        (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, name --suite"),
         (["repotr"], "Did you mean 'report'"),
     ],
 )
@@ -75,6 +79,7 @@ def test_usage_errors_exit_2_with_one_line_and_write_nothing(tmp_path):
         (("--suite", "nothing.py"), "There is no suite file 'nothing.py'"),
         (("report", "nowhere"), "nowhere"),
         (("--resume", "nowhere"), "There is no run in 'nowhere'"),
+        (("--suite", "mlp", "--gpus", "cpu", "--out", "/proc/none"), "/proc/none"),
         (("--suite", "mlp", "--out", "."), "exists already. Use --resume ."),
     ):
         done = run(*words, cwd=tmp_path)

@@ -70,6 +70,9 @@ def test_from_images_to_a_report_and_again_without_measuring(tmp_path, tiny_file
     again = run(*words, cwd=tmp_path)
     assert again.returncode == 0
     assert trials(tmp_path / "results" / "mine") == rows
+    other = run(*words[:-2], "--seeds", 1, "--resume", "results/mine", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "was started with other seeds" in other.stderr
     bare = run("--resume", "results/mine", cwd=tmp_path)
     assert bare.returncode == 0
     assert trials(tmp_path / "results" / "mine") == rows

@@ -107,6 +107,21 @@ def test_what_did_not_fit_is_remembered_when_resuming(tmp_path, plan, cpu):
     assert execute(folder, plan, cpu)[0] == []
 
 
+def test_arms_still_to_be_measured_apart_are_measured_when_resuming(tmp_path, plan, cpu):
+    folder = tmp_path / "run"
+    joint = (("speed", "tiny", "b4"), Ending(kind="oom", text="too big"))
+    with pytest.raises(KeyboardInterrupt):
+        execute(folder, plan, cpu, [joint, (("speed-fp32-r0",), KeyboardInterrupt())])
+    ran, _, _ = execute(folder, plan, cpu, [joint])
+    assert ran[:2] == ["tiny-cpu-b4-speed-fp32-r0", "tiny-cpu-b4-speed-amp-bf16-r0"]
+
+
+def test_a_run_in_which_nothing_could_be_measured_is_no_success(tmp_path, plan, cpu):
+    _, found, fine = execute(tmp_path / "run", plan, cpu, [(("tiny",), Ending(kind="oom", text="too big"))])
+    assert {status for _, _, status in found} == {"oom"}
+    assert not fine
+
+
 def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
     class Half(ScriptedLauncher):
         def run(self, trial, device, on_message):

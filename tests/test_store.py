@@ -106,6 +106,16 @@ def test_a_run_of_another_schema_is_refused(tmp_path):
         read_run(tmp_path / "run")
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "1"])
+def test_a_damaged_run_is_refused(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_run(tmp_path)
+    (tmp_path / "trials.csv").write_text("no,columns,of,a,run\n1,2,3,4,5\n")
+    with pytest.raises(UsageError, match="has not the columns of a run"):
+        finished(tmp_path)
+
+
 def test_quantities_have_their_unit_in_the_name():
     parts = [Speed, MemoryPeak, Sample, Block]
     names = {name for part in parts for name in part.__dataclass_fields__}

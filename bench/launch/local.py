@@ -68,14 +68,13 @@ class LocalLauncher:
             arguments: what to call it with; it is also given a function that sends messages.
 
         Raises:
-            UsageError: it raised one.
-            RuntimeError: it failed in any other way.
+            UsageError: it raised one, or it failed, died or hung.
         """
         ending = self._run(target, arguments, lambda _message: None)
         if ending.kind == "usage":
             raise UsageError(ending.text)
         if ending.kind != "done":
-            raise RuntimeError(ending.text)
+            raise UsageError(f"Looking before the run failed in {target}: {ending.text}")
         return ending.value
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:

@@ -82,7 +82,8 @@ class Comparison:
     blocks: tuple[TimedBlock, ...]
     speedups: tuple[Interval | None, ...]
     """For each arm the speedup over the first; None for the first itself."""
-    converged: bool
+    converged: tuple[bool, ...]
+    """For each arm whether its interval is as narrow as asked; for the first, whether all are."""
     quads: int
 
 
@@ -142,6 +143,7 @@ def compare(
     limit_ns = clock() + int(protocol.time_budget_s * 1e9) * len(runners)
     quad, next_look, converged = 0, 3, False
     speedups: list[Interval | None] = [None] * len(runners)
+    narrow = [False] * len(runners)
     collected = gc.isenabled()
     gc.collect()
     gc.freeze()  # what lives now need not be looked at again, so that collecting between quads is quick
@@ -155,9 +157,10 @@ def compare(
             for arm, log in enumerate(_log_ratios(fresh, len(runners))):
                 logs[arm].append(log)
             timed_out = clock() > limit_ns and quad >= protocol.fewest_quads
-            if quad >= next_look or timed_out:
+            if quad >= next_look or timed_out or quad == MAX_QUADS:
                 estimates = [quads_interval(values) for values in logs]
-                converged = quad >= protocol.min_quads and _narrow(estimates, protocol.target_ci)
+                narrow = _narrow(estimates, protocol.target_ci)
+                converged = quad >= protocol.min_quads and all(narrow)
                 speedups = [None, *(estimate.exp() for estimate in estimates[1:])]
                 next_look = quad + max(1, quad // 10)
             watch(quad, speedups)
@@ -169,7 +172,13 @@ def compare(
         gc.unfreeze()
         if collected:
             gc.enable()
-    return Comparison(blocks=tuple(blocks), speedups=tuple(speedups), converged=converged, quads=quad)
+    enough = quad >= protocol.min_quads
+    return Comparison(
+        blocks=tuple(blocks),
+        speedups=tuple(speedups),
+        converged=tuple(enough and fine for fine in narrow),
+        quads=quad,
+    )
 
 
 def _quad(
@@ -209,7 +218,8 @@ def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
     return [quad_log_ratio(pairs[0], (1.0, 1.0)), *(quad_log_ratio(pairs[0], pair) for pair in pairs[1:])]
 
 
-def _narrow(estimates: Sequence[Interval], target: float) -> bool:
-    """Say whether every speedup's interval is as narrow as asked; a lone arm's time is asked the same."""
+def _narrow(estimates: Sequence[Interval], target: float) -> list[bool]:
+    """Say of each speedup whether its interval is as narrow as asked; a lone arm's time is asked the same."""
     asked = estimates[1:] if len(estimates) > 1 else estimates
-    return all(estimate.half_width is not None and estimate.half_width <= target for estimate in asked)
+    narrow = [estimate.half_width is not None and estimate.half_width <= target for estimate in asked]
+    return [all(narrow), *narrow] if len(estimates) > 1 else narrow

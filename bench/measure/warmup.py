@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from bench.measure.timing import Clock, Runner, Sizes, time_block
 
 MIN_STEPS = 3
+LEAST_STEPS = 12
+"""Unless the steps are so long that these would take more than half of what warm-up may."""
 WINDOW_AGREEMENT = 0.01
 """Warm-up ends when the medians of two consecutive windows of steps agree within this."""
 SETTLED = 0.005
 """A step after a switch has settled when it comes within this of the plateau."""
+SHORTEST_BLOCK_S = 0.005
+"""Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
 CLOCK_SHARE = 0.001
 """A block is long enough for the clock when an empty block takes no more than this share of it."""
 LENGTH_AGREEMENT = 0.002
@@ -67,19 +71,20 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
         clock: a clock in nanoseconds.
     """
     runner.activate()
-    limit = clock() + int(cap_s * 1e9)
-    last = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
-    window = max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1, last))))
-    steps, before = MIN_STEPS, None
+    begin = clock()
+    limit = begin + int(cap_s * 1e9)
+    now: float = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
+    steps, before, window = MIN_STEPS, 0.0, 0
     while True:
+        # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
+        last, window = window, max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1.0, now))))
         fingerprint = runner.fingerprint()
         now = statistics.median(single_step(runner, clock) for _ in range(window))
         steps += window
-        steady = (
-            before is not None and abs(now / before - 1) <= WINDOW_AGREEMENT and runner.fingerprint() == fingerprint
-        )
-        if steady or clock() > limit:
-            return WarmUp(steady=steady, steps=steps, step_ns=now)
+        agree = last == window and abs(now / before - 1) <= WINDOW_AGREEMENT
+        enough = steps >= LEAST_STEPS or clock() - begin > cap_s * 1e9 / 2
+        if (agree and enough and runner.fingerprint() == fingerprint) or clock() > limit:
+            return WarmUp(steady=clock() <= limit, steps=steps, step_ns=now)
         before = now
 
 
@@ -141,7 +146,7 @@ def _median_error(values: Sequence[float]) -> float:
 
 
 def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, clock: Clock = time.perf_counter_ns) -> int:
-    """Return the smallest number of timed steps that neither the clock nor the launch queue distorts.
+    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort.
 
     Args:
         runner: the arm.
@@ -150,7 +155,8 @@ def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, cloc
         empty_ns: time of a block without steps.
         clock: a clock in nanoseconds.
     """
-    steps = max(1, math.ceil(empty_ns / (CLOCK_SHARE * max(1.0, warm.step_ns))))
+    shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
+    steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
     if not runner.asynchronous:
         return steps
     while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:

@@ -16,7 +16,7 @@ from bench.measure.timing import Comparison, Sizes, TimedBlock, compare
 from bench.measure.warmup import SwitchProfile, WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
 from bench.phases.setting import enter, open_setting
 from bench.records import Block, Device, Message, Progress, Speed, Status, Switches, TrialResult
-from bench.spec import BASELINE
+from bench.spec import BASELINE, PRECISIONS
 from bench.stats import Interval
 from bench.train import Arm, build_arm, synchronize, training_step
 from bench.trial import Trial
@@ -95,7 +95,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     for block in comparison.blocks:
         send(_record(block, trial))
     for index, arm in enumerate(arms):
-        status, detail = _judge(arm.runner, comparison, trial)
+        status, detail = _judge(arm.runner, comparison.converged[index], trial)
         speed = _summary(arm, index, comparison, trial, empty_ns)
         send(TrialResult(precision=arm.runner.name, status=status, detail=detail, switches=arm.switches, speed=speed))
 
@@ -103,7 +103,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
 def _build(trial: Trial) -> tuple[list[TorchRunner], list[Switches]]:
     """Build every arm, all on the same batches; return them and what their switches read back as."""
     setting = open_setting(trial)
-    entered = [enter(name, setting.device) for name in trial.precisions]
+    entered = [PRECISIONS[name] for name in trial.precisions]
+    enter(trial.precisions[0], setting.device)
     batches = random_batches(
         setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
     )
@@ -114,9 +115,10 @@ def _build(trial: Trial) -> tuple[list[TorchRunner], list[Switches]]:
             batches=batches,
             asynchronous=setting.device.type == "cuda",
         )
-        for precision, _ in entered
+        for precision in entered
     ]
-    return runners, [read for _, read in entered]
+    # Read back once the models are there: one may have set switches of its own.
+    return runners, [enter(name, setting.device)[1] for name in trial.precisions]
 
 
 def _make_ready(
@@ -196,10 +198,10 @@ def _summary(arm: Ready, index: int, comparison: Comparison, trial: Trial, empty
     )
 
 
-def _judge(runner: TorchRunner, comparison: Comparison, trial: Trial) -> tuple[Status, str]:
+def _judge(runner: TorchRunner, converged: bool, trial: Trial) -> tuple[Status, str]:
     if not runner.finite():
         return "nonfinite", "the loss became NaN or Inf while timing"
-    if not comparison.converged:
+    if not converged:
         target, budget = f"{100 * trial.protocol.target_ci:g} %", f"{trial.protocol.time_budget_s:g} s"
-        return "unconverged", f"the interval is wider than ±{target} after {budget} an arm"
+        return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
     return "ok", ""

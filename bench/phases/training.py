@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bench.data import open_batches
 from bench.phases.setting import enter, open_setting
+from bench.precision import apply, read_back
 from bench.records import Device, EpochResult, Message, Progress, Training, TrialResult
 from bench.train import Arm, Epoch, build_arm, evaluate, train_epoch
 from bench.trial import Trial
@@ -21,11 +22,12 @@ HEARTBEAT_S = 2.0
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     """Train the trial's only precision; send each epoch, then the result."""
     setting = open_setting(trial)
-    precision, switches = enter(trial.precisions[0], setting.device)
+    precision, _ = enter(trial.precisions[0], setting.device)
     source, batch_size = trial.cell.data, trial.cell.batch_size
     batches = open_batches(setting.data, source, batch_size=batch_size, device=setting.device, seed=trial.seed)
     steps = trial.epochs * batches.steps_per_epoch
     arm = build_arm(setting.suite, batches.data, precision, setting.device, seed=trial.seed, steps=steps)
+    apply(precision)  # again: a model may have set switches of its own
     rows: list[EpochResult] = []
     start, elapsed_s = time.monotonic(), 0.0
     for number in range(1, trial.epochs + 1):
@@ -61,7 +63,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
             precision=precision.name,
             status="ok" if finite else "nonfinite",
             detail="" if finite else f"the training loss became {rows[-1].train_loss} in epoch {rows[-1].epoch}",
-            switches=switches,
+            switches=read_back(precision, setting.device),
             training=_summary(rows, total_s),
         )
     )

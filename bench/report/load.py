@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +73,7 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        rows = rows.drop_duplicates(["config", "precision"], keep="last")
+        rows = rows.drop_duplicates(["trial", "precision"], keep="last")
         runs.append(Run(label=label, info=info))
         trials.append(rows)
         epochs.append(_epochs(folder, rows))
@@ -97,12 +96,7 @@ def _info(folder: Path) -> dict[str, Any]:
         known = sorted(path.parent.name for path in beside.glob("*/run.json"))[:20]
         there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
         raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
-    try:
-        return read_run(folder)
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise UsageError(
-            f"The run.json in '{folder}' cannot be read ({error}). Restore it, or measure again into another folder."
-        ) from error
+    return read_run(folder)
 
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:

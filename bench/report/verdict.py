@@ -78,7 +78,10 @@ def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]
         best = _first(lighter, "memory_change", largest=False)
         why = f"for its memory: {_evidence(rows, best)}"
         return f"use {best['precision']}", why + _elsewhere(rows, best)
-    best = _first(sound if len(sound) else compared, "speedup", largest=True)
+    if not len(sound):
+        best = _first(compared, "speedup", largest=True)
+        return "stay with fp32", f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
+    best = _first(sound, "speedup", largest=True)
     undecided = (sound["verdict"] == "INCONCLUSIVE").any()
     why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
     return "stay with fp32", f"{why}: {best['precision']} is {_evidence(rows, best)}" + _elsewhere(rows, best)

@@ -6,6 +6,7 @@ from bench.launch.local import LocalLauncher, remove_overrides
 from bench.records import Block, EpochResult, Progress, TrialResult
 from bench.spec import UsageError
 from bench.trial import SuiteRef
+from tests.conftest import TINY
 
 
 @pytest.fixture
@@ -92,6 +93,17 @@ def test_a_process_that_hangs_is_ended(tiny_trial, cpu):
     ending, _ = run(LocalLauncher(silence_s=1.0, patience_s=0.1), failing(tiny_trial, "hang"), cpu)
     assert ending.kind == "timeout"
     assert "no sign of life" in ending.text
+
+
+def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tiny_trial, tmp_path, cpu):
+    path = tmp_path / "switching.py"
+    flip = 'import torch; torch.backends.mkldnn.matmul.fp32_precision = "bf16"'
+    path.write_text(TINY.replace("from torch import nn\n", f"from torch import nn; {flip}\n", 1))
+    cell = replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path)))
+    for phase, precisions in (("memory", ("fp32",)), ("train", ("fp32",)), ("speed", ("fp32", "amp-bf16"))):
+        _, messages = run(launcher, replace(tiny_trial, cell=cell, phase=phase, precisions=precisions), cpu)
+        read = [message.switches.fp32_matmul for message in messages if isinstance(message, TrialResult)]
+        assert read == ["ieee"] * len(precisions)
 
 
 def test_what_the_user_can_mend_is_raised_as_such(launcher, tmp_path):

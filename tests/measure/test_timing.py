@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from bench.measure import timing
 from bench.measure.timing import MAX_QUADS, Sizes, compare, palindrome, time_block
 from bench.trial import Protocol
 from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
@@ -59,7 +60,7 @@ def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
     assert found.speedups[0] is None
     assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
     assert found.quads == 20
-    assert found.converged
+    assert found.converged == (True, True)
 
 
 def test_drift_cancels_where_consecutive_runs_are_far_off():
@@ -85,7 +86,7 @@ def test_all_arms_share_the_baselines_blocks():
 def test_noise_wider_than_the_target_ends_unconverged_when_time_is_up():
     machine, arms = pair(noise=gaussian(0, 0.5))
     found = measure(machine, arms, time_budget_s=0.3, target_ci=0.001)
-    assert not found.converged
+    assert found.converged == (False, False)
     assert found.quads > 5
     assert machine.now_ns < 2 * 0.3e9 * 1.2
 
@@ -95,7 +96,7 @@ def test_more_noise_takes_more_quads():
     for sigma in (0.01, 0.1):
         machine, arms = pair(noise=gaussian(3, sigma))
         found = measure(machine, arms, time_budget_s=600)
-        assert found.converged
+        assert all(found.converged)
         assert found.speedups[1].center == pytest.approx(1.5, rel=0.03)
         quads.append(found.quads)
     assert quads[0] == 20 < quads[1] < MAX_QUADS
@@ -105,15 +106,25 @@ def test_steps_longer_than_the_budget_still_give_a_few_quads():
     machine, arms = pair(ratio=2)
     found = measure(machine, arms, time_budget_s=0.001)
     assert found.quads == 5
-    assert not found.converged
+    assert found.converged == (False, False)
     assert found.speedups[1].center == pytest.approx(2)
+
+
+def test_the_last_look_is_at_every_quad_and_each_arm_is_judged_by_its_own_interval(monkeypatch):
+    monkeypatch.setattr(timing, "MAX_QUADS", 44)
+    machine = SimulatedMachine()
+    arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("steady", machine, MS)]
+    arms.append(SimulatedRunner("restless", machine, MS, noise=gaussian(1, 0.5)))
+    found = measure(machine, arms, time_budget_s=600)
+    assert found.speedups[2].n == found.quads == 44
+    assert found.converged == (False, True, False)
 
 
 def test_a_lone_arm_is_timed_until_its_own_time_is_known():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))
     found = measure(machine, [arm])
-    assert found.converged
+    assert found.converged == (True,)
     assert found.speedups == (None,)
     assert {block.arm for block in found.blocks} == {0}
 

@@ -20,6 +20,15 @@ def test_warm_up_goes_on_until_step_times_settle():
     assert found.step_ns == pytest.approx(MS, rel=0.02)
 
 
+def test_first_steps_that_are_far_slower_are_not_taken_for_the_steady_state():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, 2 * MS)
+    arm.noise = lambda: 150.0 if arm.steps < 8 else 1.0
+    found = warm_up(arm, cap_s=60, clock=machine.clock)
+    assert found.steady
+    assert found.step_ns == pytest.approx(2 * MS)
+
+
 def test_warm_up_gives_up_at_the_cap_and_says_so():
     machine = SimulatedMachine()
     never = SimulatedRunner("fp32", machine, MS, drift=lambda now: 1 + now / (20 * MS))
@@ -65,10 +74,17 @@ def test_without_time_to_watch_one_settling_step_is_taken_and_no_transient_claim
 
 def test_a_block_is_long_against_the_clock():
     machine = SimulatedMachine(look_ns=1000)
+    machine.look_ns = 10_000
     arm = SimulatedRunner("fp32", machine, 50_000)
     empty = empty_block_ns(arm, machine.clock)
-    assert empty == 1000
-    assert block_steps(arm, warm(50_000), 0, empty, machine.clock) == 20  # 1 µs of 20 × 50 µs is 0.1 %
+    assert empty == 10_000
+    assert block_steps(arm, warm(50_000), 0, empty, machine.clock) == 200  # 10 µs of 200 × 50 µs is 0.1 %
+
+
+def test_a_block_is_not_shorter_than_a_scheduler_tick():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, 50_000)
+    assert block_steps(arm, warm(50_000), 0, 0.0, machine.clock) == 100  # 5 ms
 
 
 def test_an_asynchronous_device_gets_blocks_that_hide_the_draining_of_its_queue():
@@ -80,7 +96,7 @@ def test_an_asynchronous_device_gets_blocks_that_hide_the_draining_of_its_queue(
     assert time_block(arm, Sizes(settle=1, steps=steps // 2), machine.clock) / (steps // 2) / long - 1 > 0.002
 
 
-def test_a_synchronous_device_needs_one_step_a_block():
+def test_a_synchronous_device_needs_one_step_a_block_where_steps_are_long():
     machine = SimulatedMachine()
-    arm = SimulatedRunner("fp32", machine, MS, launch_ns=0.1 * MS)
-    assert block_steps(arm, warm(MS), 1, 0.0, machine.clock) == 1
+    arm = SimulatedRunner("fp32", machine, 6 * MS, launch_ns=0.1 * MS)
+    assert block_steps(arm, warm(6 * MS), 1, 0.0, machine.clock) == 1
