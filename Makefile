@@ -16,10 +16,10 @@ bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -n 2 -m ""
+	$(BIN)/python -m pytest -q -m ""
 
 check: $(CHECKS)
 	$(BIN)/ruff format --check .
