@@ -1,10 +1,13 @@
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench import catalog
-from bench.spec import Data, UsageError
+from bench.data import random_batches
+from bench.spec import PRECISIONS, Data, UsageError
+from bench.train import build_arm, training_step
 from bench.trial import SuiteRef
 
 PARAMETERS_M = {"resnet18": 11.17, "resnet20": 0.27, "resnet50": 23.52, "vit_b_16": 85.8, "mlp": 50.3}
@@ -45,6 +48,17 @@ def test_a_suite_of_ones_own_is_loaded_from_its_file(tiny_file):
     ref = catalog.refer(str(tiny_file), {"width": "4"})
     assert (ref.name, ref.file) == ("tiny", str(tiny_file))
     assert catalog.load(ref).model(Data(input_shape=(3, 8, 8), classes=2))[1].out_features == 4
+
+
+def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "adding-a-suite.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) < 30
+    (tmp_path / "my_model.py").write_text(code)
+    suite = catalog.load(catalog.refer(str(tmp_path / "my_model.py"), {"hidden": "8"}))
+    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], torch.device("cpu"), seed=0)
+    batch = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)[0]
+    assert torch.isfinite(training_step(arm, *batch))
 
 
 @pytest.mark.parametrize(
