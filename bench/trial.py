@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bench.spec import Parameter, UsageError, require
 
@@ -149,7 +149,3 @@ class Trial:
         del asked["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the request as plain data, for run.json."""
-        return asdict(self)
