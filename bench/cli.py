@@ -15,6 +15,8 @@ from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 COMMANDS = ("run", "report", "list")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)
+USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "floor")
+"""The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
 
 EXAMPLES = """
 examples:
@@ -44,7 +46,7 @@ class Command:
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
-    phases: tuple[Phase, ...] = PHASES
+    phases: tuple[Phase, ...] = USUAL
     parameters: tuple[tuple[str, str], ...] = ()
     protocol: Protocol = Protocol()
     exclusive: bool = False
@@ -103,7 +105,8 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         target_ci=protocol.target_ci if given.target_ci is None else _share(given.target_ci),
         time_budget_s=protocol.time_budget_s if given.time_budget is None else _seconds(given.time_budget),
     )
-    phases = ("memory", "speed") if given.quick and given.epochs is None and given.seeds is None else PHASES
+    brief = given.quick and given.epochs is None and given.seeds is None
+    phases = ("memory", "speed") if brief else PHASES if given.rigorous else USUAL
     if given.data:
         DataSource.parse(given.data, given.data_dir)
     return Command(
@@ -152,14 +155,20 @@ def _run_parser() -> _Parser:
     where.add_argument("--gpus", metavar="LIST", help="CUDA indices such as 0,1, or cpu (default: every GPU, else cpu)")
     where.add_argument("--exclusive", action="store_true", help="refuse to start when a GPU is in use by others")
     how = parser.add_argument_group("how")
-    how.add_argument("--phases", metavar="LIST", help=f"of {', '.join(PHASES)} (default: all; --quick: memory,speed)")
+    how.add_argument(
+        "--phases",
+        metavar="LIST",
+        help=f"of {', '.join(PHASES)} (default: all but floor; --quick: memory,speed; --rigorous: all)",
+    )
     how.add_argument("--epochs", metavar="N", help="epochs to train (default: the suite's short form)")
     how.add_argument("--seeds", metavar="LIST", help="seeds to train with (default: 0)")
     depth = how.add_mutually_exclusive_group()
     depth.add_argument(
         "--quick", action="store_true", help="one process, 3 s an arm, no training unless --epochs or --seeds is given"
     )
-    depth.add_argument("--rigorous", action="store_true", help="ten processes instead of three")
+    depth.add_argument(
+        "--rigorous", action="store_true", help="ten processes instead of three, and fp32 timed against itself"
+    )
     how.add_argument("--target-ci", metavar="SHARE", help="stop at this half-width of the 95%% interval (default: 1%%)")
     how.add_argument(
         "--time-budget", metavar="TIME", help="most time to spend timing one arm in one process (default: 10s)"

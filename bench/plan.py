@@ -11,6 +11,8 @@ from bench.trial import PHASES, Cell, DataSource, Phase, Placement, Protocol, Su
 EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
 """Share of a matrix product's fp32 rate that a training step is guessed to reach, by kind of device."""
 TRIAL_OVERHEAD_S = 2.0
+ENERGY_S = 10.0
+"""An energy trial's idle time and its steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +27,7 @@ class Request:
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
-    phases: tuple[Phase, ...] = PHASES
+    phases: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "floor")
     protocol: Protocol = Protocol()
     exclusive: bool = False
 
@@ -139,19 +141,20 @@ def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, de
         placement = Placement(name=device.placement)
         cell = Cell(suite=ref, placement=placement, batch_size=size, data=data.source, classes=data.classes)
         for phase in PHASES:
-            if phase in request.phases and size in sizes[phase]:
+            if phase in request.phases and size in sizes[phase] and (phase != "energy" or device.energy):
                 trials += _trials(request, suite, cell, phase, precisions)
     return trials
 
 
 def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, precisions: tuple[str, ...]) -> list[Trial]:
     seed = request.seeds[0]
-    if phase == "memory":
+    if phase in ("memory", "energy"):
         return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]
-    if phase == "speed":
+    if phase in ("floor", "speed"):
         protocol = request.protocol
+        arms = precisions if phase == "speed" else (BASELINE,)
         return [
-            Trial(cell=cell, phase=phase, precisions=precisions, replicate=replicate, seed=seed, protocol=protocol)
+            Trial(cell=cell, phase=phase, precisions=arms, replicate=replicate, seed=seed, protocol=protocol)
             for replicate in range(protocol.replicates)
         ]
     epochs = request.epochs or suite.epochs
@@ -174,8 +177,10 @@ def estimate_s(
     step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * device.fp32_gflops * 1e9)
     if trial.phase == "memory":
         return TRIAL_OVERHEAD_S + 4 * step_s
-    if trial.phase == "speed":
-        arms = len(trial.precisions)
+    if trial.phase == "energy":
+        return TRIAL_OVERHEAD_S + ENERGY_S + 4 * step_s
+    if trial.phase in ("floor", "speed"):
+        arms = 2 if trial.phase == "floor" else len(trial.precisions)
         warm_up_s = arms * max(5 * step_s, 1.0)
         shortest_s = trial.protocol.fewest_quads * 2 * 1.7 * step_s * arms
         return TRIAL_OVERHEAD_S + warm_up_s + max(shortest_s, arms * trial.protocol.time_budget_s)

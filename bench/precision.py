@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from bench.records import DeviceKind, Switches
+from bench.findings import Switches
+from bench.records import DeviceKind
 from bench.spec import Precision
 
 TF32_CAPABILITY = (8, 0)

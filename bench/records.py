@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
+
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 DeviceKind = Literal["cuda", "cpu"]
 
@@ -36,6 +38,8 @@ class Device:
     """Threads that torch computes with on a CPU."""
     fp32_gflops: float | None = None
     """Rate of a short fp32 matrix product here, for estimating how long a plan takes."""
+    energy: str | None = None
+    """Where a GPU's energy is read from: ``counter``, or ``power`` where only power is told; None: unknown."""
     unsupported: dict[str, str] | None = None
     """The precisions that this device or build cannot do, each with the reason."""
 
@@ -76,58 +80,8 @@ class Block:
     """When it began, on the clock of the telemetry (time.time)."""
     skipped_steps: int = 0
     """Optimizer steps that the GradScaler skipped because of infinite gradients."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryPeak:
-    """The most memory that training held, alone in its process."""
-
-    first_peak_bytes: int | None = None
-    """During the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    peak_active_bytes: int | None = None
-    driver_used_bytes: int | None = None
-    """What the driver says is used, less what was used before the context."""
-    allocator_retries: int | None = None
-    peak_resident_bytes: int | None = None
-    """On a CPU: peak resident set of the process above what it was before the model was built."""
-    model_bytes: int | None = None
-    """Parameters and buffers."""
-
-    @property
-    def headline_bytes(self) -> int | None:
-        """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
-        return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Speed:
-    """What one process's quads say of one arm."""
-
-    steady: bool
-    """Whether warm-up ended because step times had settled."""
-    warmup_steps: int
-    settle_steps: int
-    """Steps run untimed at the head of each block."""
-    block_steps: int
-    """Timed steps in a block."""
-    switch_transient_pct: float | None = None
-    """How far the first step after a switch of arms lies above the plateau."""
-    clock_overhead_pct: float | None = None
-    """An empty block's time as a share of this arm's block."""
-    paired: bool = True
-    """Whether baseline and arm were measured together in one process."""
-    quads: int = 0
-    step_ms: float | None = None
-    """Median over blocks of the time per step."""
-    samples_per_s: float | None = None
-    speedup: float | None = None
-    """Baseline time over this arm's time; empty for the baseline itself."""
-    speedup_low: float | None = None
-    """Lower end of the 95 % interval within this process."""
-    speedup_high: float | None = None
-    skipped_steps: int = 0
+    invalid: str = ""
+    """Why its quad does not count, or empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,38 +107,12 @@ class EpochResult:
     learning_rate: float
     loss_scale: float | None
     skipped_steps: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """A whole training run, in summary."""
-
-    epochs: int
-    time_per_epoch_s: float
-    """Median over the epochs, of training alone."""
-    total_s: float
-    """All epochs, evaluation included."""
-    train_samples_per_s: float
-    train_loss: float
-    test_loss: float | None
-    test_accuracy_pct: float | None
-    """After the last epoch."""
-    data_wait_pct: float
-    """Share of training time that the host waited for batches."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Switches:
-    """What the precision's switches were read back as, and what a matrix product shows of them."""
-
-    fp32_matmul: str | None = None
-    """ieee, tf32 or another setting of the matrix product's fp32 precision."""
-    fp32_conv: str | None = None
-    autocast: str | None = None
-    """The type that autocast computes in, or empty."""
-    loss_scaling: bool | None = None
-    matmul_error: float | None = None
-    """Relative error of an fp32 matrix product against float64: about 1e-6 is IEEE, about 3e-4 TF32."""
+    samples_per_s: float | None = None
+    test_loss_fp32: float | None = None
+    test_accuracy_fp32_pct: float | None = None
+    """Evaluated in fp32, whatever the precision trained in."""
+    energy_j: float | None = None
+    """What the board drew while the epoch trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,8 +127,10 @@ class TrialResult:
     """UTC, ISO 8601."""
     wall_s: float | None = None
     switches: Switches = Switches()
+    operations: Operations | None = None
     memory: MemoryPeak | None = None
     speed: Speed | None = None
+    energy: Energy | None = None
     training: Training | None = None
 
 

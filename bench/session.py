@@ -18,7 +18,7 @@ from bench.gather import Question
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.spec import UsageError
-from bench.store import Store, read_run
+from bench.store import SCHEMA, Store, read_run
 
 SAMPLE_PERIOD_S = 0.2
 
@@ -104,6 +104,8 @@ def _earlier_start(folder: Path, question: Question) -> str | None:
     if not (folder / "run.json").exists():
         return None
     run = _read_request(folder)
+    if run["schema"] != SCHEMA:
+        raise UsageError(f"The run in '{folder}' was written by an earlier version. Report it, or start a new run.")
     asked = json.loads(json.dumps(asdict(question.request), default=str))
     changed = [name for name, value in asked.items() if run["request"].get(name) != value and name != "data_dir"]
     if changed:

@@ -15,30 +15,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.records import (
-    Block,
-    Device,
-    EpochResult,
-    MemoryPeak,
-    Sample,
-    Speed,
-    Status,
-    Switches,
-    Training,
-    TrialResult,
-)
+from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
+from bench.records import Block, Device, EpochResult, Sample, Status, TrialResult
 from bench.spec import UsageError
 from bench.trial import Trial
 
-SCHEMA = 1
-"""Version of the columns; a reader refuses a run of another version."""
+SCHEMA = 2
+"""Version of the columns."""
+READABLE = (1, 2)
+"""Versions that a reader understands: 2 added columns, which are empty where a run of 1 is read."""
 
 
 def _names(record: type) -> list[str]:
     return [field.name for field in fields(record)]
 
 
-_PARTS = {"switches": Switches, "memory": MemoryPeak, "speed": Speed, "training": Training}
+_PARTS = {
+    "switches": Switches,
+    "operations": Operations,
+    "memory": MemoryPeak,
+    "speed": Speed,
+    "energy": Energy,
+    "training": Training,
+}
 _ASKED = ["schema", "run", "trial", "config", "suite", "parameters", "placement", "device", "architecture"]
 _ASKED += ["batch_size", "data", "phase", "replicate", "seed"]
 TRIAL_COLUMNS = (
@@ -127,7 +126,7 @@ class Store:
             "batch_size": cell.batch_size,
             "data": str(cell.data),
             "phase": trial.phase,
-            "replicate": trial.replicate if trial.phase == "speed" else None,
+            "replicate": trial.replicate if trial.phase in ("floor", "speed") else None,
             "seed": trial.seed,
         }
         self._append("trials.csv", [{**asked, **_flat(result)} for result in results])
@@ -189,8 +188,9 @@ def read_run(folder: Path) -> dict[str, Any]:
         found = run.get("schema")
     except (ValueError, AttributeError) as error:
         raise UsageError(f"'{path}' cannot be read ({error}). Restore it, or start a new run.") from error
-    if found != SCHEMA:
-        raise UsageError(f"The run in '{folder}' has schema {found}; this version reads schema {SCHEMA} alone.")
+    if found not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise UsageError(f"The run in '{folder}' has schema {found}; this version reads schema {known}.")
     return run
 
 

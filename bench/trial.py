@@ -10,8 +10,9 @@ from typing import Literal
 
 from bench.spec import Parameter, UsageError, require
 
-Phase = Literal["memory", "speed", "train"]
-PHASES: tuple[Phase, ...] = ("memory", "speed", "train")
+Phase = Literal["memory", "floor", "speed", "energy", "train"]
+PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train")
+"""In the order they run within a cell. ``floor`` is the baseline timed against itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +122,7 @@ class Trial:
     precisions: tuple[str, ...]
     """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
     replicate: int = 0
-    """Which of the protocol's processes this is (speed)."""
+    """Which of the protocol's processes this is (floor, speed)."""
     seed: int = 0
     """Seed of weights, data order and augmentation."""
     epochs: int = 1
@@ -138,7 +139,9 @@ class Trial:
         """A readable name, unique within a run."""
         cell = self.cell
         arms = "" if self.phase == "speed" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
-        tail = {"speed": f"-r{self.replicate}", "train": f"-s{self.seed}"}.get(self.phase, "")
+        tail = {"floor": f"-r{self.replicate}", "speed": f"-r{self.replicate}", "train": f"-s{self.seed}"}.get(
+            self.phase, ""
+        )
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         return f"{cell.suite.name}{changed}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
 

@@ -6,10 +6,11 @@ import pytest
 
 from bench.execute import Execution
 from bench.face import PlainFace
+from bench.findings import MemoryPeak
 from bench.launch.local import Ending
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
-from bench.records import Block, EpochResult, MemoryPeak, TrialResult
+from bench.records import Block, EpochResult, TrialResult
 from bench.store import Store
 from tests.test_store import rows
 

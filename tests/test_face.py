@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from bench.face import describe_results, describe_sample, describe_trial, show_plan
+from bench.findings import MemoryPeak, Speed, Training
 from bench.plan import Plan
-from bench.records import MemoryPeak, Sample, Speed, Training, TrialResult
+from bench.records import Sample, TrialResult
 
 SPEED = Speed(steady=True, warmup_steps=5, settle_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, speedup=2.0, speedup_low=1.9, speedup_high=2.1)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from bench.findings import MemoryPeak
 from bench.measure.nvml import NvmlFailure, open_nvml
-from bench.records import MemoryPeak
 
 STEADY_STEPS = 3
 

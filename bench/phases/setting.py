@@ -8,7 +8,7 @@ import torch
 
 from bench import catalog
 from bench import precision as switches
-from bench.records import Switches
+from bench.findings import Switches
 from bench.spec import PRECISIONS, Data, Precision, Suite
 from bench.trial import Trial
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from bench import precision as switches
 from bench.data import random_batches
+from bench.findings import Speed, Switches
 from bench.measure.timing import Comparison, Sizes, TimedBlock, compare
 from bench.measure.warmup import SwitchProfile, WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
 from bench.phases.setting import enter, open_setting
-from bench.records import Block, Device, Message, Progress, Speed, Status, Switches, TrialResult
+from bench.records import Block, Device, Message, Progress, Status, TrialResult
 from bench.spec import BASELINE, PRECISIONS
 from bench.stats import Interval
 from bench.train import Arm, build_arm, synchronize, training_step

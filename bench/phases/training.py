@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 from bench.data import open_batches
+from bench.findings import Training
 from bench.phases.setting import enter, open_setting
 from bench.precision import apply, read_back
-from bench.records import Device, EpochResult, Message, Progress, Training, TrialResult
+from bench.records import Device, EpochResult, Message, Progress, TrialResult
 from bench.train import Arm, Epoch, build_arm, evaluate, train_epoch
 from bench.trial import Trial
 

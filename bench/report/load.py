@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from bench.spec import UsageError
-from bench.store import EPOCH_COLUMNS, SCHEMA, TRIAL_COLUMNS, read_run
+from bench.store import EPOCH_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "placement", "device", "architecture", "data", "phase"}
 TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
-TEXT |= {"steady", "paired"}
+TEXT |= {"steady", "paired", "compute_dtypes", "energy_source"}
 """Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
 
 CELL = ["run", "suite", "parameters", "data", "architecture", "device", "placement", "batch_size"]
@@ -107,26 +107,29 @@ def _read(path: Path, columns: list[str]) -> pd.DataFrame:
         return pd.DataFrame({name: pd.Series(dtype=str if name in TEXT else float) for name in columns})
     header = whole.split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
     missing = [name for name in columns if name not in header]
-    if missing:
+    older = whole.split(b"\n", 2)[1].startswith(tuple(b"%d," % known for known in READABLE[:-1]))
+    if missing and not older:
         raise UsageError(
             f"'{path}' lacks the column {missing[0]}, so it was not written under schema {SCHEMA}. "
             "Report it with the version of ampmeter that measured it, or measure again."
         )
-    numbers = [name for name in columns if name not in TEXT]
+    numbers = [name for name in columns if name not in TEXT and name not in missing]
     try:
         frame = pd.read_csv(
             io.BytesIO(whole),
-            usecols=columns,
-            dtype={name: str if name in TEXT else float for name in columns},
+            usecols=[name for name in columns if name not in missing],
+            dtype={name: str if name in TEXT else float for name in columns if name not in missing},
             keep_default_na=False,
             na_values={name: ["", "nan", "NaN"] for name in numbers},
         )
     except ValueError as error:
         raise UsageError(f"'{path}' cannot be read: {error}. Repair or remove that line.") from error
-    other = frame.loc[frame["schema"] != SCHEMA, "schema"]
+    other = frame.loc[~frame["schema"].isin(READABLE), "schema"]
     if len(other):
-        raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {SCHEMA} alone.")
-    return frame
+        known = " and ".join(map(str, READABLE))
+        raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
+    # Columns that an earlier version did not have are empty.
+    return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns]
 
 
 def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:

@@ -7,17 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.records import (
-    Device,
-    Environment,
-    EpochResult,
-    MemoryPeak,
-    Speed,
-    Status,
-    Switches,
-    Training,
-    TrialResult,
-)
+from bench.findings import MemoryPeak, Speed, Switches, Training
+from bench.records import Device, Environment, EpochResult, Status, TrialResult
 from bench.store import Store
 from bench.trial import Cell, DataSource, Placement, SuiteRef, Trial
 

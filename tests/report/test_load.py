@@ -40,7 +40,7 @@ def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
 def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     trials = run.folder / "trials.csv"
-    trials.write_text(trials.read_text().replace("\n1,", "\n7,"))
+    trials.write_text(trials.read_text().replace("\n2,", "\n7,"))
     with pytest.raises(UsageError, match="schema 7"):
         verdicts([run.folder])
     (run.folder / "run.json").write_text(json.dumps({"schema": 99}))
@@ -64,7 +64,7 @@ def test_a_broken_run_json_and_a_missing_column_are_told_in_a_sentence(tmp_path:
 
 def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
-    (run.folder / "run.json").write_text(json.dumps({"schema": 1}))
+    (run.folder / "run.json").write_text(json.dumps({"schema": 2}))
     assert "amp-bf16" in write_report([run.folder], tmp_path / "out").read_text()
 
 

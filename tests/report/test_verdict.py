@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.records import Switches
+from bench.findings import Switches
 from bench.report import verdicts
 from tests.report.builders import RunBuilder
 

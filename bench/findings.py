@@ -1,0 +1,161 @@
+"""What each phase finds of one precision, in plain data: the parts of a row of trials.csv.
+
+Every field has its unit in its name; unknown is None. What each means to a reader of the CSVs is told in
+results/README.md, column by column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Switches:
+    """What the precision's switches were read back as, and what a matrix product shows of them."""
+
+    fp32_matmul: str | None = None
+    """ieee, tf32 or another setting of the matrix product's fp32 precision."""
+    fp32_conv: str | None = None
+    autocast: str | None = None
+    """The type that autocast computes in, or empty."""
+    loss_scaling: bool | None = None
+    matmul_error: float | None = None
+    """Relative error of an fp32 matrix product against float64: about 1e-6 is IEEE, about 3e-4 TF32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operations:
+    """What ran in one training step, as a dispatch pass outside the timing saw it."""
+
+    compute_dtypes: str = ""
+    """Types that matrix products and convolutions computed in, each with its share of their FLOPs: bfloat16:98%."""
+    flops_per_step: float | None = None
+    """Of matrix products and convolutions, forward and backward."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPeak:
+    """The most memory that training held, alone in its process."""
+
+    first_peak_bytes: int | None = None
+    """During the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_active_bytes: int | None = None
+    driver_used_bytes: int | None = None
+    """What the driver says is used, less what was used before the context."""
+    allocator_retries: int | None = None
+    peak_resident_bytes: int | None = None
+    """On a CPU: peak resident set of the process above what it was before the model was built."""
+    model_bytes: int | None = None
+    """Parameters and buffers."""
+    tracked_peak_bytes: int | None = None
+    """The most that tensors held at once during a step, summed over the kinds below, which are of that moment."""
+    parameter_bytes: int | None = None
+    """Parameters and buffers, at the tracked peak."""
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    activation_bytes: int | None = None
+    """What forward keeps for backward, the 16-bit copies of weights that autocast caches included."""
+    temporary_bytes: int | None = None
+    """Everything else: what backward and the optimizer make and drop."""
+
+    @property
+    def headline_bytes(self) -> int | None:
+        """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
+        return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """What one process's quads say of one arm."""
+
+    steady: bool
+    """Whether warm-up ended because step times had settled."""
+    warmup_steps: int
+    settle_steps: int
+    """Steps run untimed at the head of each block."""
+    block_steps: int
+    """Timed steps in a block."""
+    switch_transient_pct: float | None = None
+    """How far the first step after a switch of arms lies above the plateau."""
+    clock_overhead_pct: float | None = None
+    """An empty block's time as a share of this arm's block."""
+    paired: bool = True
+    """Whether baseline and arm were measured together in one process."""
+    quads: int = 0
+    step_ms: float | None = None
+    """Median over blocks of the time per step."""
+    samples_per_s: float | None = None
+    speedup: float | None = None
+    """Baseline time over this arm's time; empty for the baseline itself."""
+    speedup_low: float | None = None
+    """Lower end of the 95 % interval within this process."""
+    speedup_high: float | None = None
+    skipped_steps: int = 0
+    step_p50_ms: float | None = None
+    """Median of single steps inside the blocks: between CUDA events on a GPU, readings of the clock on a CPU."""
+    step_p95_ms: float | None = None
+    host_ratio: float | None = None
+    """Host time to queue a block's steps over their time on the GPU: near 1 or above is launch-bound."""
+    invalid_quads: int = 0
+    """Quads that do not count because the machine disturbed them."""
+    burst_quads: int = 0
+    """Quads far from the others (counted, never left out)."""
+    long_block_pct: float | None = None
+    """How far the speedup from blocks of four times the length lies from this one, in per cent."""
+    foreign_load_pct: float | None = None
+    """On a CPU: share of the machine's cores that other programs took while timing."""
+    peak_tflops: float | None = None
+    """This device's own rate of large matrix products at this precision, measured in the same process."""
+    tflops: float | None = None
+    """The step's FLOPs over its time."""
+    pct_of_peak: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Energy:
+    """What a pass of continuous steps drew."""
+
+    energy_source: str = ""
+    """``counter`` (the GPU's energy counter) or ``power`` (the integral of sampled power)."""
+    energy_j_per_step: float | None = None
+    """Gross: all that the board drew, over the steps."""
+    energy_net_j_per_step: float | None = None
+    """Less what it draws idle, measured before."""
+    idle_power_w: float | None = None
+    mean_power_w: float | None = None
+    energy_window_s: float | None = None
+    energy_steps: int | None = None
+    """Steps in the window."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A whole training run, in summary."""
+
+    epochs: int
+    time_per_epoch_s: float
+    """Median over the epochs, of training alone."""
+    total_s: float
+    """All epochs, evaluation included."""
+    train_samples_per_s: float
+    train_loss: float
+    test_loss: float | None
+    test_accuracy_pct: float | None
+    """After the last epoch."""
+    data_wait_pct: float
+    """Share of training time that the host waited for batches."""
+    test_loss_fp32: float | None = None
+    test_accuracy_fp32_pct: float | None = None
+    """The same weights evaluated in fp32."""
+    target_accuracy_pct: float | None = None
+    """What ``--target-accuracy`` asked for."""
+    time_to_accuracy_s: float | None = None
+    """Training time, evaluation apart, until the end of the first epoch that reached the target."""
+    checkpoint_bytes: int | None = None
+    """Size of a checkpoint's weights as trained."""
+    checkpoint_16bit_bytes: int | None = None
+    """The same with floating-point weights stored in 16 bits."""
+    train_energy_j: float | None = None
+    """What the board drew in all epochs' training."""
