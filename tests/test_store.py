@@ -123,4 +123,4 @@ def test_quantities_have_their_unit_in_the_name():
     measured = {name for name in names if re.search(r"time|power|bytes|memory|peak|temperature|clock|utiliz", name)}
     assert measured
     for name in measured - {"pct_of_peak"}:
-        assert re.search(r"_(ms|s|bytes|w|pct|c|mhz)$", name), name
+        assert re.search(r"_(ms|s|bytes|w|pct|c|mhz|tflops)$", name), name
