@@ -1,18 +1,23 @@
-"""Peak memory, of the first step and of a steady state apart."""
+"""Peak memory, of the first step and of a steady state apart.
+
+Where it went, tensor by tensor, is counted afterwards and elsewhere (``categories``), because counting takes memory.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import torch
 
 from bench.findings import MemoryPeak
-from bench.measure.nvml import NvmlFailure, open_nvml
+from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
 
 STEADY_STEPS = 3
 
@@ -31,8 +36,9 @@ def measure_peaks(
     Args:
         step: does one training step.
         device: where it runs.
-        resident_before: resident set in bytes before the model was built (CPU).
-        driver_before: device memory in use, in bytes, before this process touched the device.
+        resident_before: resident set in bytes before the model was built, but after a like one has made the libraries
+            touch their code (CPU).
+        driver_before: device memory in use, in bytes, before this process had a context on the device.
         uuid: the GPU's UUID, by which NVML knows it.
         model_bytes: what the model's parameters and buffers take.
     """
@@ -45,16 +51,16 @@ def measure_peaks(
 def _cuda_peaks(
     step: Callable[[], object], device: torch.device, driver_before: int | None, uuid: str | None
 ) -> MemoryPeak:
-    first = _cuda_peak(step, device, 1)["allocated_bytes.all.peak"]
+    first = _cuda_peak(step, device, 1)
     steady = _cuda_peak(step, device, STEADY_STEPS)
-    used = driver_memory_bytes(uuid)
     return MemoryPeak(
-        first_peak_bytes=first,
+        first_peak_bytes=first["allocated_bytes.all.peak"],
         peak_allocated_bytes=steady["allocated_bytes.all.peak"],
         peak_reserved_bytes=steady["reserved_bytes.all.peak"],
         peak_active_bytes=steady["active_bytes.all.peak"],
-        driver_used_bytes=None if used is None or driver_before is None else used - driver_before,
-        allocator_retries=steady["num_alloc_retries"],
+        driver_used_bytes=driver_used_bytes(uuid, driver_before),
+        # Counted since the process began; what the first step's trying of workspaces caused is not steady.
+        allocator_retries=steady["num_alloc_retries"] - first["num_alloc_retries"],
     )
 
 
@@ -71,12 +77,42 @@ def _cuda_peak(step: Callable[[], object], device: torch.device, steps: int) -> 
 
 def driver_memory_bytes(uuid: str | None) -> int | None:
     """Return the memory in use on a GPU as its driver sees it, or None where that cannot be told."""
+    return _ask_driver(lambda nvml, known: nvml.memory_used_bytes(known), uuid)
+
+
+def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
+    """Return what the driver says this process holds on a GPU: its context, its libraries and all that it reserved.
+
+    By process where the driver tells that, because others come and go meanwhile; else what is in use above ``before``.
+    """
+    own = _ask_driver(_own_bytes, uuid)
+    if own is not None:
+        return own
+    used = driver_memory_bytes(uuid)
+    return None if used is None or before is None else used - before
+
+
+def _own_bytes(nvml: Nvml, uuid: str) -> int | None:
+    calls = nvml.calls
+    handle = calls.target(uuid).handle
+    # By version, for the function without one raises what is no NVMLError on drivers before 510.
+    found = calls.call(uuid, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
+    if found is None:
+        found = calls.call(uuid, "nvmlDeviceGetComputeRunningProcesses_v2", handle)
+    processes = found or []
+    # A process that does not exist here has its id from outside a container, and then ours may be somebody's too.
+    if not all(psutil.pid_exists(process.pid) for process in processes):
+        return None
+    return next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
+
+
+def _ask_driver(question: Callable[[Nvml, str], int | None], uuid: str | None) -> int | None:
     nvml = open_nvml() if uuid else None
     if nvml is None or uuid is None:
         return None
     with nvml:
         try:
-            return nvml.memory_used_bytes(uuid)
+            return question(nvml, uuid)
         except NvmlFailure as failure:
             print(f"The driver does not tell how much memory is used: {failure}")
             return None
@@ -112,7 +148,8 @@ def reset_peak_resident() -> bool:
 
 
 def resident_bytes() -> int | None:
-    """Return this process's resident set, or None where /proc does not tell."""
+    """Return this process's resident set without freed memory, or None where /proc does not tell."""
+    gc.collect()
     _return_free_memory()
     return _status_bytes("VmRSS")
 

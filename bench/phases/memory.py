@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import asdict, replace
 
 from bench.data import random_batches
 from bench.measure import memory
-from bench.phases.setting import enter, open_setting
+from bench.measure.categories import tensor_bytes
+from bench.phases.setting import Setting, enter, open_setting
 from bench.precision import apply, read_back
 from bench.records import Device, Message, Progress, TrialResult
+from bench.spec import Precision
 from bench.train import build_arm, training_step
 from bench.trial import Trial
 
 BATCHES = 2
+SMALL_BATCH = 2
+"""Samples in the batch that is thrown away; batch norm needs two."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only precision and send its result."""
+    driver_before = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
     setting = open_setting(trial)
-    driver_before = memory.driver_memory_bytes(device.uuid)
     precision, _ = enter(trial.precisions[0], setting.device)
-    resident_before = memory.resident_bytes() if setting.device.type == "cpu" else None
+    resident_before = None
+    if setting.device.type == "cpu":
+        send(Progress(text=f"{precision.name}: a small step to load the libraries"))
+        _touch_libraries(setting, precision, trial)
+        resident_before = memory.resident_bytes()
     arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
     apply(precision)
     batches = random_batches(
@@ -42,5 +51,27 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         uuid=device.uuid,
         model_bytes=memory.model_bytes(arm.model),
     )
+    kinds = tensor_bytes(
+        step,
+        setting.device,
+        modules=[arm.model, arm.loss],
+        optimizer=arm.optimizer,
+        held=[tensor for batch in batches for tensor in batch],
+    )
+    if kinds is not None:
+        peaks = replace(peaks, **asdict(kinds))
     switches = read_back(precision, setting.device)  # after the model has had its chance to change them
     send(TrialResult(precision=precision.name, status="ok", switches=switches, memory=peaks))
+
+
+def _touch_libraries(setting: Setting, precision: Precision, trial: Trial) -> None:
+    """Train a model of the same kind on a small batch, and forget it.
+
+    The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to 30 MiB, and fills
+    caches that stay. None of it is the model's, so it must lie below the peak's zero.
+    """
+    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    apply(precision)
+    small = min(SMALL_BATCH, trial.cell.batch_size)
+    (batch,) = random_batches(setting.data, batch_size=small, count=1, device=setting.device, seed=trial.seed)
+    training_step(arm, *batch)

@@ -1,0 +1,52 @@
+"""Where the memory went: what tensors held at the peak, by kind, and what else takes memory on a GPU."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bench.report.format import UNKNOWN, known, memory_unit
+from bench.report.labels import subjects
+from bench.report.load import SUBJECT
+from bench.report.speed import MEASURED
+from bench.report.summary import precision_rank
+from bench.report.tables import Table
+
+KINDS = {
+    "tracked_peak_bytes": "tensors",
+    "parameter_bytes": "parameters",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "activation_bytes": "activations",
+    "temporary_bytes": "temporaries",
+}
+ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
+ORDER = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
+ABOUT = (
+    "Peak is the headline: of allocated bytes on a GPU, of resident memory on a CPU. Tensors is the most that a step's "
+    "tensors held at once, counted one by one in a step of its own, and the kinds are of that moment and add up to it: "
+    "parameters with buffers; gradients; the optimizer's state; activations, which forward keeps for backward, "
+    "autocast's 16-bit copies of weights included; temporaries, all else, the batches included. What peak has above "
+    "tensors is what libraries take for themselves, and the allocator's rounding and slack."
+)
+ABOUT_GPU = " Reserved is what the allocator held, driver what the process takes on the GPU, its context included."
+
+
+def memory(trials: pd.DataFrame) -> Table | None:
+    """Return what memory was used for, by precision, or None where no trial counted it."""
+    peak = trials["peak_allocated_bytes"].fillna(trials["peak_resident_bytes"])
+    counted = (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
+    if not counted.any():
+        return None
+    rows = trials.assign(peak=peak)[counted].merge(subjects(trials), on=SUBJECT, how="left")
+    rows["rank"] = rows["precision"].map({name: precision_rank(name) for name in rows["precision"].unique()})
+    on_a_gpu = rows["peak_allocated_bytes"].notna().any()
+    columns = {"peak": "peak"} | KINDS | (ON_A_GPU if on_a_gpu else {})
+    unit, size, digits = memory_unit(rows[list(columns)].max().max())
+    headers = ["suite", "device", "batch size", "precision", *(f"{word} ({unit})" for word in columns.values())]
+    body = [
+        [row["workload"], row["where"], f"{row['batch_size']:.0f}", row["precision"]]
+        + [f"{row[name] / size:,.{digits}f}" if known(row[name]) else UNKNOWN for name in columns]
+        for row in rows.sort_values(ORDER, kind="stable").to_dict("records")
+    ]
+    about = ABOUT + (ABOUT_GPU if on_a_gpu else "")
+    return Table(title="Where the memory went", headers=headers, rows=body, about=about)

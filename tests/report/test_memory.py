@@ -1,0 +1,112 @@
+"""Where the memory went: which trials the table takes, and in which order and unit it tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.findings import MemoryPeak
+from bench.records import Device, TrialResult
+from bench.report.load import load
+from bench.report.memory import memory
+from tests.report.builders import MIB, RunBuilder
+
+CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
+KINDS = {
+    "tracked_peak_bytes": 90 * MIB,
+    "parameter_bytes": 20 * MIB,
+    "gradient_bytes": 18 * MIB,
+    "optimizer_bytes": 40 * MIB,
+    "activation_bytes": 11 * MIB,
+    "temporary_bytes": 1 * MIB,
+}
+ON_A_GPU = {
+    "peak_allocated_bytes": 100 * MIB,
+    "first_peak_bytes": 150 * MIB,
+    "peak_reserved_bytes": 200 * MIB,
+    "driver_used_bytes": 500 * MIB,
+}
+
+
+class MemoryRun(RunBuilder):
+    """A run whose memory trials say where it went."""
+
+    def held(self, precision: str, *, batch: int = 128, status: str = "ok", **figures: int | None) -> MemoryRun:
+        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))
+        self.add(self.trial("memory", [precision], batch), result)
+        return self
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MemoryRun:
+    return MemoryRun(tmp_path / "run", suite="vit")
+
+
+def table(run: MemoryRun):
+    return memory(load([run.folder]).trials)
+
+
+def test_every_kind_has_its_own_column(run: MemoryRun) -> None:
+    made = table(run.held("fp32", **KINDS, **ON_A_GPU))
+    (row,) = [dict(zip(made.headers, row, strict=True)) for row in made.rows]
+    assert row == {
+        "suite": "vit",
+        "device": "NVIDIA Test 1",
+        "batch size": "128",
+        "precision": "fp32",
+        "peak (MiB)": "100.0",
+        "tensors (MiB)": "90.0",
+        "parameters (MiB)": "20.0",
+        "gradients (MiB)": "18.0",
+        "optimizer (MiB)": "40.0",
+        "activations (MiB)": "11.0",
+        "temporaries (MiB)": "1.0",
+        "first step (MiB)": "150.0",
+        "reserved (MiB)": "200.0",
+        "driver (MiB)": "500.0",
+    }
+    assert made.figures == [False, False, True, False] + [True] * 10
+
+
+def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path: Path) -> None:
+    run = MemoryRun(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB)
+    made = table(run)
+    assert made.headers[4:] == [
+        "peak (MiB)",
+        "tensors (MiB)",
+        "parameters (MiB)",
+        "gradients (MiB)",
+        "optimizer (MiB)",
+        "activations (MiB)",
+        "temporaries (MiB)",
+    ]
+    assert made.rows[0][4] == "95.0"
+    assert "driver" not in made.about
+
+
+def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run: MemoryRun) -> None:
+    for precision, batch in (("amp-bf16", 256), ("amp-bf16", 64), ("fp32", 256), ("fp32", 64)):
+        run.held(precision, batch=batch, **KINDS, **ON_A_GPU)
+    assert [row[2:4] for row in table(run).rows] == [
+        ["64", "fp32"],
+        ["64", "amp-bf16"],
+        ["256", "fp32"],
+        ["256", "amp-bf16"],
+    ]
+
+
+def test_large_figures_are_told_in_gib_and_an_unknown_one_as_a_dash(run: MemoryRun) -> None:
+    made = table(
+        run.held("fp32", **KINDS, **ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None})
+    )
+    assert made.headers[-2:] == ["reserved (GiB)", "driver (GiB)"]
+    assert made.rows[0][-2:] == ["20.00", "–"]
+    assert made.rows[0][4] == "0.10"
+
+
+def test_only_trials_that_were_counted_are_told(run: MemoryRun) -> None:
+    run.memory("fp32", 10).lost("memory", "amp-fp16", "oom").speed()
+    assert table(run) is None
+    run.held("amp-bf16", **KINDS, **ON_A_GPU).held("tf32", status="invalid", **KINDS, **ON_A_GPU)
+    assert [row[3] for row in table(run).rows] == ["amp-bf16"]
