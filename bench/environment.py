@@ -16,6 +16,7 @@ import psutil
 import torch
 
 from bench import precision as switches
+from bench.measure.energy import NvmlMeter, energy_source
 from bench.measure.nvml import Gpu, Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.records import Device, Environment
 from bench.spec import PRECISIONS, UsageError
@@ -131,7 +132,8 @@ def _gpu(index: int, nvml: Nvml | None) -> Device:
         uuid=board.uuid if board else str(properties.uuid),
         power_limit_w=board.power_limit_w if board else None,
         cores=properties.multi_processor_count,
-        fp32_gflops=_fp32_gflops(torch.device("cuda", index), 4096),
+        fp32_gflops=_gflops(torch.device("cuda", index), 4096),
+        energy=_energy(board, nvml),
         unsupported=_unsupported("cuda", capability),
     )
 
@@ -145,6 +147,17 @@ def _board(uuid: str, nvml: Nvml | None) -> Gpu | None:
         return None
 
 
+def _energy(board: Gpu | None, nvml: Nvml | None) -> str | None:
+    """Return where a GPU's energy is read from; None where neither energy nor power is told, as of a MIG slice."""
+    if nvml is None or board is None:
+        return None
+    try:
+        return energy_source(NvmlMeter(nvml, board.uuid)) or None
+    except NvmlFailure as failure:
+        print(f"NVML lost GPU {board.uuid}, so its energy is not measured: {failure}")
+        return None
+
+
 def _cpu() -> Device:
     return Device(
         placement="cpu",
@@ -154,7 +167,8 @@ def _cpu() -> Device:
         memory_total_bytes=psutil.virtual_memory().total,
         cores=psutil.cpu_count(logical=False),
         threads=torch.get_num_threads(),
-        fp32_gflops=_fp32_gflops(torch.device("cpu"), 1024),
+        fp32_gflops=_gflops(torch.device("cpu"), 1024),
+        bf16_gflops=_gflops(torch.device("cpu"), 512, torch.bfloat16),
         unsupported=_unsupported("cpu", None),
     )
 
@@ -187,13 +201,15 @@ def _cpu_architecture() -> str:
     return machine
 
 
-def _fp32_gflops(device: torch.device, size: int) -> float:
-    """Time a few fp32 matrix products and return the best rate, for estimates alone."""
+def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32) -> float:
+    """Time a few matrix products and return the best rate, for estimates alone."""
     switches.apply(PRECISIONS["fp32"])
-    a = torch.randn(size, size, device=device)
-    best = float("inf")
+    a = torch.randn(size, size, device=device).to(dtype)
+    best, begin = float("inf"), time.perf_counter()
     for _ in range(8):
         start = time.perf_counter()
         float((a @ a)[0, 0])  # waits for the product
         best = min(best, time.perf_counter() - start)
+        if start - begin > 0.5:
+            break
     return 2 * size**3 / best / 1e9

@@ -1,8 +1,14 @@
+import time
+
 import pytest
 import torch
 
 from bench import environment
+from bench.measure.nvml import open_nvml
 from bench.spec import UsageError
+from tests.measure import fake_nvml as fake
+from tests.measure.fake_gpu import FakeGpu
+from tests.measure.fake_nvml import FakeDriver
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
@@ -44,18 +50,19 @@ def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capab
     assert environment.has_kernels(capability, arch_list) is runs
 
 
-def fake_gpu(monkeypatch, *, major, minor, name="Test GPU"):
+def fake_gpu(monkeypatch, *, major, minor, name="Test GPU", uuid="1234"):
     class Properties:
         multi_processor_count = 10
         total_memory = 2**34
-        uuid = "1234"
+
+    Properties.uuid = uuid
 
     Properties.major, Properties.minor, Properties.name = major, minor, name
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
-    monkeypatch.setattr(environment, "_fp32_gflops", lambda device, size: 1000.0)
+    monkeypatch.setattr(environment, "_gflops", lambda device, size, dtype=None: 1000.0)
     monkeypatch.setattr(environment, "open_nvml", lambda: None)
 
 
@@ -70,6 +77,37 @@ def test_a_gpu_is_described_for_the_tables(monkeypatch):
     (device,) = environment.survey(None, print).devices
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
     assert set(device.unsupported) == {"tf32", "amp-bf16"}
+
+
+NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "source"),
+    [
+        ({"energy_tick_s": 0.01}, "counter"),
+        ({"errors": NO_COUNTER}, "power"),
+        ({"errors": NO_COUNTER, "power_w": 0.0}, None),
+        ({"errors": {"nvmlDeviceGetName": fake.GPU_IS_LOST}}, None),
+    ],
+)
+def test_where_energy_is_read_from_is_found_out_by_calling(monkeypatch, gpu, source):
+    fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
+    start = time.monotonic()
+    FakeDriver([FakeGpu("GPU-a", **gpu)], clock=lambda: time.monotonic() - start).install(monkeypatch)
+    monkeypatch.setattr(environment, "open_nvml", open_nvml)
+    (device,) = environment.survey(None, print).devices
+    assert device.energy == source
+
+
+def test_a_mig_slice_and_a_gpu_that_nvml_does_not_know_have_no_energy(monkeypatch):
+    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])]).install(monkeypatch)
+    for uuid in ("s", "other"):
+        fake_gpu(monkeypatch, major=9, minor=0, uuid=uuid)
+        monkeypatch.setattr(environment, "open_nvml", open_nvml)
+        (device,) = environment.survey(None, print).devices
+        assert device.energy is None
+    assert environment.survey(("cpu",), print).devices[0].energy is None
 
 
 def test_an_index_beyond_the_last_names_those_there_are(monkeypatch):

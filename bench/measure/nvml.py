@@ -95,13 +95,15 @@ class Nvml:
     """NVML, initialised; a context manager that shuts it down. Made by ``open_nvml``."""
 
     def __init__(self, pynvml: Any) -> None:
-        self._pynvml, self._calls, self._open = pynvml, Calls(pynvml), True
-        self._call, self._target = self._calls.call, self._calls.target
+        self._pynvml, self._open = pynvml, True
+        self.calls = Calls(pynvml)
+        """For readings that have a module of their own."""
+        self._call, self._target = self.calls.call, self.calls.target
 
     @property
     def reasons(self) -> dict[tuple[str, str], str]:
         """Why a reading is None: (uuid, NVML function or field) to NVML's words for it."""
-        return self._calls.reasons
+        return self.calls.reasons
 
     def __enter__(self) -> Nvml:
         return self
@@ -137,7 +139,7 @@ class Nvml:
     def gpu(self, uuid: str) -> Gpu:
         """Describe one GPU or MIG slice; ``NvmlFailure`` where there is none of that UUID, or it is lost."""
         target = self._target(uuid)
-        memory = self._calls.memory(uuid)
+        memory = self.calls.memory(uuid)
         limit_mw = None if target.is_slice else self._call(uuid, "nvmlDeviceGetEnforcedPowerLimit", target.handle)
         capability = self._call(uuid, "nvmlDeviceGetCudaComputeCapability", target.board)
         return Gpu(
@@ -152,7 +154,7 @@ class Nvml:
 
     def memory_used_bytes(self, uuid: str) -> int | None:
         """Return what the driver says is used, in bytes; without its own reserve where the driver tells that apart."""
-        memory = self._calls.memory(uuid)
+        memory = self.calls.memory(uuid)
         return None if memory is None else memory.used
 
     def power_w(self, uuid: str) -> float | None:
@@ -161,7 +163,7 @@ class Nvml:
         if target.is_slice:
             return None
         # Some cards answer 0 for a power that they do not know, so 0 falls through, and ends as unknown.
-        instant = self._calls.field(uuid, "NVML_FI_DEV_POWER_INSTANT")
+        instant = self.calls.field(uuid, "NVML_FI_DEV_POWER_INSTANT")
         power_mw = instant or self._call(uuid, "nvmlDeviceGetPowerUsage", target.handle)
         return power_mw / 1000 if power_mw else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from typing import Any
 _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
 # Members of nvmlValue_t in the order of nvmlValueType_t.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+TOO_OLD = "this nvidia-ml-py does not offer it"
 
 
 class NvmlFailure(Exception):  # noqa: N818 - NVML's own errors are called NVMLError; this is what they come to.
@@ -60,7 +62,7 @@ class Calls:
         """Call the function of that name; None where this nvidia-ml-py is too old to have it."""
         function = getattr(self.pynvml, name, None)
         if function is None:
-            self.reasons[uuid, name] = "this nvidia-ml-py does not offer it"
+            self.reasons[uuid, name] = TOO_OLD
             return None
         return self._try(uuid, name, function, *arguments)
 
@@ -73,15 +75,46 @@ class Calls:
         return self._try(uuid, name, function, handle) if memory is None else memory
 
     def field(self, uuid: str, name: str) -> Any:
-        """Return the value of the field of that name."""
-        values = self.call(uuid, "nvmlDeviceGetFieldValues", self.target(uuid).handle, [getattr(self.pynvml, name)])
-        if values is None:
+        """Return the value of the board's field of that name."""
+        return self.fields(uuid, (name,)).get(name)
+
+    def fields(self, uuid: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values of the board's fields of those names, read in one call; those without one are left out."""
+        known = [name for name in names if hasattr(self.pynvml, name)]
+        self.reasons |= {(uuid, name): TOO_OLD for name in names if name not in known}
+        numbers = [getattr(self.pynvml, name) for name in known]
+        values = self.call(uuid, "nvmlDeviceGetFieldValues", self.target(uuid).board, numbers) if known else None
+        found = {}
+        for name, value in zip(known, values or (), strict=False):
+            code = value.nvmlReturn  # Each field has a return code of its own.
+            if code in self._gone:
+                raise NvmlFailure(f"{name} of {uuid}: {self.pynvml.NVMLError(code)}")
+            if code == self.pynvml.NVML_SUCCESS:
+                found[name] = getattr(value.value, _MEMBERS[value.valueType])
+                self.reasons.pop((uuid, name), None)
+            else:
+                self.reasons[uuid, name] = str(self.pynvml.NVMLError(code))
+        return found
+
+    def listing(self, uuid: str, name: str, *arguments: Any) -> list[Any] | None:
+        """Call a function that lists something: empty where NVML says that there is nothing, None as in ``call``."""
+        function = getattr(self.pynvml, name, None)
+        if function is None:
+            self.reasons[uuid, name] = TOO_OLD
             return None
-        code = values[0].nvmlReturn  # Each field has a return code of its own.
-        if code != self.pynvml.NVML_SUCCESS:
-            self.reasons[uuid, name] = str(self.pynvml.NVMLError(code))
-            return None
-        return getattr(values[0].value, _MEMBERS[values[0].valueType])
+        # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
+        nothing = (self.pynvml.NVML_ERROR_NOT_FOUND, self.pynvml.NVML_SUCCESS)
+
+        def found() -> list[Any]:
+            try:
+                return list(function(*arguments))
+            except self.pynvml.NVMLError as error:
+                if error.value in nothing:
+                    return []
+                raise
+
+        listed: list[Any] | None = self._try(uuid, name, found)
+        return listed
 
     def _try(self, uuid: str, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:

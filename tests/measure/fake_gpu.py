@@ -45,7 +45,15 @@ class FakeGpu:
     reasons: int = 0
     """Bits of the clock event reasons."""
     fields: dict[int, int] = field(default_factory=dict)
-    """Field values by number, such as cumulative throttle counters."""
+    """Field values by number, such as cumulative throttle counters in nanoseconds."""
+    field_code: int = 3
+    """What a field without a value returns: not supported."""
+    violations: dict[int, int] = field(default_factory=dict)
+    """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
+    work: list[tuple[int, int, int]] = field(default_factory=list)
+    """Samples of nvmlDeviceGetProcessUtilization: time in microseconds, process id, share of the time in percent."""
+    repeats_work: bool = False
+    """Whether the driver gives samples again that were asked for before."""
     processes: dict[int, int | None] = field(default_factory=dict)
     """Process id to the memory that it holds, in bytes."""
     graphics: dict[int, int | None] = field(default_factory=dict)
@@ -56,12 +64,15 @@ class FakeGpu:
     """C function to the code that it returns."""
     lost: bool = False
     slices: list[FakeGpu] = field(default_factory=list)
+    _used_mj: list[float] = field(default_factory=lambda: [0.0])
 
     def power_mw(self, now_s: float) -> int:
         return round(1000 * (self.power_w(now_s) if callable(self.power_w) else self.power_w))
 
     def energy_mj(self, now_s: float) -> int:
-        """Energy up to the last tick, by the midpoints of 10 ms."""
+        """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when first looked at."""
         steps = round(math.floor(now_s / self.energy_tick_s + 1e-9) * self.energy_tick_s / 0.01)
-        used_j = self.energy_start_j + sum(self.power_mw((step + 0.5) * 0.01) for step in range(steps)) * 0.01 / 1000
+        for step in range(len(self._used_mj) - 1, steps):
+            self._used_mj.append(self._used_mj[step] + self.power_mw((step + 0.5) * 0.01) * 0.01)
+        used_j = self.energy_start_j + self._used_mj[steps] / 1000
         return round(1000 * (used_j % self.energy_wraps_at_j if self.energy_wraps_at_j else used_j))

@@ -19,16 +19,18 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
+from tests.measure import fake_counters
+from tests.measure.fake_counters import INSUFFICIENT_SIZE, NOT_FOUND, SUCCESS, Counters, put
 from tests.measure.fake_gpu import FakeClock, FakeGpu
 
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
-NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 6, 7, 9, 15, 18, 999
-POWER_INSTANT = 186
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, fake_counters.NOT_SUPPORTED, 4
+DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 9, 15, 18, 999
 NOT_AVAILABLE = 2**64 - 1
 
 DRIVER_470 = frozenset(
@@ -47,7 +49,7 @@ _FOR_SLICES = {"Name", "UUID", "MemoryInfo", "MemoryInfo_v2", "DeviceHandleFromM
 _FOR_SLICES |= {"ComputeRunningProcesses_v2", "ComputeRunningProcesses_v3"}
 
 
-class FakeDriver:
+class FakeDriver(Counters):
     """The C library: a method for each function, with ctypes arguments, that returns NVML's code."""
 
     def __init__(
@@ -63,6 +65,8 @@ class FakeDriver:
         self.init_code, self.version = init_code, version
         self.running = 0
         """Times that it was initialised, less times that it was shut down."""
+        self.asked: Counter[str] = Counter()
+        """How often each function was called."""
         self._handles: dict[int, tuple[Any, FakeGpu, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
@@ -87,6 +91,7 @@ class FakeDriver:
 
     def answer(self, name: str, *arguments: Any) -> int:
         """Call a function as the driver would: in order of what goes wrong first."""
+        self.asked[name] += 1
         if not self.running and not name.startswith("nvmlInit"):
             return UNINITIALIZED
         if not arguments or not isinstance(arguments[0], self.pynvml.c_nvmlDevice_t):
@@ -113,7 +118,7 @@ class FakeDriver:
         return SUCCESS
 
     def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        return _put(count, len(self.gpus))
+        return put(count, len(self.gpus))
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> int:
         return self._point(device, self.gpus[index.value])
@@ -126,7 +131,7 @@ class FakeDriver:
         return self._point(device, next(board for board in self.gpus if gpu in board.slices))
 
     def nvmlDeviceGetIndex(self, gpu: FakeGpu, index: Any) -> int:
-        return _put(index, self.gpus.index(gpu))
+        return put(index, self.gpus.index(gpu))
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu, buffer: Any, size: Any) -> int:
         buffer.value = gpu.uuid.encode()
@@ -137,7 +142,7 @@ class FakeDriver:
         return SUCCESS
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu, major: Any, minor: Any) -> int:
-        return _put(major, gpu.capability[0]) or _put(minor, gpu.capability[1])
+        return put(major, gpu.capability[0]) or put(minor, gpu.capability[1])
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, info: Any) -> int:
         # The first version counts the driver's own reserve as used.
@@ -150,42 +155,27 @@ class FakeDriver:
 
     def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, power: Any) -> int:
         average = gpu.average_power_w
-        return _put(power, gpu.power_mw(self.clock()) if average is None else round(1000 * average))
+        return put(power, gpu.power_mw(self.clock()) if average is None else round(1000 * average))
 
     def nvmlDeviceGetEnforcedPowerLimit(self, gpu: FakeGpu, limit: Any) -> int:
-        return _put(limit, round(1000 * gpu.power_limit_w))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, energy: Any) -> int:
-        return _put(energy, gpu.energy_mj(self.clock()))
-
-    def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, count: Any, values: Any) -> int:
-        known = dict(gpu.fields)
-        if gpu.has_power_instant:
-            known[POWER_INSTANT] = gpu.power_mw(self.clock())
-        for value in values._obj:
-            value.nvmlReturn = SUCCESS if value.fieldId in known else NOT_SUPPORTED
-            if value.fieldId == POWER_INSTANT:
-                value.valueType, value.value.uiVal = 1, known.get(POWER_INSTANT, 0)
-            else:
-                value.valueType, value.value.ullVal = 3, known.get(value.fieldId, 0)
-        return SUCCESS
+        return put(limit, round(1000 * gpu.power_limit_w))
 
     def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: Any, celsius: Any) -> int:
-        return _put(celsius, gpu.temperature_c)
+        return put(celsius, gpu.temperature_c)
 
     def nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, info: Any) -> int:
         info._obj.temperature = gpu.temperature_c
         return SUCCESS
 
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
-        return _put(clock, {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value])
+        return put(clock, {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value])
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu, rates: Any) -> int:
         rates._obj.gpu = gpu.utilization_pct
         return SUCCESS
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: FakeGpu, reasons: Any) -> int:
-        return _put(reasons, gpu.reasons)
+        return put(reasons, gpu.reasons)
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 
@@ -234,11 +224,6 @@ def without_driver(monkeypatch: Any) -> None:
 
 def _no_library(name: str) -> None:
     raise OSError(f"{name}: cannot open shared object file")
-
-
-def _put(reference: Any, value: int) -> int:
-    reference._obj.value = value
-    return SUCCESS
 
 
 def _list(processes: dict[int, int | None], count: Any, found: Any) -> int:

@@ -1,0 +1,188 @@
+"""What disturbed a device between two moments, so that what was measured meanwhile can be voided.
+
+On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
+A power cap disturbs nothing: it is part of real speed, and is told apart, as a label. On a CPU nothing is voided;
+what other programs took is one figure.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol as Interface
+
+import psutil
+
+from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
+from bench.measure.nvml_counters import ProcessLoads, ThrottleTimes
+from bench.records import Device
+
+CAUSES = {
+    "sw_thermal": "thermal slowdown",
+    "hw_thermal": "hardware thermal slowdown",
+    "hw_power_brake": "hardware power brake",
+    "hw_slowdown": "hardware slowdown",
+}
+"""The clock event reasons that void, and what they are called."""
+SPECIFIC = ("hw_thermal", "hw_power_brake")
+"""What a hardware slowdown is due to. Where both are counted, the bare reason adds nothing but changes of clocks."""
+LOOK_S = 0.1
+"""Who computed is asked no more often than this."""
+FOREIGN_PCT = 5.0
+"""Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
+
+
+class Watch(Interface):
+    """Looks at one device."""
+
+    def edge(self) -> str:
+        """Return what disturbed the device since the last call, or an empty text. Never raises."""
+
+    def foreign_load_pct(self) -> float | None:
+        """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
+
+    def label(self) -> str:
+        """Return what held the device back and is part of its real speed, or an empty text."""
+
+
+@contextmanager
+def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> Iterator[Watch]:
+    """Watch a device from now on.
+
+    A GPU that NVML does not know, or does not tell of, is never called disturbed.
+
+    Args:
+        device: the device.
+        clock: a clock in seconds.
+    """
+    if device.kind == "cpu":
+        yield CpuWatch()
+        return
+    nvml = open_nvml() if device.uuid else None
+    if nvml is None or device.uuid is None:
+        yield BlindWatch()
+        return
+    with nvml:
+        try:
+            watch: Watch = GpuWatch(nvml, device.uuid, clock)
+        except NvmlFailure as failure:
+            print(f"Throttling and neighbours are not watched: {failure}")
+            watch = BlindWatch()
+        yield watch
+
+
+class BlindWatch:
+    """Sees nothing, and so claims nothing."""
+
+    def edge(self) -> str:
+        """Name no cause."""
+        return ""
+
+    def foreign_load_pct(self) -> float | None:
+        """Return unknown."""
+        return None
+
+    def label(self) -> str:
+        """Return nothing."""
+        return ""
+
+
+class CpuWatch(BlindWatch):
+    """Compares what all programs took of the CPU with what this process took."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._busy_s, self._total_s = _machine_times()
+        self._own_s = _own_time()
+
+    def foreign_load_pct(self) -> float | None:
+        """Return the others' share of the cores' time, stolen time included, from the system's own accounts.
+
+        They count in ticks of 10 ms on many systems, so the share is rough in less than a second.
+        """
+        busy_s, total_s = _machine_times()
+        if total_s <= self._total_s:
+            return None
+        foreign_s = (busy_s - self._busy_s) - (_own_time() - self._own_s)
+        return min(100.0, max(0.0, 100 * foreign_s / (total_s - self._total_s)))
+
+
+def _machine_times() -> tuple[float, float]:
+    """Return the seconds that all cores were busy or stolen, and the seconds there were, since boot."""
+    times = psutil.cpu_times()._asdict()
+    # Guests' time is in user's already (proc_stat(5)).
+    total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
+    return total_s - times["idle"] - times.get("iowait", 0.0), total_s
+
+
+def _own_time() -> float:
+    own = psutil.Process().cpu_times()
+    return own.user + own.system
+
+
+class GpuWatch(BlindWatch):
+    """Reads one GPU's throttle counters and process loads."""
+
+    def __init__(self, nvml: Nvml, uuid: str, clock: Callable[[], float]) -> None:
+        """Begin now.
+
+        Raises:
+            NvmlFailure: NVML does not know the GPU, or it is lost.
+        """
+        self._nvml, self._uuid, self._clock = nvml, uuid, clock
+        self._throttle, self._loads = ThrottleTimes(nvml, uuid), ProcessLoads(nvml, uuid)
+        self._began_s = self._last_s = self._looked_s = clock()
+        self._capped_s, self._lost = 0.0, ""
+
+    def edge(self) -> str:
+        """Name the causes since the last call, joined by "; ".
+
+        The driver's throttle counters move about every 100 ms, and its samples of processes cover up to a second: a
+        cause may be told that much after it began.
+        """
+        if not self._lost:
+            try:
+                return "; ".join([*self._throttling(), *self._neighbours()])
+            except NvmlFailure as failure:
+                self._lost = f"the GPU was lost to NVML: {failure}"
+        return self._lost
+
+    def label(self) -> str:
+        """Tell how much of the time the power cap held the clocks down."""
+        elapsed_s = self._last_s - self._began_s
+        share_pct = min(100.0, 100 * self._capped_s / elapsed_s) if elapsed_s > 0 else 0.0
+        return f"the power cap held the clocks down {share_pct:.0f} % of the time" if share_pct >= 0.5 else ""
+
+    def _throttling(self) -> list[str]:
+        now_s = self._clock()
+        held_s = self._throttle.since(now_s - self._last_s)
+        self._last_s = now_s
+        self._capped_s += held_s.get("sw_power_cap", 0.0)
+        active = set(self._nvml.clock_event_reasons(self._uuid) or ())
+        if self._throttle.told.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
+            active.discard("hw_slowdown")
+        return [
+            f"{cause} for {1000 * held_s[reason]:.3g} ms" if reason in held_s else cause
+            for reason, cause in CAUSES.items()
+            if reason in held_s or reason in active
+        ]
+
+    def _neighbours(self) -> list[str]:
+        if self._clock() - self._looked_s < LOOK_S:
+            return []
+        self._looked_s = self._clock()
+        loads = self._loads.read() or {}
+        busy = {pid: load for pid, load in loads.items() if pid != os.getpid() and load >= FOREIGN_PCT}
+        if not busy or not self._sees_us(loads):
+            return []
+        names = ", ".join(f"pid {pid}, {load:.0f} % of its time" for pid, load in sorted(busy.items()))
+        return [f"{'another process' if len(busy) == 1 else 'other processes'} used the GPU ({names})"]
+
+    def _sees_us(self, loads: dict[int, float]) -> bool:
+        """Say whether NVML knows this process by its own id.
+
+        In a container it may give the host's ids, and what looks foreign would be this very process.
+        """
+        return os.getpid() in loads or os.getpid() in (self._nvml.process_pids(self._uuid) or ())

@@ -1,0 +1,198 @@
+"""Energy of continuous steps: from the GPU's energy counter, or else from its power.
+
+The host watches the meter while queued steps run (``bench.measure.stream``). Knows nothing of torch: a load is anything
+that can queue steps, and the tests measure a simulated one on a simulated clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+from typing import Protocol as Interface
+
+from bench.findings import Energy
+from bench.measure.nvml import Nvml
+from bench.measure.stream import POLL_S, Clock, Load, Sleep, Stream
+
+WINDOW_S = 5.0
+"""Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this."""
+IDLE_S = 1.0
+LEAD_IN_S = 1.0
+"""Run before a window: power reaches its plateau, and a reading that averages a second forgets what was before."""
+FEWEST_STEPS = 8
+"""A window is longer than ``WINDOW_S`` where steps are so slow, for its ends fall within steps."""
+POWER_PERIOD_S = 0.02
+"""Power is read no more often than this, since the driver renews it every 20 to 100 ms."""
+SILENT_S = 1.0
+"""A counter that has not moved for this long does not tick."""
+
+Source = Literal["counter", "power"]
+
+
+class Meter(Interface):
+    """What tells of a device's energy; None is unknown, and so is a power of zero."""
+
+    def energy_j(self) -> float | None:
+        """Return the energy counter, in joules from any beginning."""
+
+    def power_w(self) -> float | None:
+        """Return the power now, in watts."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlMeter:
+    """A GPU's meter; raises ``NvmlFailure`` when the GPU is lost."""
+
+    nvml: Nvml
+    uuid: str
+
+    def energy_j(self) -> float | None:
+        """Return the energy counter."""
+        return self.nvml.total_energy_j(self.uuid)
+
+    def power_w(self) -> float | None:
+        """Return the power now."""
+        return self.nvml.power_w(self.uuid)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """A stretch of continuous steps and what it took."""
+
+    source: Source
+    energy_j: float
+    seconds: float
+    steps: float
+    """Steps done in it; where an end falls within a burst, the share of it that was done."""
+
+    @property
+    def power_w(self) -> float:
+        """Mean power."""
+        return self.energy_j / self.seconds
+
+
+def measure(
+    load: Load,
+    meter: Meter,
+    *,
+    burst: int = 1,
+    seconds: float | None = None,
+    lead_in_s: float | None = None,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> Window | None:
+    """Return the energy of continuous steps, or None where neither counter nor power is told.
+
+    Args:
+        load: the steps.
+        meter: the device's meter.
+        burst: steps queued at a time (``stream.burst_steps``).
+        seconds: least length of the window; ``WINDOW_S`` by default.
+        lead_in_s: how long to run steps before it; ``LEAD_IN_S`` by default.
+        clock: a clock in seconds.
+        sleep: how to wait on it.
+    """
+    length_s = WINDOW_S if seconds is None else seconds
+    stream = Stream(load, burst, clock, sleep)
+    stream.run(LEAD_IN_S if lead_in_s is None else lead_in_s)
+    window = _by_counter(stream, meter, length_s, clock) or _by_power(stream, meter, length_s, clock)
+    stream.drain()
+    return window
+
+
+def energy_source(meter: Meter, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> str:
+    """Return ``counter`` where the energy counter ticks, ``power`` where only power is told, else an empty text."""
+    first, until_s = meter.energy_j(), clock() + SILENT_S
+    while first is not None and clock() < until_s:
+        sleep(POLL_S)
+        now = meter.energy_j()
+        if now is None or now < first:
+            break
+        if now > first:
+            return "counter"
+    return "power" if meter.power_w() else ""
+
+
+def energy_of(window: Window, idle_power_w: float | None) -> Energy:
+    """Return a window's energy by the step, gross and less what the device draws idle."""
+    gross_j = window.energy_j / window.steps
+    step_s = window.seconds / window.steps
+    return Energy(
+        energy_source=window.source,
+        energy_j_per_step=gross_j,
+        energy_net_j_per_step=None if idle_power_w is None else gross_j - idle_power_w * step_s,
+        idle_power_w=idle_power_w,
+        mean_power_w=window.power_w,
+        energy_window_s=window.seconds,
+        energy_steps=round(window.steps),
+    )
+
+
+def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
+    """Integrate samples of power (seconds, watts) from ``begin_s`` to ``end_s``.
+
+    Between samples by the trapezoid, which a drift of power leaves unbiased; before the first and after the last one
+    that sample is held, since nothing is known of power there.
+    """
+    inside = sum((later - at) * (power + next_power) / 2 for (at, power), (later, next_power) in pairwise(samples))
+    (first_s, first_w), (last_s, last_w) = samples[0], samples[-1]
+    return inside + (first_s - begin_s) * first_w + (end_s - last_s) * last_w
+
+
+def _by_counter(stream: Stream, meter: Meter, length_s: float, clock: Clock) -> Window | None:
+    """Measure from one tick of the counter to another; None if it is not told, does not tick, or falls (wraps)."""
+    reading = meter.energy_j()
+    ticks: list[tuple[float, float]] = []
+    quiet_s, sound = clock(), reading is not None
+
+    def look() -> None:
+        nonlocal reading, quiet_s, sound
+        now = meter.energy_j()
+        sound = sound and now is not None and reading is not None and now >= reading
+        if sound and now != reading:
+            quiet_s = clock()
+            ticks.append((quiet_s, now or 0.0))
+        reading, sound = now, sound and clock() - quiet_s <= SILENT_S
+
+    while sound:
+        stream.turn(look)
+        if sound and len(ticks) > 1:
+            (begin_s, begin_j), (end_s, end_j) = ticks[0], ticks[-1]
+            steps = stream.steps_at(end_s) - stream.steps_at(begin_s)
+            if end_s - begin_s >= length_s and steps >= FEWEST_STEPS:
+                return Window(source="counter", energy_j=end_j - begin_j, seconds=end_s - begin_s, steps=steps)
+    return None
+
+
+def _by_power(stream: Stream, meter: Meter, length_s: float, clock: Clock) -> Window | None:
+    """Integrate power from the end of one burst to the end of another; None if half the readings tell none."""
+    samples: list[tuple[float, float]] = []
+    asked, next_s = 0, clock()
+
+    def look() -> None:
+        nonlocal asked, next_s
+        if clock() < next_s:
+            return
+        next_s = clock() + POWER_PERIOD_S
+        asked += 1
+        power_w = meter.power_w()
+        if power_w:
+            samples.append((clock(), power_w))
+
+    begin_s, done = stream.times_s[-1], stream.done[-1]
+    while stream.times_s[-1] - begin_s < length_s or stream.done[-1] - done < FEWEST_STEPS:
+        stream.turn(look)
+        if asked >= FEWEST_STEPS and len(samples) <= asked / 2:
+            return None
+    end_s = stream.times_s[-1]
+    if not samples:
+        return None
+    return Window(
+        source="power",
+        energy_j=integral_j(samples, begin_s, end_s),
+        seconds=end_s - begin_s,
+        steps=stream.done[-1] - done,
+    )

@@ -1,0 +1,206 @@
+"""Energy of simulated steps on a simulated clock, read from the GPU of a fake driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.measure.energy import NvmlMeter, Window, energy_of, energy_source, integral_j, measure
+from bench.measure.nvml import NvmlFailure, open_nvml
+from bench.measure.stream import AHEAD, BURST_S, Nap, burst_steps
+from tests.measure import fake_nvml as fake
+from tests.measure.fake_gpu import FakeClock, FakeGpu
+from tests.measure.fake_nvml import FakeDriver
+
+COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
+
+
+class SimulatedLoad:
+    """Steps of a fixed length, one after the other; queueing them may take the host's time."""
+
+    def __init__(self, clock: FakeClock, step_s: float, *, host_s: float = 0.0) -> None:
+        self.clock, self.step_s, self.host_s = clock, step_s, host_s
+        self.busy_until_s, self.idle_s, self.most_queued_s = clock(), 0.0, 0.0
+
+    def queue(self, steps: int):
+        for _ in range(steps):
+            self.clock.advance(self.host_s)
+            self.idle_s += max(0.0, self.clock() - self.busy_until_s)
+            self.busy_until_s = max(self.clock(), self.busy_until_s) + self.step_s
+        self.most_queued_s = max(self.most_queued_s, self.busy_until_s - self.clock())
+        until_s = self.busy_until_s
+        return lambda: self.clock() >= until_s
+
+
+class Bench:
+    """A GPU, its meter and a clock; at given moments something happens to it."""
+
+    def __init__(self, monkeypatch, gpu: FakeGpu, events=()) -> None:
+        self.clock, self.gpu, self.events = FakeClock(), gpu, list(events)
+        FakeDriver([gpu], clock=self.clock).install(monkeypatch)
+        self.nvml = open_nvml()
+        self.meter = NvmlMeter(self.nvml, gpu.uuid)
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        while self.events and self.clock() >= self.events[0][0]:
+            self.events.pop(0)[1](self.gpu)
+
+    def measure(self, load=None, **options):
+        load = load or SimulatedLoad(self.clock, 0.007)
+        burst = burst_steps(getattr(load, "step_s", 1.0))
+        return measure(load, self.meter, burst=burst, clock=self.clock, sleep=self.sleep, **options)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    return lambda gpu, events=(): Bench(monkeypatch, gpu, events)
+
+
+@pytest.mark.parametrize("step_s", [0.0003, 0.007, 0.08, 0.45])
+def test_the_counter_gives_each_steps_energy(bench, step_s):
+    made = bench(FakeGpu("GPU-a", power_w=300.0, energy_start_j=12345.0))
+    window = made.measure(SimulatedLoad(made.clock, step_s))
+    assert window.source == "counter"
+    assert 5.0 <= window.seconds < 5.0 + 2 * 0.1 + step_s
+    assert window.energy_j / window.steps == pytest.approx(300 * step_s, rel=0.003)
+    assert window.power_w == pytest.approx(300, rel=0.003)
+
+
+@pytest.mark.parametrize("errors", [{}, {COUNTER: fake.NOT_SUPPORTED}])
+def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
+    made = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
+    window = made.measure(SimulatedLoad(made.clock, 2.3))
+    assert window.steps >= 8
+    assert window.energy_j / window.steps == pytest.approx(300 * 2.3, rel=0.005)
+
+
+def test_steps_whose_queueing_takes_as_long_as_they_do_are_measured_too(bench):
+    made = bench(FakeGpu("GPU-a", power_w=300.0))
+    window = made.measure(SimulatedLoad(made.clock, 0.004, host_s=0.0045))
+    assert window.energy_j / window.steps == pytest.approx(300 * 0.0045, rel=0.01)
+
+
+def test_what_was_drawn_before_the_window_is_not_in_it(bench):
+    made = bench(FakeGpu("GPU-a", power_w=lambda now_s: 50.0 if now_s < 1.0 else 300.0))
+    assert made.measure().power_w == pytest.approx(300, rel=0.003)
+
+
+@pytest.mark.parametrize("errors", [{}, {COUNTER: fake.NOT_SUPPORTED}])
+def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
+    made = bench(FakeGpu("GPU-a", errors=errors))
+    load = SimulatedLoad(made.clock, 0.003)
+    made.measure(load)
+    assert load.idle_s == 0.0
+    assert load.most_queued_s <= AHEAD * (BURST_S + load.step_s)
+    assert made.clock() >= load.busy_until_s  # nothing is left behind
+
+
+@pytest.mark.parametrize("code", [fake.NOT_SUPPORTED, fake.NO_PERMISSION, fake.UNKNOWN])
+def test_without_a_counter_power_is_integrated(bench, code):
+    made = bench(FakeGpu("GPU-a", power_w=250.0, errors={COUNTER: code}))
+    window = made.measure()
+    assert window.source == "power"
+    assert window.seconds >= 5.0
+    assert window.energy_j / window.steps == pytest.approx(250 * 0.007, rel=0.001)
+
+
+def test_spikes_of_power_are_in_the_integral_by_their_share_of_the_time(bench):
+    def spiky(now_s: float) -> float:
+        return 700.0 if now_s % 0.5 < 0.1 else 200.0
+
+    made = bench(FakeGpu("GPU-a", power_w=spiky, errors={COUNTER: fake.NOT_SUPPORTED}))
+    assert made.measure().power_w == pytest.approx(300, rel=0.03)
+
+
+def test_a_counter_that_never_ticks_is_given_up_for_power(bench):
+    made = bench(FakeGpu("GPU-a", power_w=250.0, energy_tick_s=1e6))
+    window = made.measure()
+    assert (window.source, window.power_w) == ("power", pytest.approx(250))
+
+
+def test_a_counter_that_wraps_within_the_window_is_given_up_for_power(bench):
+    made = bench(FakeGpu("GPU-a", power_w=250.0, energy_start_j=100.0, energy_wraps_at_j=1000.0))
+    window = made.measure()
+    assert (window.source, window.power_w) == ("power", pytest.approx(250))
+
+
+def test_a_counter_that_stops_answering_or_ticking_is_given_up_for_power(bench):
+    for event in (
+        lambda gpu: gpu.errors.update({COUNTER: fake.UNKNOWN}),
+        lambda gpu: setattr(gpu, "energy_tick_s", 4.0),
+    ):
+        made = bench(FakeGpu("GPU-a", power_w=250.0), [(4.0, event)])
+        window = made.measure()
+        assert (window.source, window.power_w) == ("power", pytest.approx(250))
+
+
+def test_zero_power_is_unknown_and_not_free_energy(bench):
+    silent = {COUNTER: fake.NOT_SUPPORTED}
+    made = bench(FakeGpu("GPU-a", power_w=0.0, errors=silent))
+    assert made.measure() is None
+    assert energy_source(made.meter, made.clock, made.sleep) == ""
+    made = bench(FakeGpu("GPU-a", power_w=0.0, average_power_w=120.0, errors=silent))
+    assert made.measure().power_w == pytest.approx(120)
+
+
+def test_power_that_goes_silent_half_way_is_unknown(bench):
+    gpu = FakeGpu("GPU-a", power_w=250.0, errors={COUNTER: fake.NOT_SUPPORTED})
+    made = bench(gpu, [(2.0, lambda gpu: setattr(gpu, "power_w", 0.0))])
+    assert made.measure() is None
+
+
+def test_a_gpu_lost_in_mid_run_is_a_failure(bench):
+    made = bench(FakeGpu("GPU-a"), [(3.0, lambda gpu: setattr(gpu, "lost", True))])
+    with pytest.raises(NvmlFailure, match="lost"):
+        made.measure()
+
+
+def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
+    made = bench(FakeGpu("GPU-a", power_w=lambda now_s: 400.0 if now_s < 0.5 else 80.0))
+    window = made.measure(Nap(made.clock), seconds=1.0)
+    assert window.power_w == pytest.approx(80, rel=0.01)
+    assert 1.0 <= window.seconds < 1.3
+
+
+def test_a_steps_energy_is_gross_and_less_what_is_drawn_idle():
+    window = Window(source="counter", energy_j=1500.0, seconds=5.0, steps=100.4)
+    found = energy_of(window, 60.0)
+    assert found.energy_j_per_step == pytest.approx(1500 / 100.4)
+    assert found.energy_net_j_per_step == pytest.approx((1500 - 60 * 5) / 100.4)
+    assert (found.mean_power_w, found.idle_power_w, found.energy_window_s) == (300.0, 60.0, 5.0)
+    assert (found.energy_source, found.energy_steps) == ("counter", 100)
+
+
+def test_without_idle_power_there_is_no_net_energy():
+    found = energy_of(Window(source="power", energy_j=10.0, seconds=1.0, steps=10.0), None)
+    assert (found.energy_net_j_per_step, found.idle_power_w) == (None, None)
+
+
+def test_the_integral_holds_the_edges_and_joins_samples_by_lines():
+    assert integral_j([(1.0, 100.0), (3.0, 200.0)], 0.0, 5.0) == pytest.approx(100 + 300 + 400)
+    assert integral_j([(1.0, 100.0)], 0.0, 2.0) == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "source"),
+    [
+        (FakeGpu("GPU-a"), "counter"),
+        (FakeGpu("GPU-a", energy_tick_s=1e6), "power"),
+        (FakeGpu("GPU-a", errors={COUNTER: fake.NOT_SUPPORTED}), "power"),
+        (
+            FakeGpu("GPU-a", errors={COUNTER: fake.NOT_SUPPORTED}, has_power_instant=False, average_power_w=99.0),
+            "power",
+        ),
+        (FakeGpu("GPU-a", energy_start_j=9.0, energy_wraps_at_j=10.0, power_w=20.0), "power"),
+    ],
+)
+def test_the_source_is_found_out_by_calling(bench, gpu, source):
+    made = bench(gpu)
+    assert energy_source(made.meter, made.clock, made.sleep) == source
+
+
+def test_a_mig_slice_has_neither_energy_nor_power(bench):
+    made = bench(FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")]))
+    meter = NvmlMeter(made.nvml, "MIG-s")
+    assert energy_source(meter, made.clock, made.sleep) == ""
+    assert measure(SimulatedLoad(made.clock, 0.007), meter, burst=3, clock=made.clock, sleep=made.sleep) is None
