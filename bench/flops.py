@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from bench import catalog
+from bench.measure import operations
 from bench.spec import Data, Suite
 from bench.train import build_loss
 from bench.trial import SuiteRef
@@ -16,10 +16,10 @@ COUNTED_BATCH = 2
 
 
 def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
-    """Return the matrix-product and convolution FLOPs of forward and backward, for one sample.
+    """Return the FLOPs of products in forward and backward, for one sample.
 
-    Counted by ``torch.utils.flop_counter`` on meta tensors, which have shapes and no values; None for a
-    model that cannot run on those.
+    Counted on meta tensors, which have shapes and no values; None for a model that cannot run on those, or
+    with products whose FLOPs are not known.
     """
     try:
         with torch.device("meta"):
@@ -30,12 +30,11 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
             else:
                 targets = torch.zeros(COUNTED_BATCH, dtype=torch.int64)
             loss = build_loss(suite, data)
-            with FlopCounterMode(display=False) as counter:
-                loss(model(inputs), targets).backward()
+            counted = operations.count(lambda: loss(model(inputs), targets).backward()).flops_per_step
     except Exception as error:  # whatever a user's model does: an estimate is all that is lost
         print(f"{suite.name}: FLOPs not counted: {error}")  # the run itself will tell, if it fails too
         return None
-    return float(counter.get_total_flops()) / COUNTED_BATCH
+    return None if counted is None else counted / COUNTED_BATCH
 
 
 def count_all(suites: tuple[SuiteRef, ...], _send: Callable[[object], None]) -> dict[str, float | None]:

@@ -1,0 +1,253 @@
+"""What a training step computes, in which types, and how close its rate comes to the device's own limit."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from bench import precision as switches
+from bench.findings import Operations
+from bench.spec import Precision
+
+SMALLEST = {"cpu": 128, "cuda": 1024}
+LARGEST = {"cpu": 2048, "cuda": 16384}
+"""Between these lie the sizes of the products that measure a device's limit."""
+SHARE_OF_BUDGET = 1 / 5
+"""What one of these products may take of the time for them all."""
+
+_PRODUCT = re.compile(
+    r"(?:\b|_)(?:[a-z0-9]*m[mv]|v?dot|addr|matmul|(?:bi|tri)?linear|conv(?:olution)?(?:\dd)?|rnn|lstm|gru"
+    r"|att(?:entio)?n|flash)(?:\b|_)"
+)
+_NO_PRODUCT = re.compile(r"thnn_fused|flatten_weight")
+"""Of names like a product's: those that only do what follows the products, and those that only move weights."""
+
+_aten: Any = torch.ops.aten
+_Formula = Callable[..., int]
+
+
+def observe(step: Callable[[], object]) -> Operations:
+    """Do one training step and return what it computed.
+
+    Args:
+        step: does one whole step, forward to optimizer, with its own autocast. If it fails while it is looked
+            at, it is done again unlooked at: an error of its own is raised, else what it computed stays unknown.
+    """
+    try:
+        return count(step)
+    except Exception as error:  # whatever a model does that cannot be looked at
+        reason = f"{type(error).__name__}: {error}"
+    step()
+    print(f"What the step computed is not known, because it fails while it is looked at: {reason}")
+    return Operations()
+
+
+def count(step: Callable[[], object]) -> Operations:
+    """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
+
+    Products are matrix products, convolutions and attention; each is seen below autocast, so after its casts,
+    and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``, corrected where
+    ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a ``?``.
+
+    Raises:
+        Exception: whatever the step raises.
+    """
+    mode = _Products()
+    with mode:
+        step()
+    if mode.unknown:
+        print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
+    return Operations(
+        compute_dtypes=shares(mode.flops, [dtype for _, dtype in mode.unknown]),
+        flops_per_step=None if mode.unknown else float(sum(mode.flops.values())),
+    )
+
+
+def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> str:
+    """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``.
+
+    Args:
+        flops: FLOPs by type.
+        unknown: the types of products whose FLOPs are not known.
+    """
+    total = sum(flops.values())
+    parts = [f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part]
+    return " ".join(parts + sorted({f"{_name(dtype)}:?" for dtype in unknown}))
+
+
+def formulas() -> dict[Any, _Formula]:
+    """Return the FLOP formula of each operator that has one, a multiply-add counted as two.
+
+    They are torch's, but for three things: its backward of a grouped convolution counts the weight's gradient
+    as if there were one group; older ones do not know the CPU's fused attention; matrix times vector is missing.
+    """
+    attention = "_scaled_dot_product_flash_attention"
+    added = {
+        _aten.convolution_backward: _convolution_backward,
+        _aten.mv: _matrix_vector,
+        _aten.dot: _matrix_vector,
+        getattr(_aten, f"{attention}_for_cpu"): flop_registry[getattr(_aten, attention)],
+        getattr(_aten, f"{attention}_for_cpu_backward"): flop_registry[getattr(_aten, f"{attention}_backward")],
+    }
+    return {**flop_registry, **added}
+
+
+def _convolution_backward(grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any) -> int:
+    """Each of the two gradients that are asked for multiplies what the forward pass multiplied."""
+    _bias_sizes, *geometry, _output_padding, _groups, wanted = rest
+    forward: int = flop_registry[_aten.convolution](inputs, weight, None, *geometry, out_val=grad_output)
+    return forward * sum(map(int, wanted[:2]))
+
+
+def _matrix_vector(matrix: Tensor, _vector: Tensor, **_result: Any) -> int:
+    return 2 * matrix.numel()
+
+
+class _Products(TorchDispatchMode):
+    """Counts products as they run."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.formulas = formulas()
+        self.flops: Counter[torch.dtype] = Counter()
+        self.unknown: set[tuple[str, torch.dtype]] = set()
+        """Products without a formula, and their types."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do ``func``, or what it consists of, and count it."""
+        kwargs = kwargs or {}
+        operator = getattr(func, "overloadpacket", func)
+        if operator not in self.formulas and hasattr(func, "decompose") and func is not torch.ops.prim.device.default:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        self._count(operator, args, kwargs, result)
+        return result
+
+    def _count(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        formula = self.formulas.get(operator)
+        name = str(operator)
+        # What a higher-order operator runs inside is not seen here, so it may be a product too.
+        like = isinstance(operator, HigherOrderOperator) or (_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if not tensors or not (formula or like):
+            return
+        numbers = [tensor.dtype for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+        # The factors are the narrowest; biases to add and attention's statistics may be wider.
+        dtype = min(numbers, key=lambda dtype: dtype.itemsize) if numbers else tensors[0].dtype
+        try:
+            flops = formula(*args, **kwargs, out_val=result) if formula else None
+        except Exception:  # shapes that the formula was not written for, such as a nested tensor's
+            flops = None
+        if flops is None:
+            self.unknown.add((name, dtype))
+        else:
+            self.flops[dtype] += flops
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _percent(share: float) -> str:
+    if share < 0.01:
+        return "<1%"
+    return ">99%" if 0.99 < share < 1 else f"{100 * share:.0f}%"
+
+
+def peak_tflops(
+    precision: Precision,
+    device: torch.device,
+    budget_s: float = 0.3,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Measure the device's rate of large matrix products in ``precision``, whose switches it sets and leaves set.
+
+    Args:
+        precision: fp32 or TF32 as its switches say, or the type that it autocasts to.
+        device: the device.
+        budget_s: seconds for it all, but for the very first product, which pays for loading the library.
+        clock: tells the time in seconds.
+
+    Returns:
+        The rate of the fastest product in TFLOP/s, or None where the device does not do even the smallest.
+    """
+    switches.apply(precision)
+    dtype = getattr(torch, precision.autocast or "float32")
+    best: float | None = None
+    try:
+        for rate in _product_rates(dtype, device, budget_s, clock):
+            best = max(best or 0.0, rate)
+    except RuntimeError as error:  # no memory for a larger size, or no such product at all
+        print(f"The rate of {_name(dtype)} products was {'not measured' if best is None else 'cut short'}: {error}")
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return best
+
+
+def _product_rates(
+    dtype: torch.dtype, device: torch.device, budget_s: float, clock: Callable[[], float]
+) -> Iterator[float]:
+    """Yield the rate in TFLOP/s of one square product after another.
+
+    The size doubles, and the time grows about eightfold, while a product of the next size will take no more
+    than its share of the budget and no more than half of what is left, for it is done once to warm up.
+    """
+    size = SMALLEST[device.type]
+    timed = _timed_product(size, dtype, device, clock)
+    end = clock() + budget_s
+    while True:
+        seconds = timed()
+        yield 2 * size**3 / seconds / 1e12
+        left = end - clock()
+        if size < LARGEST[device.type] and 8 * seconds <= min(SHARE_OF_BUDGET * budget_s, left / 2):
+            size *= 2
+            timed = _timed_product(size, dtype, device, clock)
+        elif seconds > left:
+            return
+
+
+def _timed_product(
+    size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]
+) -> Callable[[], float]:
+    """Return what does a product of two size × size matrices and returns its seconds; it has been done once.
+
+    The numbers are random and normal: what is multiplied weighs on the power drawn, and so on the clock rate.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
+    product = torch.empty_like(a)
+
+    def timed() -> float:
+        start = clock()
+        torch.mm(a, b, out=product)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return clock() - start
+
+    timed()
+    return timed
+
+
+def pct_of_peak(
+    flops_per_step: float | None, step_ms: float | None, peak_tflops: float | None
+) -> tuple[float | None, float | None]:
+    """Return the rate of a step in TFLOP/s, and that rate in per cent of the device's; None for what is not known."""
+    if flops_per_step is None or not step_ms:
+        return None, None
+    tflops = flops_per_step / (step_ms / 1e3) / 1e12
+    return tflops, 100 * tflops / peak_tflops if peak_tflops else None

@@ -1,0 +1,333 @@
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bench.findings import Operations
+from bench.measure import operations
+from bench.measure.operations import observe, pct_of_peak, peak_tflops, shares
+from bench.spec import PRECISIONS, Data, Suite
+from bench.train import build_arm, training_step
+
+CPU = torch.device("cpu")
+BATCH = 4
+
+
+class Layer(nn.Module):
+    """What ``forward`` makes of a layer and its input; ``forward`` may be anything."""
+
+    def __init__(self, layer, forward):
+        super().__init__()
+        self.layer, self.function = layer, forward
+
+    def forward(self, inputs):
+        return self.function(self.layer, inputs)
+
+
+def make(model, shape, precision="fp32"):
+    """Return an arm of one regression suite, and a step of it."""
+    inputs = torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        targets = torch.zeros_like(model(inputs))
+    suite = Suite(
+        name="small",
+        title="",
+        data=Data(input_shape=shape, target_shape=tuple(targets.shape[1:])),
+        model=lambda data: model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        batch_size=BATCH,
+    )
+    arm = build_arm(suite, suite.data, PRECISIONS[precision], CPU, seed=0)
+    return arm, lambda: training_step(arm, inputs, targets)
+
+
+def observed(model, shape, precision="fp32"):
+    return observe(make(model, shape, precision)[1])
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtypes"),
+    [("fp32", "float32:100%"), ("amp-bf16", "bfloat16:100%"), ("amp-fp16", "float16:100%")],
+)
+def test_a_net_of_linear_layers_computes_in_the_precisions_type_alone(precision, dtypes):
+    # Forward and the weights' gradients of both layers, the input's gradient of the second alone.
+    by_hand = 2 * BATCH * (2 * 6 * 8 + 3 * 8 * 3)
+    assert observed(two_layers(), (6,), precision) == Operations(compute_dtypes=dtypes, flops_per_step=by_hand)
+
+
+def test_a_part_that_autocast_does_not_reach_has_its_share():
+    def in_fp32(layer, inputs):
+        with torch.autocast("cpu", enabled=False):
+            return layer(inputs.float())
+
+    model = nn.Sequential(nn.Linear(10, 10), Layer(nn.Linear(10, 5), in_fp32))
+    found = observed(model, (10,), "amp-bf16")
+    assert found.flops_per_step == 2 * BATCH * (2 * 100 + 3 * 50)
+    assert found.compute_dtypes == "bfloat16:57% float32:43%"  # 200 and 150 of 350
+    assert observed(model, (10,)).compute_dtypes == "float32:100%"
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "forward"),
+    [
+        (nn.Conv2d(3, 8, 3, padding=1), (3, 10, 10), 2 * 100 * 9 * 3 * 8),
+        (nn.Conv2d(4, 8, 3, stride=2, bias=False), (4, 9, 9), 2 * 16 * 9 * 4 * 8),
+        (nn.Conv2d(6, 6, 3, groups=6), (6, 10, 10), 2 * 64 * 9 * 6),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 5, 5), 2 * 25 * 9 * 4 * 3),
+        (nn.Conv1d(3, 5, 4), (3, 10), 2 * 7 * 4 * 3 * 5),
+    ],
+    ids=["padded", "strided", "depthwise", "transposed in groups", "one dimension"],
+)
+def test_a_convolution_multiplies_as_often_for_each_gradient_as_forward(layer, shape, forward):
+    # The first one has no gradient of its input; the 1×1 before it makes it need one.
+    assert observed(layer, shape).flops_per_step == BATCH * 2 * forward
+    first = (nn.Conv1d if len(shape) == 2 else nn.Conv2d)(shape[0], shape[0], 1)
+    pixels = torch.Size(shape[1:]).numel()
+    both = observed(nn.Sequential(first, layer), shape)
+    assert both.flops_per_step == BATCH * (3 * forward + 2 * 2 * pixels * shape[0] ** 2)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("amp-bf16", "bfloat16")])
+def test_attention_is_seen_fused_and_not(precision, dtype):
+    tokens, width = 10, 16
+
+    def attend(need_weights):
+        return Layer(
+            nn.MultiheadAttention(width, 2, batch_first=True),
+            lambda layer, inputs: layer(inputs, inputs, inputs, need_weights=need_weights)[0],
+        )
+
+    # Into q, k and v and out of the heads: forward and weights, and the input of the last projection.
+    projections = 2 * BATCH * tokens * width**2 * (2 * 3 + 3)
+    product = 2 * BATCH * tokens**2 * width  # q kᵀ, or scores times v, over all heads
+    fused, plain = (observed(attend(need_weights), (tokens, width), precision) for need_weights in (False, True))
+    assert plain == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=projections + product * (2 + 4))
+    # Fused attention computes the scores again in backward.
+    assert fused == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=projections + product * (2 + 5))
+
+
+def test_attention_on_a_cpu_is_counted_also_where_torch_has_no_formula_for_it(monkeypatch):
+    model = Layer(nn.Linear(8, 8), lambda layer, x: functional.scaled_dot_product_attention(*[layer(x)] * 3))
+    before = observed(model, (2, 10, 8))
+    older = {key: value for key, value in operations.flop_registry.items() if "for_cpu" not in str(key)}
+    monkeypatch.setattr(operations, "flop_registry", older)
+    assert observed(model, (2, 10, 8)) == before
+    assert before.flops_per_step == 2 * BATCH * 20 * 64 * 2 + 7 * 2 * BATCH * 2 * 100 * 8
+
+
+def test_a_product_with_a_vector_is_counted():
+    model = Layer(nn.Linear(6, 6), lambda layer, inputs: layer(inputs) @ inputs[0])
+    # The layer forward and its weights' gradient; matrix times vector. Its gradient is an outer product.
+    linear, vector = 2 * 2 * BATCH * 36, 2 * BATCH * 6
+    assert observed(model, (6,)).flops_per_step - linear in (vector, 2 * vector)
+
+
+def test_what_the_forward_pass_does_without_gradients_or_twice_is_counted_too():
+    def teach(layer, inputs):
+        with torch.inference_mode():
+            taught = layer(inputs)
+        return layer(inputs) + taught.clone()
+
+    def twice(layer, inputs):
+        return torch.utils.checkpoint.checkpoint(layer, inputs, use_reentrant=False)
+
+    for function in (teach, twice):
+        layer = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+        assert observed(Layer(layer, function), (6,)).flops_per_step == 3 * 2 * BATCH * 36
+
+
+def test_a_product_without_a_formula_is_not_passed_over(capsys):
+    found = observed(nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))), (6,))
+    assert found == Operations(compute_dtypes="float32:100% float32:?", flops_per_step=None)
+    assert "aten._trilinear" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten.mm",
+        "aten.addbmm",
+        "aten._int_mm",
+        "aten._cudnn_rnn",
+        "aten.mkldnn_rnn_layer_backward",
+        "aten.miopen_convolution",
+        "aten._conv_depthwise2d",
+        "aten.conv_tbc",
+        "aten._scaled_dot_product_fused_attention_overrideable",
+        "mkldnn._linear_pointwise",
+        "torchvision.deform_conv2d",
+        "flash_attn._flash_attn_forward",
+    ],
+)
+def test_names_of_products_are_known(name):
+    assert operations._PRODUCT.search(name)
+    assert not operations._NO_PRODUCT.search(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten.mul",
+        "aten.lgamma",
+        "aten.native_layer_norm",
+        "aten.upsample_bilinear2d",
+        "aten.upsample_linear1d",
+        "aten.linalg_vector_norm",
+        "prims.convert_element_type",
+        "aten.add",
+        "aten._foreach_addcmul_",
+        "aten.addcmul",
+        "aten.cummax",
+    ],
+)
+def test_other_names_are_not_taken_for_products(name):
+    assert not operations._PRODUCT.search(name)
+
+
+def test_nothing_but_products_counts():
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.ReLU(), nn.LayerNorm(6))
+    assert observed(model, (6,)) == Operations(compute_dtypes="", flops_per_step=0)
+
+
+def test_shares_are_written_largest_first_and_never_round_a_part_away():
+    bf16, fp32 = torch.bfloat16, torch.float32
+    assert shares(Counter({fp32: 2, bf16: 98})) == "bfloat16:98% float32:2%"
+    assert shares(Counter({fp32: 1, bf16: 999})) == "bfloat16:>99% float32:<1%"
+    assert shares(Counter({fp32: 5})) == "float32:100%"
+    assert shares(Counter({fp32: 0}), [bf16]) == "bfloat16:?"
+    assert shares(Counter()) == ""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16"])
+def test_a_step_that_is_observed_is_one_step_like_any_other(precision):
+    (seen, step), (plain, other) = (make(two_layers(), (6,), precision) for _ in range(2))
+    observe(step)
+    other()
+    assert seen.taken.count == plain.taken.count == 1
+    assert all(torch.equal(*pair) for pair in zip(seen.model.parameters(), plain.model.parameters(), strict=True))
+    assert not torch.equal(seen.model[0].weight, two_layers()[0].weight)
+    assert seen.scaler.get_scale() == plain.scaler.get_scale()
+
+
+def test_a_step_that_fails_raises_its_own_error():
+    def fail():
+        raise ZeroDivisionError("my own")
+
+    with pytest.raises(ZeroDivisionError, match="my own"):
+        observe(fail)
+
+
+def test_a_step_that_fails_only_while_it_is_looked_at_leaves_what_it_computed_unknown(capsys):
+    done = []
+
+    def step():
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise RuntimeError("not under a mode")
+        done.append(1)
+
+    assert observe(step) == Operations()
+    assert done == [1]
+    assert "not under a mode" in capsys.readouterr().out
+
+
+class FakeMultiplier:
+    """A device that does matrix products at a fixed rate, by a clock of its own."""
+
+    def __init__(self, flops_per_s, largest=10**9):
+        self.flops_per_s, self.largest = flops_per_s, largest
+        self.now, self.sizes, self.dtypes = 100.0, [], set()
+
+    def clock(self):
+        return self.now
+
+    def mm(self, a, b, out):
+        size = len(a)
+        if size > self.largest:
+            raise torch.OutOfMemoryError("no memory")
+        assert a.shape == b.shape == out.shape == (size, size)
+        self.sizes.append(size)
+        self.dtypes.add(out.dtype)
+        self.now += 2 * size**3 / self.flops_per_s
+        return out
+
+
+@pytest.fixture
+def device(monkeypatch):
+    def use(flops_per_s, **more):
+        fake = FakeMultiplier(flops_per_s, **more)
+        monkeypatch.setattr(operations.torch, "mm", fake.mm)
+        # Each test costs as much as filling its matrices does.
+        monkeypatch.setitem(operations.SMALLEST, "cpu", 16)
+        monkeypatch.setitem(operations.LARGEST, "cpu", 128)
+        return fake
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("flops_per_s", "size"), [(1e12, 128), (2e8, 128), (2e7, 64), (1e6, 16)], ids=["fast", "enough", "slow", "crawling"]
+)
+def test_the_largest_product_that_fits_into_a_fifth_of_the_budget_is_repeated_until_it_ends(device, flops_per_s, size):
+    fake = device(flops_per_s)
+    budget_s = 0.3 if flops_per_s < 1e12 else 0.0003
+    assert peak_tflops(PRECISIONS["fp32"], CPU, budget_s, fake.clock) == pytest.approx(flops_per_s / 1e12)
+    assert max(fake.sizes) == size
+    assert fake.sizes.count(size) >= 2
+    product_s = 2 * size**3 / flops_per_s
+    assert fake.now - 100 <= budget_s + 2 * 2 * 16**3 / flops_per_s
+    if size > 16:
+        assert product_s <= budget_s / 5
+        assert fake.now - 100 > budget_s - product_s
+
+
+def test_the_fastest_of_the_products_counts(device, monkeypatch):
+    fake = device(2e8)
+    slow = fake.mm
+
+    def disturbed(a, b, out):
+        fake.flops_per_s = 1e8 if len(fake.sizes) % 3 else 2e8
+        return slow(a, b, out)
+
+    monkeypatch.setattr(operations.torch, "mm", disturbed)
+    assert peak_tflops(PRECISIONS["fp32"], CPU, 0.3, fake.clock) == pytest.approx(2e-4)
+
+
+def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
+    fake = device(1e9, largest=32)
+    assert peak_tflops(PRECISIONS["amp-bf16"], CPU, 0.3, fake.clock) == pytest.approx(1e-3)
+    assert max(fake.sizes) == 32
+    assert "cut short" in capsys.readouterr().out
+    assert peak_tflops(PRECISIONS["fp32"], CPU, 0.3, device(1e9, largest=1).clock) is None
+    assert "not measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("fp32", torch.float32), ("amp-fp16", torch.float16), ("amp-bf16", torch.bfloat16)]
+)
+def test_products_are_done_in_the_precisions_type_under_its_switches(device, monkeypatch, name, dtype):
+    fake, applied = device(1e8), []
+    monkeypatch.setattr(operations.switches, "apply", applied.append)
+    peak_tflops(PRECISIONS[name], CPU, 0.01, fake.clock)
+    assert fake.dtypes == {dtype}
+    assert applied == [PRECISIONS[name]]
+
+
+def test_a_real_device_has_a_rate():
+    before = torch.get_rng_state()
+    rate = peak_tflops(PRECISIONS["fp32"], CPU, 0.02)
+    assert 1e-5 < rate < 1e4
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_share_of_the_limit():
+    assert pct_of_peak(5e12, 100.0, 200.0) == (pytest.approx(50), pytest.approx(25))
+    assert pct_of_peak(5e12, 100.0, None) == (pytest.approx(50), None)
+    assert pct_of_peak(None, 100.0, 200.0) == (None, None)
+    assert pct_of_peak(5e12, None, 200.0) == (None, None)
