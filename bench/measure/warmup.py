@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.measure.timing import Clock, Runner, Sizes, time_block
 
+WARM_UP_SHARE = 0.5
+SWITCH_SHARE = 0.2
+"""Shares of the time budget that warm-up and the watching of switches may take beside it."""
 MIN_STEPS = 3
 LEAST_STEPS = 12
 """Unless the steps are so long that these would take more than half of what warm-up may."""
@@ -24,6 +27,8 @@ CLOCK_SHARE = 0.001
 LENGTH_AGREEMENT = 0.002
 """A block is long enough for the launch queue when four times its length changes time per step by no more."""
 WINDOW_S = 0.2
+LONG_STEP_NS = 1e9
+"""In a step that takes longer, the transient of a switch is lost."""
 SWITCH_WATCH_S = 0.06
 LONGEST_BLOCK_S = 0.5
 MOST_WATCHED = 64
@@ -52,6 +57,47 @@ class SwitchProfile:
     def transient_pct(self) -> float | None:
         """How far the first step lies above the plateau, in per cent."""
         return 100 * (self.relative[0] - 1) if self.relative else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """An arm that is warm, and how its blocks are cut."""
+
+    warm: WarmUp
+    profile: SwitchProfile
+    sizes: Sizes
+    empty_ns: float
+    """Time of a block without steps."""
+
+
+def prepare(
+    runners: Sequence[Runner],
+    budget_s: float,
+    *,
+    clock: Clock = time.perf_counter_ns,
+    say: Callable[[str], None] = lambda _text: None,
+) -> list[Cut]:
+    """Warm the arms up, watch what switching between them costs, and cut their blocks.
+
+    Args:
+        runners: the arms.
+        budget_s: the time budget of an arm, of which this takes up to 0.7 beside it.
+        clock: a clock in nanoseconds.
+        say: told what is being done.
+    """
+    empty_ns = empty_block_ns(runners[0], clock)
+    warm = []
+    for runner in runners:
+        say(f"{runner.name}: warming up")
+        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock))
+    say("watching what a switch of precisions costs")
+    profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
+    cuts = []
+    for runner, hot, profile in zip(runners, warm, profiles, strict=True):
+        steps = block_steps(runner, hot, profile.settle, empty_ns, clock)
+        sizes = Sizes(settle=profile.settle, steps=steps)
+        cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
+    return cuts
 
 
 def single_step(runner: Runner, clock: Clock) -> int:
@@ -102,8 +148,9 @@ def switch_profiles(
     The arms take turns, each for about 60 ms, for as many rounds as the budget
     allows. Each turn's steps are divided by the median of its second half, and the median over the
     rounds is taken for each index. An arm has settled at the first index that lies, as the next one does,
-    within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more. Where fewer than
-    five rounds fit, one settling step is taken.
+    within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more; where that takes more than
+    one step, half as many are added. Where fewer than five rounds fit, one settling step is taken, and none where a
+    step takes more than a second.
 
     Args:
         runners: the arms.
@@ -115,7 +162,7 @@ def switch_profiles(
     round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
     rounds = min(24, int(budget_s * 1e9 / max(1.0, round_ns)))
     if len(runners) < 2 or rounds < 5:
-        return [SwitchProfile(relative=(), settle=1) for _ in runners]
+        return [SwitchProfile(relative=(), settle=1 if arm.step_ns < LONG_STEP_NS else 0) for arm in warm]
     turns: list[list[list[float]]] = [[] for _ in runners]
     for _ in range(rounds):
         for arm, runner in enumerate(runners):
@@ -135,7 +182,8 @@ def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     ]
     last = len(relative) // 2
     settle = next((index for index in range(last) if settled[index] and settled[index + 1]), last)
-    return SwitchProfile(relative=relative, settle=max(1, settle))
+    # What noise hides of a transient's tail is given half as long again to die away.
+    return SwitchProfile(relative=relative, settle=math.ceil(1.5 * settle) if settle > 1 else 1)
 
 
 def _median_error(values: Sequence[float]) -> float:

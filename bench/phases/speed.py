@@ -1,73 +1,35 @@
-"""The speed phase: all arms of a cell in one process, timed against each other in quads."""
+"""The speed phase: all arms of a cell in one process, timed against each other in quads.
+
+The floor phase is the same with the baseline as both arms.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 
-import torch
-from torch import Tensor
-
-from bench import precision as switches
 from bench.data import random_batches
-from bench.findings import Speed, Switches
-from bench.measure.timing import Comparison, Sizes, TimedBlock, compare
-from bench.measure.warmup import SwitchProfile, WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
+from bench.findings import Operations, Speed, Switches
+from bench.measure.disturbance import open_watch
+from bench.measure.operations import observe, pct_of_peak, peak_tflops
+from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
+from bench.measure.timing import TimedBlock
+from bench.measure.warmup import Cut, prepare
+from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
 from bench.records import Block, Device, Message, Progress, Status, TrialResult
 from bench.spec import BASELINE, PRECISIONS
 from bench.stats import Interval
-from bench.train import Arm, build_arm, synchronize, training_step
+from bench.train import build_arm
 from bench.trial import Trial
 
-BATCHES = 4
-"""Batches resident on the device that the steps take in turn."""
-WARM_UP_SHARE = 0.5
-SWITCH_SHARE = 0.2
-"""Shares of the time budget that warm-up and the watching of switches may take beside it."""
-
-
-@dataclass(slots=True)
-class TorchRunner:
-    """An arm as the timing knows it."""
-
-    name: str
-    arm: Arm
-    batches: list[tuple[Tensor, Tensor]]
-    asynchronous: bool
-    turn: int = 0
-    loss: Tensor | None = field(default=None)
-
-    def activate(self) -> None:
-        """Set TF32's switches to this arm's; all else that differs is in the arm."""
-        switches.apply(self.arm.precision)
-
-    def run(self, steps: int) -> None:
-        """Queue that many training steps."""
-        for _ in range(steps):
-            self.loss = training_step(self.arm, *self.batches[self.turn % BATCHES])
-            self.turn += 1
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self.arm.device)
-
-    def fingerprint(self) -> object:
-        """Return the number of device allocations and the loss scale."""
-        allocations = 0
-        if self.arm.device.type == "cuda":
-            allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
-        return allocations, self.arm.scaler.get_scale()
-
-    def taken_steps(self) -> int:
-        """Return how many optimizer steps were not skipped."""
-        return self.arm.taken.count
-
-    def finite(self) -> bool:
-        """Say whether the last loss is a number."""
-        return self.loss is None or bool(torch.isfinite(self.loss))
+TAIL_SHARE = 0.1
+"""Share of the time budget that the watching of single steps may take beside it."""
+CEILING_S = 0.3
+"""Time for finding the rate of large matrix products, for each arm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,76 +38,88 @@ class Ready:
 
     runner: TorchRunner
     switches: Switches
-    warm: WarmUp
-    profile: SwitchProfile
-    sizes: Sizes
+    operations: Operations | None
+    cut: Cut
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's precisions against the first of them; send blocks, then a result for each."""
-    runners, switches_read = _build(trial)
-    empty_ns = empty_block_ns(runners[0])
-    arms = _make_ready(runners, switches_read, empty_ns, trial.protocol.time_budget_s, send)
-    comparison = compare(
-        runners,
-        [arm.sizes for arm in arms],
-        trial.protocol,
-        seed=trial.seed * 1000 + trial.replicate,
-        watch=_watcher(trial, send),
-    )
-    for block in comparison.blocks:
-        send(_record(block, trial))
+    floor = trial.phase == "floor"
+    names = trial.precisions * 2 if floor else trial.precisions
+    runners, switches_read = _build(trial, names)
+    ran = [None if floor else observe(partial(runner.run, 1)) for runner in runners]
+    cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
+    arms = [
+        Ready(runner=runner, switches=read, operations=operations, cut=cut)
+        for runner, read, operations, cut in zip(runners, switches_read, ran, cuts, strict=True)
+    ]
+    with open_watch(device) as disturbance:
+        arms, found, checks = _measure(arms, trial, disturbance.edge, _watcher(trial, names, send))
+        foreign_pct = disturbance.foreign_load_pct()
+    for block in found.blocks:
+        send(_record(block, trial, floor))
     for index, arm in enumerate(arms):
-        status, detail = _judge(arm.runner, comparison.converged[index], trial)
-        speed = _summary(arm, index, comparison, trial, empty_ns)
-        send(TrialResult(precision=arm.runner.name, status=status, detail=detail, switches=arm.switches, speed=speed))
+        if floor and index == 0:
+            continue
+        status, detail = _judge(arm.runner, found, index, checks[index], trial)
+        speed = _summary(arm, index, found, checks[index], trial)
+        speed = replace(speed, foreign_load_pct=foreign_pct)
+        send(
+            TrialResult(
+                precision=arm.runner.name,
+                status=status,
+                detail=detail,
+                switches=arm.switches,
+                operations=arm.operations,
+                speed=speed if floor else _with_tail(speed, arm, trial, send),
+            )
+        )
 
 
-def _build(trial: Trial) -> tuple[list[TorchRunner], list[Switches]]:
+def _measure(
+    arms: list[Ready],
+    trial: Trial,
+    edge: Callable[[], str],
+    watch: Callable[[int, Sequence[Interval | None]], None],
+) -> tuple[list[Ready], Comparison, list[LongBlocks | None]]:
+    """Compare the arms and check with longer blocks; where these disagree, once more with those."""
+    seed = trial.seed * 1000 + trial.replicate
+    for attempt in (1, 2):
+        runners, sizes = [arm.runner for arm in arms], [arm.cut.sizes for arm in arms]
+        found = compare(runners, sizes, trial.protocol, seed=seed, edge=edge, watch=watch)
+        checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed)
+        if attempt == 2 or all(check is None or check.agree for check in checks):
+            break
+        arms = [replace(arm, cut=replace(arm.cut, sizes=lengthen(arm.cut.sizes))) for arm in arms]
+    return arms, found, checks
+
+
+def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[Switches]]:
     """Build every arm, all on the same batches; return them and what their switches read back as."""
     setting = open_setting(trial)
-    entered = [PRECISIONS[name] for name in trial.precisions]
-    enter(trial.precisions[0], setting.device)
+    enter(names[0], setting.device)
     batches = random_batches(
         setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
     )
     runners = [
         TorchRunner(
-            name=precision.name,
-            arm=build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed),
+            name=name,
+            arm=build_arm(setting.suite, setting.data, PRECISIONS[name], setting.device, seed=trial.seed),
             batches=batches,
             asynchronous=setting.device.type == "cuda",
         )
-        for precision in entered
+        for name in names
     ]
     # Read back once the models are there: one may have set switches of its own.
-    return runners, [enter(name, setting.device)[1] for name in trial.precisions]
+    return runners, [enter(name, setting.device)[1] for name in names]
 
 
-def _make_ready(
-    runners: Sequence[TorchRunner],
-    switches_read: Sequence[Switches],
-    empty_ns: float,
-    budget_s: float,
-    send: Callable[[Message], None],
-) -> list[Ready]:
-    warm = []
-    for runner in runners:
-        send(Progress(text=f"{runner.name}: warming up"))
-        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s))
-    send(Progress(text="watching what a switch of precisions costs"))
-    profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners))
-    ready = []
-    for runner, read, hot, profile in zip(runners, switches_read, warm, profiles, strict=True):
-        sizes = Sizes(settle=profile.settle, steps=block_steps(runner, hot, profile.settle, empty_ns))
-        ready.append(Ready(runner=runner, switches=read, warm=hot, profile=profile, sizes=sizes))
-    return ready
-
-
-def _watcher(trial: Trial, send: Callable[[Message], None]) -> Callable[[int, Sequence[Interval | None]], None]:
+def _watcher(
+    trial: Trial, names: Sequence[str], send: Callable[[Message], None]
+) -> Callable[[int, Sequence[Interval | None]], None]:
     """Return a watcher that tells the running speedups, twice a second at most."""
     start = said = time.monotonic()
-    budget_s = trial.protocol.time_budget_s * len(trial.precisions)
+    budget_s = trial.protocol.time_budget_s * len(names)
 
     def watch(quads: int, speedups: Sequence[Interval | None]) -> None:
         nonlocal said
@@ -155,7 +129,7 @@ def _watcher(trial: Trial, send: Callable[[Message], None]) -> Callable[[int, Se
         said = now
         running = [
             f"{name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
-            for name, speedup in zip(trial.precisions, speedups, strict=True)
+            for name, speedup in zip(names, speedups, strict=True)
             if speedup is not None and speedup.low is not None
         ]
         text = f"{quads} quads" + (": " + ", ".join(running) if running else "")
@@ -164,45 +138,77 @@ def _watcher(trial: Trial, send: Callable[[Message], None]) -> Callable[[int, Se
     return watch
 
 
-def _record(block: TimedBlock, trial: Trial) -> Block:
+def _record(block: TimedBlock, trial: Trial, floor: bool) -> Block:
     return Block(
         trial=trial.id,
-        precision=trial.precisions[block.arm],
+        precision=("fp32", "fp32 again")[block.arm] if floor else trial.precisions[block.arm],
         quad=block.quad,
         position=block.position,
         steps=block.steps,
         time_ms=block.time_ns / 1e6,
         start_s=block.start_s,
         skipped_steps=block.skipped_steps,
+        invalid=block.invalid,
     )
 
 
-def _summary(arm: Ready, index: int, comparison: Comparison, trial: Trial, empty_ns: float) -> Speed:
-    blocks = [block for block in comparison.blocks if block.arm == index]
-    step_ns = statistics.median(block.step_ns for block in blocks)
-    speedup = comparison.speedups[index] if trial.precisions[0] == BASELINE else None
+def _summary(arm: Ready, index: int, found: Comparison, check: LongBlocks | None, trial: Trial) -> Speed:
+    blocks = [block for block in found.blocks if block.arm == index]
+    step_ns = statistics.median(block.step_ns for block in blocks if not block.invalid or not found.quads)
+    speedup = found.speedups[index] if trial.precisions[0] == BASELINE else None
     return Speed(
-        steady=arm.warm.steady,
-        warmup_steps=arm.warm.steps,
-        settle_steps=arm.sizes.settle,
-        block_steps=arm.sizes.steps,
-        switch_transient_pct=arm.profile.transient_pct,
-        clock_overhead_pct=100 * empty_ns / (step_ns * arm.sizes.steps),
-        paired=len(trial.precisions) > 1,
-        quads=comparison.quads,
+        steady=arm.cut.warm.steady,
+        warmup_steps=arm.cut.warm.steps,
+        settle_steps=arm.cut.sizes.settle,
+        block_steps=arm.cut.sizes.steps,
+        switch_transient_pct=arm.cut.profile.transient_pct,
+        clock_overhead_pct=100 * arm.cut.empty_ns / (step_ns * arm.cut.sizes.steps),
+        paired=len(found.logs) > 1,
+        quads=found.quads,
         step_ms=step_ns / 1e6,
         samples_per_s=trial.cell.batch_size / (step_ns / 1e9),
         speedup=speedup.center if speedup else None,
         speedup_low=speedup.low if speedup else None,
         speedup_high=speedup.high if speedup else None,
         skipped_steps=sum(block.skipped_steps for block in blocks),
+        invalid_quads=len(found.invalid),
+        burst_quads=found.bursts[index],
+        long_block_pct=100 * check.difference if check else None,
     )
 
 
-def _judge(runner: TorchRunner, converged: bool, trial: Trial) -> tuple[Status, str]:
+def _with_tail(speed: Speed, arm: Ready, trial: Trial, send: Callable[[Message], None]) -> Speed:
+    """Look at single steps and at the device's own limit, after the timing."""
+    runner = arm.runner
+    send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
+    times: StepTimes | None = step_times(runner, TAIL_SHARE * trial.protocol.time_budget_s)
+    flops = arm.operations.flops_per_step if arm.operations else None
+    peak = peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)
+    tflops, share = pct_of_peak(flops, speed.step_ms, peak)
+    return replace(
+        speed,
+        step_p50_ms=times.p50_ms if times else None,
+        step_p95_ms=times.p95_ms if times else None,
+        host_ratio=times.host_ratio if times else None,
+        peak_tflops=peak,
+        tflops=tflops,
+        pct_of_peak=share,
+    )
+
+
+def _judge(
+    runner: TorchRunner, found: Comparison, index: int, check: LongBlocks | None, trial: Trial
+) -> tuple[Status, str]:
     if not runner.finite():
         return "nonfinite", "the loss became NaN or Inf while timing"
-    if not converged:
+    if not found.quads:
+        return "invalid", f"every quad was disturbed: {found.invalid[-1]}"
+    if check is not None and not check.agree:
+        return "invalid", (
+            f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
+            "so the arms have not settled after a switch"
+        )
+    if not found.converged[index]:
         target, budget = f"{100 * trial.protocol.target_ci:g} %", f"{trial.protocol.time_budget_s:g} s"
         return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
     return "ok", ""

@@ -1,0 +1,128 @@
+"""An arm as the timing knows it, and the times of its single steps."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench import precision as switches
+from bench.train import Arm, synchronize, training_step
+
+BATCHES = 4
+"""Batches resident on the device that the steps take in turn."""
+FEWEST_STEPS, MOST_STEPS = 20, 200
+"""Single steps whose times are looked at, if they take no more than the time given."""
+SINGLE = 10
+"""Steps queued one at a time, to see what queueing costs the host."""
+
+
+@dataclass(slots=True)
+class TorchRunner:
+    """A model in training, to be timed."""
+
+    name: str
+    arm: Arm
+    batches: list[tuple[Tensor, Tensor]]
+    asynchronous: bool
+    turn: int = 0
+    loss: Tensor | None = field(default=None)
+
+    def activate(self) -> None:
+        """Set TF32's switches to this arm's; all else that differs is in the arm."""
+        switches.apply(self.arm.precision)
+
+    def run(self, steps: int) -> None:
+        """Queue that many training steps."""
+        for _ in range(steps):
+            self.loss = training_step(self.arm, *self.batches[self.turn % BATCHES])
+            self.turn += 1
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        synchronize(self.arm.device)
+
+    def fingerprint(self) -> object:
+        """Return the number of device allocations and the loss scale."""
+        allocations = 0
+        if self.arm.device.type == "cuda":
+            allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
+        return allocations, self.arm.scaler.get_scale()
+
+    def taken_steps(self) -> int:
+        """Return how many optimizer steps were not skipped."""
+        return self.arm.taken.count
+
+    def finite(self) -> bool:
+        """Say whether the last loss is a number."""
+        return self.loss is None or bool(torch.isfinite(self.loss))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """How single steps are spread, and how much of a step its queueing takes."""
+
+    p50_ms: float
+    p95_ms: float
+    host_ratio: float | None
+    """Host time to queue a step over its time on the GPU; None on a CPU, which does both itself."""
+
+
+def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
+    """Run steps back to back after the timing, and tell them apart.
+
+    On a GPU by CUDA events between them, without waiting; then a few by themselves, for the host's share. On a CPU
+    by the clock. None where 20 steps take longer than the budget.
+
+    Args:
+        runner: the arm, warm.
+        budget_s: time to spend, in seconds.
+    """
+    runner.activate()
+    start = time.perf_counter()
+    runner.run(1)
+    runner.synchronize()
+    steps = min(MOST_STEPS, int(budget_s / (time.perf_counter() - start)))
+    if steps < FEWEST_STEPS:
+        return None
+    on_gpu = runner.arm.device.type == "cuda"
+    times_ms = _between_events(runner, steps) if on_gpu else _between_readings(runner, steps)
+    p50, p95 = np.percentile(times_ms, [50, 95])
+    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE)) if on_gpu else None
+    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=ratio)
+
+
+def _between_readings(runner: TorchRunner, steps: int) -> list[float]:
+    readings = [time.perf_counter_ns()]
+    for _ in range(steps):
+        runner.run(1)
+        readings.append(time.perf_counter_ns())
+    return [float(gap) / 1e6 for gap in np.diff(readings)]
+
+
+def _between_events(runner: TorchRunner, steps: int) -> list[float]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    events[0].record()
+    for event in events[1:]:
+        runner.run(1)
+        event.record()
+    runner.synchronize()
+    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+
+
+def _host_ratio(runner: TorchRunner) -> float:
+    """Return the share for one step alone: with more, a full launch queue would hold the host up."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    runner.synchronize()
+    start = time.perf_counter()
+    first.record()
+    runner.run(1)
+    last.record()
+    queued_ms = 1000 * (time.perf_counter() - start)
+    runner.synchronize()
+    return queued_ms / float(first.elapsed_time(last))

@@ -1,0 +1,237 @@
+import gc
+import itertools
+import math
+from collections import Counter
+
+import pytest
+
+from bench.measure import quads
+from bench.measure.quads import MAX_QUADS, check_long_blocks, compare
+from bench.measure.timing import Sizes, time_block
+from bench.trial import Protocol
+from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
+
+MS = 1_000_000
+ONE = Sizes(settle=1, steps=1)
+
+
+def pair(ratio=1.5, machine=None, **disturbances):
+    machine = machine or SimulatedMachine()
+    arms = [SimulatedRunner("fp32", machine, 3 * MS, **disturbances)]
+    arms.append(SimulatedRunner("amp-bf16", machine, 3 * MS / ratio, **disturbances))
+    return machine, arms
+
+
+def measure(machine, arms, sizes=ONE, seed=0, **protocol):
+    return compare(arms, [sizes] * len(arms), Protocol(**protocol), seed=seed, clock=machine.clock)
+
+
+def test_an_arm_that_ran_last_does_not_settle_again():
+    machine, (arm, other) = pair(ratio=1.0)
+    settling = Sizes(settle=5, steps=2)
+    found = measure(machine, [arm, other], sizes=settling)
+    switches = 1 + sum(a.arm != b.arm for a, b in itertools.pairwise(found.blocks))
+    assert arm.steps + other.steps == 2 * len(found.blocks) + 5 * switches
+    assert switches < len(found.blocks) * 0.7
+
+
+def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
+    machine, arms = pair(ratio=1.5)
+    found = measure(machine, arms, min_quads=20)
+    assert found.speedups[0] is None
+    assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
+    assert found.quads == 24  # the second look that finds it narrow enough
+    assert found.converged == (True, True)
+
+
+def test_drift_cancels_where_consecutive_runs_are_far_off():
+    def drift(now_ns):
+        return math.exp(now_ns / (400 * MS))  # doubles the step time in 0.28 s
+
+    machine, arms = pair(ratio=1.5, drift=drift)
+    found = measure(machine, arms, min_quads=20)
+    assert found.speedups[1].center == pytest.approx(1.5, rel=0.01)
+    machine, arms = pair(ratio=1.5, drift=drift)
+    runs = [time_block(arm, Sizes(settle=0, steps=40), machine.clock) for arm in arms]
+    assert runs[0] / runs[1] < 1.3  # the later run paid for the drift
+
+
+def test_all_arms_share_the_baselines_blocks():
+    machine = SimulatedMachine()
+    arms = [SimulatedRunner(str(ratio), machine, 4 * MS / ratio) for ratio in (1.0, 1.25, 2.0, 4.0)]
+    found = measure(machine, arms)
+    assert [speedup.center for speedup in found.speedups[1:]] == pytest.approx([1.25, 2.0, 4.0])
+    assert Counter(block.arm for block in found.blocks) == dict.fromkeys(range(4), 2 * found.quads)
+
+
+def test_noise_wider_than_the_target_ends_unconverged_when_time_is_up():
+    machine, arms = pair(noise=gaussian(0, 0.5))
+    found = measure(machine, arms, time_budget_s=0.3, target_ci=0.001)
+    assert found.converged == (False, False)
+    assert found.quads > 5
+    assert machine.now_ns < 2 * 0.3e9 * 1.2
+
+
+def test_more_noise_takes_more_quads():
+    quads = []
+    for sigma in (0.01, 0.1):
+        machine, arms = pair(noise=gaussian(3, sigma))
+        found = measure(machine, arms, time_budget_s=600)
+        assert all(found.converged)
+        assert found.speedups[1].center == pytest.approx(1.5, rel=0.03)
+        quads.append(found.quads)
+    assert quads[0] == 24 < quads[1] < MAX_QUADS
+
+
+def test_steps_longer_than_the_budget_still_give_a_few_quads():
+    machine, arms = pair(ratio=2)
+    found = measure(machine, arms, time_budget_s=0.01)
+    assert found.quads == 5
+    assert found.converged == (False, False)
+    assert found.speedups[1].center == pytest.approx(2)
+
+
+def test_the_last_look_is_at_every_quad_and_each_arm_is_judged_by_its_own_interval(monkeypatch):
+    monkeypatch.setattr(quads, "MAX_QUADS", 44)
+    machine = SimulatedMachine()
+    arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("steady", machine, MS)]
+    arms.append(SimulatedRunner("restless", machine, MS, noise=gaussian(1, 0.5)))
+    found = measure(machine, arms, time_budget_s=600)
+    assert found.speedups[2].n == found.quads == 44
+    assert found.converged == (False, True, False)
+
+
+def test_a_lone_arm_is_timed_until_its_own_time_is_known():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))
+    found = measure(machine, [arm])
+    assert found.converged == (True,)
+    assert found.speedups == (None,)
+    assert {block.arm for block in found.blocks} == {0}
+
+
+def test_blocks_tell_how_many_optimizer_steps_were_skipped():
+    machine = SimulatedMachine()
+    arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("amp-fp16", machine, MS, skip_every=4)]
+    found = measure(machine, arms, sizes=Sizes(settle=1, steps=3))
+    skipped = {arm: sum(block.skipped_steps for block in found.blocks if block.arm == arm) for arm in (0, 1)}
+    assert skipped == {0: 0, 1: arms[1].steps - arms[1].taken}
+    assert skipped[1] == arms[1].steps // 4 > 0
+
+
+def test_garbage_is_not_collected_while_timing_and_is_again_after():
+    machine, arms = pair()
+    seen = []
+    arms[0].drift = lambda _now: seen.append(gc.isenabled()) or 1.0
+    measure(machine, arms)
+    assert set(seen) == {False}
+    assert gc.isenabled()
+
+
+def test_the_watcher_hears_the_running_speedup():
+    machine, arms = pair(ratio=1.5)
+    heard = []
+    compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, watch=lambda *news: heard.append(news))
+    assert heard[-1][0] == 24
+    assert heard[-1][1][1].center == pytest.approx(1.5)
+
+
+def test_steps_far_longer_than_the_budget_end_after_two_quads():
+    machine, arms = pair(ratio=2)
+    found = measure(machine, arms, time_budget_s=0.0005)
+    assert found.quads == 2
+    assert found.converged == (False, False)
+    assert found.speedups[1].center == pytest.approx(2)
+
+
+def test_a_disturbed_quad_is_kept_with_its_cause_and_does_not_count(monkeypatch):
+    machine, arms = pair(ratio=1.5)
+    said = itertools.cycle(["", "", "hot"])
+    slow = {"now": 1.0}
+    arms[1].drift = lambda _now: slow["now"]
+
+    def edge():
+        cause = next(said)
+        slow["now"] = 3.0 if cause == "" and said_next() == "hot" else 1.0
+        return cause
+
+    def said_next():
+        nonlocal said
+        first, said = itertools.tee(said)
+        return next(first)
+
+    monkeypatch.setattr(quads, "LATE_NS", 0)
+    found = compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, edge=edge)
+    assert found.speedups[1].center == pytest.approx(1.5)
+    assert set(found.invalid) == {"hot"}
+    marked = {block.quad for block in found.blocks if block.invalid}
+    assert len(marked) == len(found.invalid) > 5
+    assert found.quads == len({block.quad for block in found.blocks}) - len(marked)
+    assert all(block.step_ns > 5 * MS for block in found.blocks if block.invalid and block.arm == 1)
+
+
+def test_what_ended_a_tenth_of_a_second_before_a_cause_is_told_does_not_count_either():
+    machine, arms = pair()
+    quad_ns = 4 * 2 * 2.5 * MS  # four blocks of about two steps
+    calls = itertools.count()
+    found = compare(
+        arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, edge=lambda: "hot" if next(calls) == 12 else ""
+    )
+    void = sorted({block.quad for block in found.blocks if block.invalid})
+    assert void[-1] == 11
+    assert len(void) == len(found.invalid)
+    assert 0.1e9 / quad_ns - 2 <= len(void) - 1 <= 0.1e9 / quad_ns + 3
+    assert found.quads == 24
+
+
+def test_where_every_quad_is_disturbed_nothing_is_said():
+    machine, arms = pair()
+    found = compare(
+        arms, [ONE, ONE], Protocol(time_budget_s=0.1), seed=0, clock=machine.clock, edge=lambda: "another process"
+    )
+    assert found.quads == 0
+    assert found.speedups == (None, None)
+    assert found.converged == (False, False)
+    assert machine.now_ns < 12 * 0.2e9
+
+
+def test_quads_far_from_the_others_are_counted_and_not_left_out():
+    machine, arms = pair(noise=gaussian(1, 0.01))
+    steady, calls = arms[1].noise, itertools.count()
+    arms[1].noise = lambda: 4.0 if next(calls) in (20, 21, 60, 61) else steady()
+    found = measure(machine, arms)
+    assert found.bursts[1] == len({block.quad for block in found.blocks if block.step_ns > 6 * MS}) > 0
+    assert found.quads == len(found.blocks) / 4
+
+
+def test_longer_blocks_tell_when_the_arms_have_not_settled():
+    def slow_start(index):
+        return 1.2 if index < 5 else 1.0
+
+    for settle, agree in ((0, False), (5, True)):
+        machine, arms = pair(ratio=1.5)
+        arms[1].transient = slow_start
+        sizes = [Sizes(settle=settle, steps=2)] * 2
+        found = compare(arms, sizes, Protocol(), seed=0, clock=machine.clock)
+        _, check = check_long_blocks(arms, sizes, found, Protocol(), seed=0, clock=machine.clock)
+        assert check.agree is agree
+        assert (check.difference > 0.05) is not agree
+
+
+def test_noise_alone_seldom_makes_longer_blocks_disagree():
+    wrong = 0
+    for seed in range(20):
+        machine, arms = pair(noise=gaussian(seed, 0.05))
+        sizes = [Sizes(settle=2, steps=2)] * 2
+        found = compare(arms, sizes, Protocol(time_budget_s=0.3), seed=seed, clock=machine.clock)
+        wrong += not check_long_blocks(arms, sizes, found, Protocol(), seed=seed, clock=machine.clock)[1].agree
+    assert wrong <= 1
+
+
+def test_steps_too_long_for_the_check_go_without_it():
+    machine, arms = pair()
+    sizes = [ONE, ONE]
+    found = compare(arms, sizes, Protocol(time_budget_s=0.2), seed=0, clock=machine.clock)
+    before = machine.now_ns
+    assert check_long_blocks(arms, sizes, found, Protocol(time_budget_s=0.2), seed=0, clock=machine.clock) == [None] * 2
+    assert machine.now_ns == before

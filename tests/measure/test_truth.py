@@ -1,0 +1,66 @@
+"""The shipped estimator, with its shipped warm-up and stopping rule, on simulated arms whose ratio is known."""
+
+from __future__ import annotations
+
+import gc
+import math
+
+import pytest
+
+from bench.measure.simulated import DISTURBANCES, estimate
+from bench.stats import verdict
+
+RATIO = 1.5
+
+
+@pytest.fixture(autouse=True)
+def no_collection(monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow where torch is loaded, and nothing here needs it
+
+
+def bias_and_coverage(name, runs):
+    found = [estimate(seed, RATIO, **DISTURBANCES[name]) for seed in range(runs)]
+    bias = sum(math.log(speedup.center / RATIO) for speedup in found) / runs
+    return bias, sum(speedup.low <= RATIO <= speedup.high for speedup in found) / runs
+
+
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(name):
+    bias, coverage = bias_and_coverage(name, 60)
+    assert abs(bias) < 0.002
+    assert coverage >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_over_2000_runs_bias_is_below_a_thousandth_and_coverage_within_93_and_97_per_cent(name):
+    bias, coverage = bias_and_coverage(name, 2000)
+    print(f"{name}: bias {100 * bias:+.3f} %, coverage {100 * coverage:.1f} %")
+    assert abs(bias) < 0.001
+    assert 0.93 <= coverage <= 0.97
+
+
+def verdicts(ratio, runs, **disturbance):
+    """Judge each run by a floor from another run of the baseline against itself, as the report does."""
+    said = []
+    for seed in range(runs):
+        nothing = estimate(10_000 + seed, 1.0, **disturbance)
+        floor = max(abs(math.log(nothing.low)), abs(math.log(nothing.high)))
+        said.append(verdict(estimate(seed, ratio, **disturbance), math.expm1(floor)))
+    return said
+
+
+@pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["noise", "AR(1)", "spikes"])
+def test_of_a_machine_against_itself_a_difference_is_seldom_claimed(name, runs):
+    said = verdicts(1.0, runs, **DISTURBANCES[name])
+    wrong = sum(word in ("FASTER", "SLOWER") for word in said) / runs
+    print(f"{name}: {100 * wrong:.2f} % false verdicts")
+    assert wrong <= 0.05
+
+
+@pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_one_per_cent_is_found_where_the_machine_is_quiet(runs):
+    found = sum(word == "FASTER" for word in verdicts(1.01, runs, sigma=0.005)) / runs
+    print(f"a true 1 % is found in {100 * found:.1f} % of runs")
+    assert found >= 0.9
