@@ -9,23 +9,25 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def write_report(runs: list[Path], out: Path) -> Path:
+def write_report(runs: list[Path], out: Path, *, published: bool = False) -> Path:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.
         out: the report's folder, made where it does not exist.
+        published: whether the literature's figures for the same recipes stand beside the measured ones.
 
     Returns:
         The path of report.md.
 
     Raises:
-        UsageError: a folder is no run, is of another schema version, or holds no finished trial.
+        UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
+            figures are asked for, and there are none.
     """
     from bench.report.load import load
     from bench.report.page import write
 
-    return write(load(runs), out)
+    return write(load(runs), out, published=published)
 
 
 def verdicts(runs: list[Path]) -> list[str]:

@@ -1,18 +1,31 @@
-"""What every plot has in common: colours, a batch axis whose labels do not collide, and a frame."""
+"""What every plot has in common: colours, axes whose labels do not collide, and a frame with its files."""
 
 from __future__ import annotations
 
+import io
 import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 INK, FAINT = "#24292f", "#d0d7de"
 PALETTE = {"fp32": "#4d4d4d", "tf32": "#009e73", "amp-fp16": "#0072b2", "amp-bf16": "#d55e00"}
-"""Okabe and Ito's colours, told apart by readers with any common colour blindness."""
+PALETTE |= {"amp-fp16-noscale": "#56b4e9", "fp16-master": "#cc79a7", "fp16": "#000000", "bf16": "#e69f00"}
+PALETTE |= {"fp8": "#882255"}
+"""Okabe and Ito's colours (fp8: one of Tol's), told apart by readers with any common colour blindness."""
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
 MARKERS = {"fp32": "o", "tf32": "^", "amp-fp16": "s", "amp-bf16": "D"}
+MARKERS |= {"amp-fp16-noscale": "<", "fp16-master": "P", "fp16": ">", "bf16": "*", "fp8": "p"}
 STYLE: Any = {
     "text.parse_math": False,
     "svg.hashsalt": "ampmeter",
@@ -36,10 +49,66 @@ STYLE: Any = {
     "lines.markersize": 5,
     "legend.frameon": False,
 }
+Panel = Callable[[Axes, pd.DataFrame], None]
+"""Draws rows into a frame."""
+NARROWEST_INCHES = 6.0
 MOST_TICKS = 20
 """With more batch sizes than this, ticks say nothing that the points do not."""
 APART = 0.11
 """Share of an axis below which two labels would touch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A drawn figure: the name of its files, without suffix, and what it shows."""
+
+    name: str
+    caption: str
+    svg: str
+
+
+def save(
+    grid: Sequence[Sequence[Panel]],
+    rows: pd.DataFrame,
+    *,
+    name: str,
+    caption: str,
+    folder: Path,
+    panel_inches: tuple[float, float] = (3.7, 3.5),
+    share_y: bool = False,
+    legend: Sequence[Artist] = (),
+) -> Plot:
+    """Draw ``rows`` into each panel of ``grid`` and write the figure as SVG and PNG.
+
+    Args:
+        grid: rows of panels, all of one length.
+        rows: what the panels draw.
+        name: name of the files, without suffix.
+        caption: the figure's title.
+        folder: where the files go.
+        panel_inches: width and height of a panel.
+        share_y: whether the panels of a row have one y axis.
+        legend: its handles; none takes them from the panels, each label once.
+    """
+    width = max(panel_inches[0] * len(grid[0]), NARROWEST_INCHES)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, panel_inches[1] * len(grid)), layout="constrained")
+        frames = figure.subplots(len(grid), len(grid[0]), squeeze=False, sharey="row" if share_y else False)
+        for axes, panel in zip(np.ravel(frames), (panel for row in grid for panel in row), strict=True):
+            panel(axes, rows)
+        figure.suptitle(textwrap.fill(caption, int(10 * width)), fontsize=11, fontweight="bold")
+        handles = {str(handle.get_label()): handle for handle in legend} or {
+            text: line for axes in figure.axes for line, text in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        if handles:
+            columns = min(len(handles), int(width / 1.4))
+            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        figure.set_layout_engine("none")  # keeps the layout that the first drawing found, and need not find it again
+        figure.savefig(folder / f"{name}.png", dpi=144, metadata={"Software": None})
+    (folder / f"{name}.svg").write_text(text.getvalue(), encoding="utf-8")
+    return Plot(name=name, caption=caption, svg=text.getvalue())
 
 
 def colour(precision: str) -> str:
@@ -97,6 +166,14 @@ def thousands(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
 
 
+def log_axis(axes: Axes) -> None:
+    """Make y logarithmic, its ticks written in full: 0.1, 0.2, 0.5, 1."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 def epoch_axis(axes: Axes, last: int) -> None:
     """Make x an axis of whole epochs."""
     step = max(1, math.ceil(last / 8))
@@ -104,3 +181,8 @@ def epoch_axis(axes: Axes, last: int) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("epoch")
     axes.grid(visible=False, axis="x")
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Choose a time axis's unit by its longest time: its name and its seconds."""
+    return ("h", 3600.0) if longest_s > 7200 else ("min", 60.0) if longest_s > 600 else ("s", 1.0)

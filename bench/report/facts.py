@@ -11,6 +11,8 @@ from bench.report.speed import MEASURED
 from bench.report.summary import IEEE_ERROR, precision_rank
 from bench.report.tables import Table
 
+CROWDED_PCT = 10.0
+"""Share of a machine's cores taken by others from which a reader is told."""
 SHOWN = 400
 """Characters of a detail that a note shows; the CSV has all of it."""
 
@@ -103,12 +105,15 @@ def _arithmetic(error: float) -> str:
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, and every one that was not steady, alike ones counted."""
+    """Return every trial that was not simply ``ok``, and every one that was not steady or crowded, alike ones counted."""
     unsteady = trials[trials["steady"].eq("no") & trials["status"].isin(MEASURED)]
     odd = [
         trials[trials["status"] != "ok"],
         unsteady.assign(status="not steady", detail="step times had not settled when warm-up ended"),
     ]
+    crowded = trials[(trials["foreign_load_pct"] > CROWDED_PCT) & trials["status"].isin(MEASURED)]
+    share = crowded["foreign_load_pct"].map("other programs took {:.0f} % of the machine's cores while timing".format)
+    odd.append(crowded.assign(status="crowded", detail=share))
     rows = pd.concat(odd)
     if rows.empty:
         return None

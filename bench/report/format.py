@@ -37,7 +37,10 @@ def source(data: str) -> str:
 
 def signed(value: float, decimals: int = 2) -> str:
     """Write a difference with its sign: +0.12 or −0.12."""
-    return f"{value:+.{decimals}f}".replace("-", "−") if known(value) else UNKNOWN
+    if not known(value):
+        return UNKNOWN
+    # Adding 0 turns a negative zero, which rounding can leave, into a positive one.
+    return f"{round(value, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
 
 
 def ratio(center: float, low: float | None = None, high: float | None = None) -> str:

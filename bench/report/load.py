@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from bench.spec import UsageError
-from bench.store import EPOCH_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
+from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "placement", "device", "architecture", "data", "phase"}
 TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
-TEXT |= {"steady", "paired", "compute_dtypes", "energy_source"}
+TEXT |= {"steady", "paired", "compute_dtypes", "energy_source", "invalid"}
 """Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
 
 CELL = ["run", "suite", "parameters", "data", "architecture", "device", "placement", "batch_size"]
@@ -53,6 +53,8 @@ class Runs:
     """One row per trial and precision, in the order measured."""
     epochs: pd.DataFrame
     """One row per epoch, with the columns of its cell."""
+    blocks: pd.DataFrame
+    """One row per timed block of the speed phase, with the columns of its cell."""
 
 
 def load(folders: list[Path]) -> Runs:
@@ -64,7 +66,7 @@ def load(folders: list[Path]) -> Runs:
     unique = list(dict.fromkeys(folder.resolve() for folder in folders))
     if not unique:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
-    runs, trials, epochs = [], [], []
+    runs, trials, epochs, blocks = [], [], [], []
     for folder, label in zip(unique, _labels(unique), strict=True):
         info = _info(folder)
         rows = _read(folder / "trials.csv", TRIAL_COLUMNS).assign(run=label)
@@ -77,10 +79,12 @@ def load(folders: list[Path]) -> Runs:
         runs.append(Run(label=label, info=info))
         trials.append(rows)
         epochs.append(_epochs(folder, rows))
+        blocks.append(_blocks(folder, rows))
     return Runs(
         runs=runs,
         trials=pd.concat(trials, ignore_index=True),
         epochs=pd.concat(epochs, ignore_index=True),
+        blocks=pd.concat(blocks, ignore_index=True),
     )
 
 
@@ -138,3 +142,11 @@ def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     epochs = epochs.drop_duplicates(["trial", "precision", "seed", "epoch"], keep="last")
     cells = trials.loc[trials["phase"] == "train", ["trial", "precision", *CELL]]
     return epochs.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
+
+
+def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
+    """Read the blocks of a run's speed trials, each with the columns of its cell."""
+    blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS)
+    blocks = blocks.drop_duplicates(["trial", "precision", "quad", "position"], keep="last")
+    cells = trials.loc[trials["phase"] == "speed", ["trial", "precision", *CELL]]
+    return blocks.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])

@@ -5,27 +5,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import facts, tables
-from bench.report.load import SUBJECT, Runs
-from bench.report.plots import Plot, draw
+from bench.report import behind, epochs, facts, tables
+from bench.report.axes import Plot
+from bench.report.energy import energy
+from bench.report.load import SUBJECT, WORKLOAD, Runs
+from bench.report.memory import memory
+from bench.report.plots import draw
+from bench.report.published import beside as published_beside
+from bench.report.published import load_published
+from bench.report.quads import bootstraps
 from bench.report.summary import summarise
+from bench.report.tables import Table
+from bench.report.training_tables import training
 from bench.report.verdict import Sentence, sentences
-
-if TYPE_CHECKING:
-    from bench.report.tables import Table
-
 
 READING = (
     "A speedup is fp32's step time over the arm's: 2 is twice as fast, below 1 is slower. The interval is a "
     '95 % interval over fresh processes; with "one process" it holds within that process only, and another '
     "process may land outside it.",
-    "FASTER and SLOWER mean that the whole interval lies more than 1 % from 1; SAME that it lies within 1 %; "
+    "FASTER and SLOWER mean that the whole interval lies further from 1 than the floor, which is how far fp32 was "
+    "from itself on this machine (1 % where that was not measured); SAME that it lies within 1 % or the floor; "
     "INCONCLUSIVE that the measurement does not say.",
     "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
     "than the step does, look at the time spent waiting for data.",
@@ -41,10 +45,12 @@ READING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """One recipe: its tables, device by device, and its plots."""
+    """One recipe: its tables, device by device, what is to be said of them, and its plots."""
 
     title: str
     tables: list[Table]
+    remarks: list[str]
+    """Whole sentences."""
     plots: list[Plot]
 
 
@@ -61,27 +67,36 @@ class Report:
     notes: Table | None
 
 
-def write(runs: Runs, out: Path) -> Path:
-    """Write report.md, report.html and the plots into ``out``; return the path of report.md."""
+def write(runs: Runs, out: Path, *, published: bool = False) -> Path:
+    """Write report.md, report.html and the plots into ``out``; return the path of report.md.
+
+    Args:
+        runs: what was measured.
+        out: the report's folder.
+        published: whether the literature's figures for the same recipes stand beside the measured ones.
+
+    Raises:
+        UsageError: published figures are asked for, and there are none or they cannot be read.
+    """
+    literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out)
+    report = compose(runs, out, literature)
     page = out / "report.md"
     page.write_text(_render("report.md.j2", report, html=False), encoding="utf-8")
     (out / "report.html").write_text(_render("report.html.j2", report, html=True), encoding="utf-8")
     return page
 
 
-def compose(runs: Runs, out: Path) -> Report:
-    """Gather the report, drawing its plots into ``out``."""
+def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Report:
+    """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
     summary = summarise(runs.trials)
     plots = draw(summary, runs.epochs, out)
-    hosts = facts.hosts(runs.runs)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=sentences(summary),
         machines=facts.machines(runs.runs),
         sections=[
-            Section(title=str(name), tables=_tables(rows, hosts), plots=plots.get(str(name), []))
+            _section(str(name), rows, runs, plots.get(str(name), []), literature)
             for name, rows in summary.groupby("workload", sort=False)
         ],
         switches=facts.switches(runs.trials),
@@ -90,11 +105,29 @@ def compose(runs: Runs, out: Path) -> Report:
     )
 
 
+def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:
+    found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs), epochs.remarks(rows)
+    if literature is not None:
+        beside = published_beside(rows, runs, literature)
+        found += [beside] if isinstance(beside, Table) else []
+        remarks += [beside] if isinstance(beside, str) else []
+    return Section(title=title, tables=found, remarks=remarks, plots=plots)
+
+
 def _tables(rows: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
     found = [tables.cells(device, hosts) for _, device in rows.groupby(["architecture", "device"], sort=False)]
     if len(rows[SUBJECT].drop_duplicates()) > 1:
         found.append(tables.architectures(rows, hosts))
-    return [*found, *(table for table in (tables.best_batch(rows), tables.training(rows)) if table)]
+    best = tables.best_batch(rows)
+    return [*found, *([best] if best else []), *training(rows)]
+
+
+def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
+    """Return the tables that a sceptical reader asks for."""
+    workload = rows[WORKLOAD].drop_duplicates()
+    trials, blocks = runs.trials.merge(workload), runs.blocks.merge(workload)
+    found = (energy(trials), memory(trials), behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks)))
+    return [made for made in found if made]
 
 
 def _render(template: str, report: Report, *, html: bool) -> str:

@@ -11,11 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench import stats
+from bench.report.floor import ASSUMED, floors
 from bench.report.load import CELL
 from bench.spec import BASELINE
 
-MARGIN = 0.01
-"""Differences within this share are none."""
 MEASURED = ("ok", "unconverged")
 """The statuses whose figures count."""
 KEY = [*CELL, "precision"]
@@ -48,9 +47,10 @@ def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
 def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm of each cell whose speed was tried, indexed by ``KEY``.
 
-    ``step_ms`` and ``samples_per_s`` are medians over processes. ``speedup`` is Student's interval
-    over the processes' log-speedups, or the interval within the only process; of arms measured apart
-    it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures empty.
+    ``step_ms`` and ``samples_per_s`` are medians over processes, ``paces`` the latter's values in each.
+    ``speedup`` is Student's interval over the processes' log-speedups, or the interval within the only process; of
+    arms measured apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
+    empty. ``floor`` is that of ``floors``, empty where it was not measured.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
@@ -58,8 +58,12 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     table = status_of(rows, usable).to_frame("speed_status")
     medians = measured.groupby(KEY, sort=False)[["step_ms", "samples_per_s"]].median()
     table = table.join(medians)
+    table["paces"] = measured.groupby(KEY, sort=False)["samples_per_s"].agg(tuple)
     arms = _arms(measured)
-    estimates = {key: _estimate(key, arms) for key in table.index}
+    known_floors = floors(trials)
+    table["floor"] = known_floors.reindex([key[:-1] for key in table.index]).to_numpy()
+    floor = table["floor"].fillna(ASSUMED).to_dict()
+    estimates = {key: _estimate(key, arms, floor[key]) for key in table.index}
     found = pd.DataFrame.from_dict(estimates, orient="index", columns=COLUMNS[3:]).reindex(table.index)
     return table.join(found).astype(dict.fromkeys(COLUMNS[1:6], float))
 
@@ -76,7 +80,7 @@ def _arms(measured: pd.DataFrame) -> dict[Hashable, _Processes]:
     }
 
 
-def _estimate(key: Hashable, arms: dict[Hashable, _Processes]) -> list[object]:
+def _estimate(key: Hashable, arms: dict[Hashable, _Processes], floor: float) -> list[object]:
     """Return speedup, low, high, verdict and where they come from; all None where there is no speedup."""
     assert isinstance(key, tuple)
     arm = arms.get(key)
@@ -94,7 +98,7 @@ def _estimate(key: Hashable, arms: dict[Hashable, _Processes]) -> list[object]:
         interval = stats.welch_interval(steps, arm.step)
         measured_in = f"{_processes(min(steps.size, arm.step.size))} apart"
     ratio = interval.exp()
-    return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, MARGIN), measured_in]
+    return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, floor), measured_in]
 
 
 def _together(arm: _Processes, paired: NDArray[np.bool_]) -> stats.Interval:

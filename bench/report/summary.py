@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.report.behind import details
+from bench.report.energy import energies
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
 from bench.report.speed import KEY, MEASURED, speeds, status_of
@@ -25,13 +27,13 @@ def precision_rank(name: str) -> tuple[int, str]:
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each precision of each cell, ordered as tables show them.
 
-    Beside the columns of ``KEY`` it has those of ``speeds`` and ``trainings``, ``memory_status``,
+    Beside the columns of ``KEY`` it has those of ``speeds``, ``details`` and ``trainings``, ``memory_status``,
     ``memory_bytes``, ``memory_change`` (a share of fp32's, negative is less), ``matmul_error`` and
     ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
     ``lost_train`` (how many trials did not count), and the names of ``labels.subjects``.
     """
     arms = pd.DataFrame(index=pd.MultiIndex.from_frame(trials[KEY].drop_duplicates()))
-    table = arms.join([_memories(trials), speeds(trials), trainings(trials)])
+    table = arms.join([_memories(trials), speeds(trials), details(trials), energies(trials), trainings(trials)])
     table["matmul_error"] = trials.groupby(KEY, sort=False)["matmul_error"].max()
     lost = trials[~trials["status"].isin(MEASURED)]
     for phase in ("speed", "train"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio, signed, source
+from bench import stats
+from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio
 from bench.report.load import SUBJECT
-from bench.report.training import PARITY_MARGIN_POINTS
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
 
@@ -16,7 +20,7 @@ GOOD = ("ok", "unconverged")
 WORDS = {"run (host)", "placement", "precision", "verdict", "measured in", "architecture", "device", "parity"}
 WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"}
 WORDS |= {"capability", "cannot do", "fp32 matmul", "fp32 conv", "autocast", "loss scaling", "so fp32 products are"}
-WORDS |= {"suite", "batch sizes", "phase", "status", "detail"}
+WORDS |= {"computed in", "suite", "batch sizes", "phase", "status", "detail", "data", "source", "note"}
 """Headers of columns that hold words."""
 LEGEND = {
     "†": "unconverged: the interval is wider than was asked for.",
@@ -41,10 +45,19 @@ class Table:
         return [header not in WORDS for header in self.headers]
 
 
-def _table(title: str, headers: list[str], rows: list[list[str]], about: str = "") -> Table:
+def table(title: str, headers: list[str], rows: list[list[str]], about: str = "") -> Table:
+    """Make a table, with the legend of the marks that are in it."""
     text = "".join(cell for row in rows for cell in row)
     footnotes = [f"{mark} {legend}" for mark, legend in LEGEND.items() if mark in text]
     return Table(title=title, headers=headers, rows=rows, about=about, footnotes=footnotes)
+
+
+def without_empty(made: Table, keep: int) -> Table:
+    """Leave out the columns that hold no figure in any row; the first ``keep`` stay."""
+    columns = zip(*made.rows, strict=True)
+    full = [index < keep or not set(cells) <= {UNKNOWN, "baseline"} for index, cells in enumerate(columns)]
+    rows = [list(compress(row, full)) for row in made.rows]
+    return replace(made, headers=list(compress(made.headers, full)), rows=rows)
 
 
 def _plain(status: object, text: str) -> str:
@@ -52,12 +65,13 @@ def _plain(status: object, text: str) -> str:
     return UNKNOWN if not known(status) else text if status in GOOD else str(status)
 
 
-def _decimals(value: float) -> str:
+def decimals(value: float) -> str:
+    """Write an accuracy in per cent."""
     return f"{value:.2f}" if known(value) else UNKNOWN
 
 
-def _told(status: object, text: str, lost: object = 0) -> str:
-    """Return what ``_plain`` does, marked where it needs reading twice."""
+def told(status: object, text: str, lost: object = 0) -> str:
+    """Return a figure, or the status word in its place where there is none, marked where it needs reading twice."""
     if status not in GOOD:
         return _plain(status, text)
     mark = "†" if status == "unconverged" else ""
@@ -66,7 +80,7 @@ def _told(status: object, text: str, lost: object = 0) -> str:
 
 def cells(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
     """Return the table of one device: every batch size and precision, of all its runs."""
-    unit, size, decimals = memory_unit(rows["memory_bytes"].max())
+    unit, size, digits = memory_unit(rows["memory_bytes"].max())
     several_runs, several_places = len(hosts) > 1, rows["placement"].nunique() > 1
     headers = ["run (host)"] * several_runs + ["placement"] * several_places
     headers += ["batch size", "precision", "time/epoch (s)", "throughput (samples/s)", "step (ms)"]
@@ -75,7 +89,7 @@ def cells(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
     body = []
     for row in rows.to_dict("records"):
         baseline = row["precision"] == BASELINE
-        held = "–" if not known(row["memory_bytes"]) else f"{row['memory_bytes'] / size:,.{decimals}f}"
+        held = "–" if not known(row["memory_bytes"]) else f"{row['memory_bytes'] / size:,.{digits}f}"
         speedup = ratio(row["speedup"], row["low"], row["high"])
         body.append(
             [hosts[row["run"]]] * several_runs
@@ -83,23 +97,24 @@ def cells(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
             + [
                 f"{row['batch_size']:.0f}",
                 row["precision"],
-                _told(row["train_status"], number(row["time_per_epoch_s"]), row["lost_train"]),
+                told(row["train_status"], number(row["time_per_epoch_s"]), row["lost_train"]),
                 _plain(row["speed_status"], number(row["samples_per_s"])),
                 _plain(row["speed_status"], number(row["step_ms"])),
-                _told(row["speed_status"], "baseline" if baseline else speedup, row["lost_speed"]),
-                _word(row["verdict"]),
-                _word(row["measured_in"]),
-                _told(row["memory_status"], held),
+                told(row["speed_status"], "baseline" if baseline else speedup, row["lost_speed"]),
+                word(row["verdict"]),
+                word(row["measured_in"]),
+                told(row["memory_status"], held),
                 "baseline" if baseline and known(row["memory_bytes"]) else change(row["memory_change"]),
-                _told(row["train_status"], _decimals(row["accuracy_pct"]), row["lost_train"]),
+                told(row["train_status"], decimals(row["accuracy_pct"]), row["lost_train"]),
             ]
         )
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
-    return _table(title, headers, body)
+    return table(title, headers, body)
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
+    """Return a word, or a dash where there is none."""
     return str(value) if known(value) else UNKNOWN
 
 
@@ -111,7 +126,7 @@ def architectures(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
         batch = reference_batch(subject)
         cell = {row["precision"]: row for _, row in subject[subject["batch_size"] == batch].iterrows()}
         first = subject.iloc[0]
-        told = [_speedup(cell[name]) if name in cell else UNKNOWN for name in arms]
+        shown = [_speedup(cell[name]) if name in cell else UNKNOWN for name in arms]
         body.append(
             [
                 first["architecture"] or UNKNOWN,
@@ -119,17 +134,17 @@ def architectures(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
                 first["placement"],
                 hosts[first["run"]],
                 f"{batch}",
-                *told,
+                *shown,
             ]
         )
     about = "Speedup over fp32 of the same device, with its 95 % interval, at the batch size of the verdict."
     headers = ["architecture", "device", "placement", "run (host)", "batch size", *arms]
-    return _table("By architecture", headers, body, about=about)
+    return table("By architecture", headers, body, about=about)
 
 
 def _speedup(row: pd.Series) -> str:
     text = f"{ratio(row['speedup'], row['low'], row['high'])}"
-    return _told(row["speed_status"], f"{text} {row['verdict']}" if known(row["verdict"]) else text, row["lost_speed"])
+    return told(row["speed_status"], f"{text} {row['verdict']}" if known(row["verdict"]) else text, row["lost_speed"])
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
@@ -141,70 +156,35 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
     names = _precisions(best)
     body = []
     for _, subject in best.groupby(SUBJECT, sort=False):
-        pace = dict(zip(subject["precision"], subject["samples_per_s"], strict=True))
+        others = {row["precision"]: row for row in subject.to_dict("records")}
         body += [
             [
                 row["where"],
                 row["precision"],
                 f"{row['batch_size']:.0f}",
-                _told(row["speed_status"], number(row["samples_per_s"])),
-                *(ratio(row["samples_per_s"] / pace[name]) if name in pace else UNKNOWN for name in names),
+                told(row["speed_status"], number(row["samples_per_s"])),
+                *(_over(row, others[name]) if name in others else UNKNOWN for name in names),
             ]
-            for row in subject.to_dict("records")
+            for row in others.values()
         ]
     about = (
         "Each precision at the measured batch size, of those that fit, at which its throughput was highest. "
-        "The ratios are of throughputs, this row's over the other precision's; where the batch sizes differ "
-        "the two were not measured side by side, so there is no interval."
+        "The ratios are of throughputs, this row's over the other precision's, with 95 % intervals: the speedup "
+        "itself where both are at one batch size, else, as the two were not measured side by side, Welch's "
+        "interval over their processes, which is wider."
     )
     headers = ["device", "precision", "best batch", "throughput (samples/s)", *(f"÷ {name}" for name in names)]
-    return _table("Best batch", headers, body, about=about)
+    return table("Best batch", headers, body, about=about)
 
 
-def training(rows: pd.DataFrame) -> Table | None:
-    """Return what training came to: losses, accuracy over seeds and its difference from fp32's."""
-    trained = rows[rows["train_status"].notna()]
-    if trained.empty:
-        return None
-    headers = [
-        "device",
-        "data",
-        "batch size",
-        "precision",
-        "seeds",
-        "epochs",
-        "train loss",
-        "test loss",
-        "test accuracy (%) ± sd",
-    ]
-    headers += ["difference (points) [90 % interval]", "parity", "waiting for data (%)"]
-    body = []
-    for row in trained.to_dict("records"):
-        spread = f" ± {_decimals(row['accuracy_sd'])}" if known(row["accuracy_sd"]) else ""
-        delta = signed(row["delta_points"])
-        delta += f" [{signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
-        accuracy = f"{_decimals(row['accuracy_pct'])}{spread}" if known(row["accuracy_pct"]) else UNKNOWN
-        body.append(
-            [
-                row["where"],
-                source(str(row["data"])),
-                f"{row['batch_size']:.0f}",
-                row["precision"],
-                number(row["seeds"], 1),
-                number(row["epochs"], 1),
-                _told(row["train_status"], number(row["train_loss"])),
-                number(row["test_loss"]),
-                _told(row["train_status"], accuracy, row["lost_train"]),
-                "baseline" if row["precision"] == BASELINE else delta,
-                _word(row["parity"]),
-                number(row["data_wait_pct"], 2),
-            ]
-        )
-    about = (
-        f"Means over seeds. The difference is arm − fp32, seed by seed; parity is judged at a margin of "
-        f"±{PARITY_MARGIN_POINTS} points, which was fixed beforehand."
-    )
-    return _table("Training", headers, body, about=about)
+def _over(row: dict[Hashable, Any], other: dict[Hashable, Any]) -> str:
+    """Return the ratio of two precisions' throughputs, with its interval where there is one."""
+    if row["precision"] == other["precision"]:
+        return ratio(1.0)
+    if other["precision"] == BASELINE and row["batch_size"] == other["batch_size"] and known(row["speedup"]):
+        return ratio(row["speedup"], row["low"], row["high"])
+    apart = stats.welch_interval(np.log(row["paces"]), np.log(other["paces"])).exp()
+    return ratio(apart.center, apart.low, apart.high)
 
 
 def _precisions(rows: pd.DataFrame) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats as scipy_stats
 
+from bench.report.epochs import epoch_speedups
 from bench.report.load import CELL
 from bench.report.speed import KEY, MEASURED, status_of
 from bench.spec import BASELINE
@@ -24,7 +25,14 @@ _FIGURES = {
     "train_loss": "train_loss",
     "test_loss": "test_loss",
     "accuracy_pct": "test_accuracy_pct",
+    "accuracy_fp32_pct": "test_accuracy_fp32_pct",
     "data_wait_pct": "data_wait_pct",
+    "train_samples_per_s": "train_samples_per_s",
+    "total_s": "total_s",
+    "time_to_accuracy_s": "time_to_accuracy_s",
+    "checkpoint_bytes": "checkpoint_bytes",
+    "checkpoint_16bit_bytes": "checkpoint_16bit_bytes",
+    "train_energy_j": "train_energy_j",
 }
 _DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
 
@@ -32,8 +40,10 @@ _DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
 def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm of each cell that was trained, indexed by ``KEY``.
 
-    Figures are means over the seeds that finished. ``delta_points`` is the mean over seeds of
-    arm − fp32, seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``.
+    Figures are means over the seeds that finished; ``time_to_accuracy_s`` is over those that reached
+    ``target_accuracy_pct``, which are ``reached``. ``delta_points`` is the mean over seeds of arm − fp32,
+    seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``. The columns of
+    ``epochs.epoch_speedups`` are joined.
     """
     rows = trials[trials["phase"] == "train"]
     usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
@@ -44,9 +54,12 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table["epochs"] = done["epochs"].max()
     table["accuracy_sd"] = done["test_accuracy_pct"].std()
     table["seeds"] = done.size()
+    table["target_accuracy_pct"] = done["target_accuracy_pct"].max()
+    table["reached"] = done["time_to_accuracy_s"].count()
     diverged = rows[rows["status"] == "nonfinite"].groupby(KEY, sort=False).size()
     table["diverged"] = diverged.reindex(table.index).fillna(0)
-    return table.join(_deltas(rows[usable], table["diverged"]).reindex(table.index))
+    deltas = _deltas(rows[usable], table["diverged"]).reindex(table.index)
+    return table.join([deltas, epoch_speedups(rows[usable]).reindex(table.index)])
 
 
 def _deltas(done: pd.DataFrame, diverged: pd.Series) -> pd.DataFrame:

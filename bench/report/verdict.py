@@ -8,6 +8,7 @@ import pandas as pd
 
 from bench.report.format import change, known, number, ratio, signed
 from bench.report.load import SUBJECT
+from bench.report.reasons import reason
 from bench.report.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.spec import BASELINE
 
@@ -84,7 +85,9 @@ def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]
     best = _first(sound, "speedup", largest=True)
     undecided = (sound["verdict"] == "INCONCLUSIVE").any()
     why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
-    return "stay with fp32", f"{why}: {best['precision']} is {_evidence(rows, best)}" + _elsewhere(rows, best)
+    evidence = f"{why}: {best['precision']} is {_evidence(rows, best)}"
+    because = reason(best, _baseline(rows, best))
+    return "stay with fp32", evidence + (f"; the reason: {because}" if because else "") + _elsewhere(rows, best)
 
 
 def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> tuple[str, str]:
@@ -99,6 +102,11 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {text}" for _, row in arms.iterrows() if (text := _besides(rows, row))]
     return "no verdict on speed", "; ".join([why, *parts])
+
+
+def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:
+    found = rows[(rows["precision"] == BASELINE) & (rows["batch_size"] == arm["batch_size"])]
+    return None if found.empty else found.iloc[0]
 
 
 def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
@@ -116,8 +124,16 @@ def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
 
 
 def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
-    """Say what an arm costs or saves beside time: memory and accuracy."""
-    return ", ".join(text for text in (_memory(arm), _accuracy(rows, arm)) if text)
+    """Say what an arm costs or saves beside time: memory, energy and accuracy."""
+    return ", ".join(text for text in (_memory(arm), _energy(arm), _accuracy(rows, arm)) if text)
+
+
+def _energy(arm: pd.Series) -> str:
+    share = arm["energy_change"]
+    if not known(share):
+        return ""
+    size = change(abs(share)).removeprefix("+")
+    return f"{size} less energy a step" if share < 0 else f"{size} more energy a step"
 
 
 def _memory(arm: pd.Series) -> str:
@@ -142,7 +158,7 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     said = {
         "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
         "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
-        "NON-INFERIOR": f"NON-INFERIOR by {PARITY_MARGIN_POINTS} points",
+        "NON-INFERIOR": f"NON-INFERIOR at a margin of {PARITY_MARGIN_POINTS} points",
         "diverged": f"{row['diverged']:.0f} of its trainings diverged",
     }.get(row["parity"], f"{row['parity']} at a margin of {PARITY_MARGIN_POINTS} points")
     over = f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,27 +94,51 @@ class RunBuilder:
         *,
         batch: int = 128,
         epochs: int = 2,
-        epoch_s: float = 3.0,
+        epoch_s: float | Sequence[float] = 3.0,
+        **figures: Any,
     ) -> RunBuilder:
-        """One training per accuracy, seeds from 0; None leaves the accuracy unknown, as in regression."""
-        for seed, accuracy in enumerate(accuracies):
+        """One training per accuracy, seeds from 0; None leaves the accuracy unknown, as in regression.
+
+        ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each likewise.
+        """
+        times = [epoch_s] * len(accuracies) if isinstance(epoch_s, int | float) else list(epoch_s)
+        for seed, (accuracy, seconds) in enumerate(zip(accuracies, times, strict=True)):
             trial = self.trial("train", [precision], batch, seed=seed, epochs=epochs)
             training = Training(
                 epochs=epochs,
-                time_per_epoch_s=epoch_s,
-                total_s=epoch_s * epochs,
+                time_per_epoch_s=seconds,
+                total_s=seconds * epochs,
                 train_samples_per_s=1000.0,
                 train_loss=0.5,
                 test_loss=0.6,
                 test_accuracy_pct=accuracy,
                 data_wait_pct=1.5,
             )
-            self.add(trial, TrialResult(precision=precision, status="ok", training=training))
-            with Store(self.folder) as store:
-                store.add_epochs(
-                    epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=accuracy, epoch_s=epoch_s)
+            chosen = {name: value[seed] if isinstance(value, list) else value for name, value in figures.items()}
+            self.add(trial, TrialResult(precision=precision, status="ok", training=replace(training, **chosen)))
+            self.course(
+                trial.id,
+                *(
+                    epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=accuracy, epoch_s=seconds)
                     for number in range(1, epochs + 1)
-                )
+                ),
+            )
+        return self
+
+    def diverged(self, precision: str, *, seed: int = 0, batch: int = 128, finite: int = 1) -> RunBuilder:
+        """A training whose loss is NaN in the epoch after ``finite`` ones, which ends it."""
+        trial = self.trial("train", [precision], batch, seed=seed, epochs=2)
+        self.add(trial, TrialResult(precision=precision, status="nonfinite", detail="the training loss became nan"))
+        rows = [
+            epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=90.0, epoch_s=3.0)
+            for number in range(1, finite + 2)
+        ]
+        rows[-1] = replace(rows[-1], train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
+        return self.course(trial.id, *rows)
+
+    def course(self, trial: str, *epochs: EpochResult) -> RunBuilder:
+        with Store(self.folder) as store:
+            store.add_epochs(replace(epoch, trial=trial) for epoch in epochs)
         return self
 
 
@@ -138,8 +163,8 @@ def epoch_of(
         precision=precision,
         seed=seed,
         epoch=epoch,
-        train_loss=1.0 / epoch,
-        test_loss=1.1 / epoch,
+        train_loss=(1.0 + 0.05 * seed) / epoch,
+        test_loss=(1.1 + 0.05 * seed) / epoch,
         test_accuracy_pct=None if accuracy is None else accuracy * (1 - 0.4 / epoch),
         train_s=epoch_s,
         test_s=0.3,

@@ -8,6 +8,8 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from bench.report import write_report
 from bench.report.axes import batch_labels
 from tests.report.builders import RunBuilder
@@ -27,26 +29,38 @@ def full(folder: Path, **what: str) -> RunBuilder:
     return run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunBuilder, str, str, Path]:
+    """A run with something for every part of a report, its markdown, its HTML and their folder."""
+    run = full(tmp_path_factory.mktemp("whole") / "run")
+    return run, *written(run)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Markdown and HTML of a run whose suite's name and whose errors want to be more than text."""
+    run = full(tmp_path_factory.mktemp("hostile") / "run").lost("speed", "amp-fp16", "failed", HOSTILE)
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace(",mlp,", ',"<img src=x onerror=alert(2)>",'))
+    return written(run)[:2]
+
+
 def markdown_tables(text: str) -> list[list[list[str]]]:
     blocks = re.findall(r"(?:^\|.*\n)+", text, flags=re.M)
     return [[re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()] for block in blocks]
 
 
-def test_every_markdown_table_has_as_many_cells_in_every_line(tmp_path: Path) -> None:
-    run = full(tmp_path / "run").lost("speed", "amp-fp16", "failed", HOSTILE)
-    tables = markdown_tables(written(run)[0])
-    assert len(tables) == 7  # host, device, cells, best batch, training, switches, notes
+def test_every_markdown_table_has_as_many_cells_in_every_line(hostile: tuple[str, str]) -> None:
+    tables = markdown_tables(hostile[0])
+    assert len(tables) == 9  # host, device, cells, best batch, two of training, how it was timed, switches, notes
     for table in tables:
         assert len({len(line) for line in table}) == 1
         assert re.fullmatch(r"( -+:? \|?)+", "|".join(table[1]))
         assert len(table) >= 3
 
 
-def test_text_of_others_does_nothing_in_markdown_or_html(tmp_path: Path) -> None:
-    run = full(tmp_path / "run").lost("speed", "amp-fp16", "failed", HOSTILE)
-    trials = run.folder / "trials.csv"
-    trials.write_text(trials.read_text().replace(",mlp,", ',"<img src=x onerror=alert(2)>",'))
-    text, html, _ = written(run)
+def test_text_of_others_does_nothing_in_markdown_or_html(hostile: tuple[str, str]) -> None:
+    text, html = hostile
     assert "<script" not in html
     assert "<img src=x" not in html
     assert "&lt;img src=x" in html
@@ -93,7 +107,8 @@ def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path: Path) -> None:
 
 
 def test_merged_runs_keep_their_rows_and_are_compared_by_architecture(tmp_path: Path) -> None:
-    text, _, _ = written(full(tmp_path / "one"), full(tmp_path / "two"))
+    runs = [RunBuilder(tmp_path / name).speed().memory("fp32", 100).memory("amp-bf16", 60) for name in ("one", "two")]
+    text, _, _ = written(*runs)
     assert text.count("| one (box) | 128 | amp-bf16 |") == 1
     assert text.count("| two (box) | 128 | amp-bf16 |") == 1
     assert text.count("### Hopper · NVIDIA Test 1") == 1
@@ -109,8 +124,8 @@ def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path: 
     assert "| NVIDIA Test 1 | amp-bf16 | 256 | 25,600 | 4.000 | 1.000 |" in best
 
 
-def test_every_plot_that_is_shown_is_there_as_svg_and_png(tmp_path: Path) -> None:
-    text, html, out = written(full(tmp_path / "run"))
+def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole: tuple[RunBuilder, str, str, Path]) -> None:
+    _, text, html, out = whole
     shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", text, flags=re.M)
     assert len(shown) == 2
     for name in shown:
@@ -126,19 +141,8 @@ def test_what_has_no_data_has_no_plot(tmp_path: Path) -> None:
     assert "<svg" not in html
 
 
-def test_one_report_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    run = full(tmp_path / "run")
-    first, second = tmp_path / "first", tmp_path / "second"
-    for out in (first, second):
-        write_report([run.folder], out)
-    names = sorted(path.name for path in first.iterdir())
-    assert len(names) == 6
-    for name in names:
-        assert (first / name).read_bytes() == (second / name).read_bytes()
-
-
-def test_the_page_needs_nothing_else_and_no_id_is_there_twice(tmp_path: Path) -> None:
-    html = written(full(tmp_path / "run"))[1]
+def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole: tuple[RunBuilder, str, str, Path]) -> None:
+    html = whole[2]
 
     class Page(HTMLParser):
         ids: list[str] = []  # noqa: RUF012
@@ -163,12 +167,19 @@ def test_batch_labels_that_would_collide_share_one() -> None:
     assert [text for _, text in batch_labels([8])] == ["8"]
 
 
-def test_importing_the_reporter_imports_none_of_its_libraries_and_reporting_never_imports_torch(tmp_path: Path) -> None:
-    run = full(tmp_path / "run")
+def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_and_torch_never(
+    whole: tuple[RunBuilder, str, str, Path], tmp_path: Path
+) -> None:
+    run, _, _, first = whole
     code = (
         "import sys, pathlib, bench.report as r\n"
         "assert not {'pandas', 'matplotlib', 'jinja2', 'scipy', 'torch'} & set(sys.modules)\n"
-        f"r.write_report([pathlib.Path({str(run.folder)!r})], pathlib.Path({str(tmp_path / 'out')!r}))\n"
+        f"r.write_report([pathlib.Path({str(run.folder)!r})], pathlib.Path({str(tmp_path)!r}))\n"
         "assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    names = sorted(path.name for path in first.iterdir())
+    assert len(names) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    for name in names:
+        assert (first / name).read_bytes() == (tmp_path / name).read_bytes()
