@@ -15,6 +15,12 @@ MS = 1_000_000
 ONE = Sizes(settle=1, steps=1)
 
 
+@pytest.fixture(autouse=True)
+def quick_collection(monkeypatch):
+    """Collecting is slow where torch is loaded; that it is off while timing is tested below all the same."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+
+
 def pair(ratio=1.5, machine=None, **disturbances):
     machine = machine or SimulatedMachine()
     arms = [SimulatedRunner("fp32", machine, 3 * MS, **disturbances)]
