@@ -141,9 +141,9 @@ def overview() -> list[str]:
         ref = SuiteRef(name=name)
         suite = load(ref)
         settings = " ".join(f"{key}={value}" for key, value in parameters(ref).items())
-        lines += [f"  {name:<12} {suite.title}", f"  {'':<12} {settings}"]
+        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {settings}"]
     lines.append("Precisions (--precisions NAME,NAME; fp32 is the baseline of every speedup):")
     for precision in PRECISIONS.values():
         alias = f" (Lightning's {precision.alias})" if precision.alias else ""
-        lines.append(f"  {precision.name:<12} {precision.summary}{alias}")
+        lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
+from suites._schedule import cosine, require_share
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -21,6 +22,11 @@ def cifar_stem(resnet: nn.Module) -> nn.Module:
     return resnet
 
 
+def cifar_data(*, crop_padding: int, flip: bool) -> Data:
+    """Return CIFAR-10 as a suite's data."""
+    return Data(input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=crop_padding, flip=flip)
+
+
 def cifar_suite(
     *,
     name: str,
@@ -29,11 +35,15 @@ def cifar_suite(
     lr: float,
     momentum: float,
     weight_decay: float,
+    warmup: float,
+    crop_padding: int,
+    flip: bool,
     batch_size: int,
     cpu_batch_sizes: tuple[int, ...],
     source: str,
 ) -> Suite:
-    """Return the CIFAR-10 recipe around ``model``: SGD, cosine, random crop and flip."""
+    """Return the CIFAR-10 recipe around ``model``: SGD, cosine, random crop and flip, 200 epochs."""
+    require_share(warmup)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim
@@ -41,14 +51,12 @@ def cifar_suite(
         return optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
-        from torch.optim import lr_scheduler
-
-        return lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        return cosine(optimizer, steps, warmup)
 
     return Suite(
         name=name,
         title=title,
-        data=Data(input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=4, flip=True),
+        data=cifar_data(crop_padding=crop_padding, flip=flip),
         model=model,
         optimizer=optimizer,
         schedule=schedule,

@@ -11,8 +11,27 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def suite(lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 5e-4, batch_size: int = 128) -> Suite:
-    """Return the recipe: SGD with momentum, cosine over the run, batch 128."""
+def suite(
+    *,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    warmup: float = 0.0,
+    crop_padding: int = 4,
+    flip: bool = True,
+    batch_size: int = 128,
+) -> Suite:
+    """Return the recipe: SGD with momentum, cosine over the run, random crop and flip, batch 128.
+
+    Args:
+        lr: peak learning rate of SGD.
+        momentum: of SGD.
+        weight_decay: of SGD.
+        warmup: share of the run that the rate rises for.
+        crop_padding: pixels around an image out of which it is cropped; 0 is off.
+        flip: whether images are mirrored at random.
+        batch_size: samples in a batch.
+    """
 
     def model(data: Data) -> nn.Module:
         from torchvision.models import resnet50
@@ -26,6 +45,9 @@ def suite(lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 5e-4, ba
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,
+        warmup=warmup,
+        crop_padding=crop_padding,
+        flip=flip,
         batch_size=batch_size,
         cpu_batch_sizes=(8, 16, 32),
         source="He et al., Deep Residual Learning (CVPR 2016); recipe of suvojit-0x55aa/mixed-precision-pytorch",

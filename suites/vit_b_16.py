@@ -1,7 +1,8 @@
-"""ViT-B/16 at 224×224, torchvision's model, trained from its initial weights."""
+"""ViT-B/16 at 224×224, torchvision's model."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,37 @@ if TYPE_CHECKING:
     from torch import nn, optim
 
 
-def suite(lr: float = 3e-4, weight_decay: float = 0.05, image_size: int = 224, batch_size: int = 64) -> Suite:
-    """Return the recipe: AdamW, one epoch."""
+def suite(
+    *,
+    lr: float = 3e-4,
+    weight_decay: float = 0.05,
+    image_size: int = 224,
+    flip: bool = True,
+    weights: str = "none",
+    batch_size: int = 64,
+) -> Suite:
+    """Return the recipe: AdamW at a constant rate, one epoch.
+
+    Args:
+        lr: learning rate of AdamW.
+        weight_decay: of AdamW.
+        image_size: height and width that images are resized to.
+        flip: whether images are mirrored at random.
+        weights: initial weights: none, imagenet (for images of 224), or the path of a state dict.
+        batch_size: samples in a batch.
+    """
 
     def model(data: Data) -> nn.Module:
         from torchvision.models import vit_b_16
 
-        built: nn.Module = vit_b_16(num_classes=data.classes, image_size=image_size)
-        return built
+        from bench.weights import pretrained
+
+        @functools.wraps(vit_b_16)
+        def build(num_classes: int) -> nn.Module:
+            built: nn.Module = vit_b_16(num_classes=num_classes, image_size=image_size)
+            return built
+
+        return pretrained(build, weights, data, head="heads.head")
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim
@@ -28,7 +52,7 @@ def suite(lr: float = 3e-4, weight_decay: float = 0.05, image_size: int = 224, b
     return Suite(
         name="vit_b_16",
         title=f"ViT-B/16, {image_size}×{image_size}, 86 M parameters",
-        data=Data(input_shape=(3, image_size, image_size), classes=10, source="cifar10", flip=True),
+        data=Data(input_shape=(3, image_size, image_size), classes=10, source="cifar10", flip=flip),
         model=model,
         optimizer=optimizer,
         batch_size=batch_size,

@@ -10,7 +10,15 @@ from bench.spec import PRECISIONS, Data, UsageError
 from bench.train import build_arm, training_step
 from bench.trial import SuiteRef
 
-PARAMETERS_M = {"resnet18": 11.17, "resnet20": 0.27, "resnet50": 23.52, "vit_b_16": 85.8, "mlp": 50.3}
+PARAMETERS_M = {
+    "cifar10_lightning": 11.17,
+    "intel_resnet18": 11.18,
+    "mlp": 50.3,
+    "resnet18": 11.17,
+    "resnet20": 0.27,
+    "resnet50": 23.52,
+    "vit_b_16": 85.8,
+}
 
 
 @pytest.mark.parametrize("name", catalog.names())
@@ -85,5 +93,5 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, text, s
 
 
 def test_an_unknown_suite_gets_the_nearest_name():
-    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: mlp"):
+    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_lightning"):
         catalog.refer("resnet5")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bench.data.images import ImageBatches
 from bench.data.prepare import filled_in, is_synthetic, load
+from bench.data.share import WHOLE, Share
 from bench.data.synthetic import SyntheticBatches
 from bench.spec import Data
 from bench.trial import DataSource
@@ -40,7 +41,9 @@ class Batches(Protocol):
         """Yield every test sample once, in order; the last batch may be smaller."""
 
 
-def open_batches(data: Data, source: DataSource, *, batch_size: int, device: torch.device, seed: int) -> Batches:
+def open_batches(
+    data: Data, source: DataSource, *, batch_size: int, device: torch.device, seed: int, share: Share = WHOLE
+) -> Batches:
     """Open the samples of ``source`` as batches on ``device``.
 
     What ``prepare`` left in the cache is used; without it, it is made now. Order and augmentation are a
@@ -52,11 +55,13 @@ def open_batches(data: Data, source: DataSource, *, batch_size: int, device: tor
         batch_size: samples in a batch.
         device: where batches are wanted.
         seed: of order and augmentation, or of the synthetic values.
+        share: this process's part of every training batch; the test set is always whole.
 
     Raises:
-        UsageError: as ``prepare``, or a batch is larger than the training set.
+        UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be shared evenly.
     """
+    share.require_even(batch_size)
     if is_synthetic(data, source):
-        return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed)
+        return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, share=share)
     dataset = load(data, source)
-    return ImageBatches(dataset, filled_in(data, dataset), batch_size=batch_size, device=device, seed=seed)
+    return ImageBatches(dataset, filled_in(data, dataset), batch_size=batch_size, device=device, seed=seed, share=share)

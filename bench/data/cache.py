@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -96,26 +95,22 @@ def staging(directory: Path) -> Iterator[Path]:
 
 
 def require_room(directory: Path, size_bytes: int, what: str) -> None:
-    """Check, before minutes are spent on decoding, that the result can be held and kept.
+    """Check, before minutes are spent on decoding, that the result can be kept; it need not fit into memory.
 
     Args:
         directory: where it is to be kept; need not exist yet.
-        size_bytes: size of the decoded images.
+        size_bytes: what the decoded images and all that leads to them take.
         what: what needs the room, for the message.
 
     Raises:
-        UsageError: memory or disk is too small, or the directory cannot be written.
+        UsageError: the disk is too small, or the directory cannot be written.
     """
     place = next(folder for folder in (directory, *directory.parents) if folder.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise UsageError(f"The data directory '{directory}' cannot be written. Choose another with --data-dir.")
-    free = {
-        "memory": psutil.virtual_memory().available,
-        f"the disk of '{directory}'": shutil.disk_usage(place).free,
-    }
-    for where, free_bytes in free.items():
-        if size_bytes > free_bytes:
-            raise UsageError(
-                f"{what} take {size_bytes / GIB:.1f} GiB, and {where} has {free_bytes / GIB:.1f} GiB free. "
-                "Use fewer images, smaller input images, or a --data-dir with more room."
-            )
+    free_bytes = shutil.disk_usage(place).free
+    if size_bytes > free_bytes:
+        raise UsageError(
+            f"{what} take {size_bytes / GIB:.1f} GiB, and the disk of '{directory}' has {free_bytes / GIB:.1f} GiB "
+            "free. Use fewer images, smaller input images, or a --data-dir with more room."
+        )

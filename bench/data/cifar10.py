@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -15,13 +11,12 @@ from torchvision.datasets.utils import check_integrity, download_url, extract_ar
 
 from bench.data import cache
 from bench.data.cache import Dataset, Split
+from bench.data.download import FAILURES, patience
 from bench.spec import UsageError
 
 _SIZE_BYTES = 60_000 * 3 * 32 * 32
 _COPIES = 3
 """On the way there are the archive, its files, and the tensors made of them."""
-_STALLED_S = 30.0
-"""A server that says nothing for so long is given up."""
 
 
 def load(directory: str) -> Dataset:
@@ -73,9 +68,9 @@ def _archive(home: Path, folder: Path) -> Path:
     if check_integrity(archive, CIFAR10.tgz_md5):
         return archive
     try:
-        with _patience(_STALLED_S):
+        with patience():
             download_url(CIFAR10.url, folder, CIFAR10.filename, CIFAR10.tgz_md5)
-    except (OSError, RuntimeError, http.client.HTTPException) as error:  # no network; a wrong checksum
+    except FAILURES as error:
         state = "is not in" if not archive.exists() else f"has a damaged {CIFAR10.filename} (wrong checksum) in"
         raise UsageError(
             f"CIFAR-10 {state} '{home}' and could not be downloaded from {CIFAR10.url} "
@@ -84,14 +79,3 @@ def _archive(home: Path, folder: Path) -> Path:
         ) from error
     (folder / CIFAR10.filename).replace(archive)
     return archive
-
-
-@contextmanager
-def _patience(seconds: float) -> Iterator[None]:
-    """Give up on a connection that says nothing for so long: torchvision sets no limit, and would wait for ever."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

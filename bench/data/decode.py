@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,23 +37,24 @@ def size_of(path: str) -> tuple[int, int]:
         raise _unreadable(path, error) from error
 
 
-def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool) -> Tensor:
-    """Decode images to RGB, in order.
+def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: Path) -> Tensor:
+    """Decode images to RGB, in order, into a file, so that they need not fit into memory.
 
     Args:
         paths: the files.
         size: (height, width) that they have, or are to have.
         squash: resize those of another size, whatever their proportions.
+        file: takes the pixels; must stay as long as the tensor is used.
 
     Returns:
-        Tensor of (N, 3, height, width), uint8.
+        Tensor of (N, 3, height, width), uint8, mapped from the file.
 
     Raises:
         UsageError: an image cannot be read, and which.
         OtherSizeError: one is not of this size, and is not to be squashed.
     """
     height, width = size
-    images = np.empty((len(paths), 3, height, width), np.uint8)
+    images = np.memmap(file, np.uint8, "w+", shape=(len(paths), 3, height, width))
 
     def fill(start: int) -> None:
         for index in range(start, min(start + _CHUNK, len(paths))):

@@ -1,4 +1,8 @@
-"""A folder of images, train/<class>/ and test/<class>/: what is in it, and whether it has changed."""
+"""A folder of images, train/<class>/ and test/<class>/: what is in it, and whether it has changed.
+
+The folders of the Intel Image Classification archive, seg_train/seg_train/<class>/ and seg_test/seg_test/<class>/,
+are known too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,11 +19,16 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from bench.data import cache
 from bench.data.cache import Dataset, Split
 from bench.data.decode import OtherSizeError, decode, size_of
+from bench.data.split import stratified
 from bench.spec import UsageError
 
 _FORMAT = "1"
 """Raised when what is kept for the same files changes, so that older caches are not used."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
+_PLACES = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split in ("train", "test")}
+"""Where a split may be, in the order looked."""
+_COPIES = 2
+"""On the way there are the decoded pixels, and the file of tensors made of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,41 +41,57 @@ class Listing:
     fingerprint: str
     """Hash of every image's path, size and time of change."""
 
+    def pick(self, indices: list[int]) -> Listing:
+        """Return these images alone."""
+        return replace(
+            self,
+            paths=tuple(self.paths[index] for index in indices),
+            labels=tuple(self.labels[index] for index in indices),
+        )
 
-def load(path: str, directory: str, size: tuple[int, int]) -> Dataset:
+
+def load(path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0) -> Dataset:
     """Return the folder's images, decoded now or kept in ``directory`` from an earlier time.
 
     Images that are all of one size, no larger than ``size``, are stored as they are, so that one cache
-    serves every input size; any others are squashed to ``size``, (height, width).
+    serves every input size; any others are squashed to ``size``, (height, width). A ``validation_share`` of the
+    training images is left out; where the folder has no test images, it is the test set.
 
     Raises:
         UsageError: the folder is not laid out as it must be, or an image cannot be read.
     """
     root = Path(path)
-    _require_layout(root)
-    train, test = list_split(root, "train"), list_split(root, "test")
-    _require_same_classes(root, train.classes, test.classes)
+    splits = _find(root, need_test=not validation_share)
+    whole = list_split(root, splits["train"])
+    stay, apart = stratified(whole.labels, validation_share)
+    train, test = whole.pick(stay), whole.pick(apart)
+    if "test" in splits:
+        test = list_split(root, splits["test"])
+        _require_same_classes(root, train.classes, test.classes)
+    for listing in (train, test):
+        _require_every_class(root, listing, validation_share)
     place = _digest(str(root.resolve()))
-    content = _digest(_FORMAT, train.fingerprint, test.fingerprint)
+    content = _digest(_FORMAT, whole.fingerprint, test.fingerprint)
     home = Path(directory) / "cache"
-    native, squashed = (home / f"{place}-{content}-{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
+    part = f"without-{validation_share:g}-" if validation_share else ""
+    native, squashed = (home / f"{place}-{content}-{part}{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
     for file in (native, squashed):
         kept = cache.read(file)
         if kept is not None and _fits(kept.train.images.shape[2:], size):
             return kept
-    dataset, is_native = _decode(root, train, test, size, home)
-    dataset = cache.write(native if is_native else squashed, dataset)
+    with cache.staging(home) as scratch:
+        dataset, is_native = _decode(root, train, test, size, scratch)
+        dataset = cache.write(native if is_native else squashed, dataset)
     _forget_others(home, place, content)
     return dataset
 
 
-def list_split(root: Path, split: str) -> Listing:
-    """List the images of ``root/split``, whose sub-folders are the classes; hidden names are not looked at.
+def list_split(root: Path, folder: Path) -> Listing:
+    """List the images of a split's ``folder``, whose sub-folders are the classes; hidden names are not looked at.
 
     Raises:
         UsageError: there are no classes, or one has no images.
     """
-    folder = root / split
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise UsageError(f"'{folder}' has no class folders. {_LAYOUT} in '{root}'.")
@@ -97,17 +122,22 @@ def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
                     yield entry.path, status.st_size, status.st_mtime_ns
 
 
-def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], home: Path) -> tuple[Dataset, bool]:
-    """Decode both splits: at their own size if that is one for all and fits, else squashed; and say which."""
+def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], scratch: Path) -> tuple[Dataset, bool]:
+    """Decode both splits: at their own size if that is one for all and fits, else squashed; and say which.
+
+    The pixels are in files in ``scratch``.
+    """
     count = len(train.paths) + len(test.paths)
 
     def at(stored: tuple[int, int], *, squash: bool) -> Dataset:
-        cache.require_room(home, count * 3 * stored[0] * stored[1], f"The {count} images of '{root}', decoded,")
-        splits = (
-            Split(images=decode(listing.paths, stored, squash=squash), labels=torch.tensor(listing.labels))
-            for listing in (train, test)
-        )
-        return Dataset(train=next(splits), test=next(splits), classes=train.classes)
+        size_bytes = _COPIES * count * 3 * stored[0] * stored[1]
+        cache.require_room(scratch.parent, size_bytes, f"The {count} images of '{root}', decoded,")
+
+        def split(listing: Listing, name: str) -> Split:
+            images = decode(listing.paths, stored, squash=squash, file=scratch / name)
+            return Split(images=images, labels=torch.tensor(listing.labels))
+
+        return Dataset(train=split(train, "train"), test=split(test, "test"), classes=train.classes)
 
     first = size_of(train.paths[0])
     if _fits(first, size):
@@ -127,14 +157,30 @@ def _forget_others(home: Path, place: str, content: str) -> None:
             file.unlink(missing_ok=True)
 
 
-def _require_layout(root: Path) -> None:
+def _find(root: Path, *, need_test: bool) -> dict[str, Path]:
+    """Return the folder of each split; test images may be missing where others are set apart for testing."""
     if not root.is_dir():
         raise UsageError(f"The data folder '{root}' does not exist. {_LAYOUT}.")
-    missing = [f"{split}/" for split in ("train", "test") if not (root / split).is_dir()]
-    if missing:
+    found = {
+        split: next((root / place for place in places if (root / place).is_dir()), None)
+        for split, places in _PLACES.items()
+    }
+    splits = {split: folder for split, folder in found.items() if folder is not None}
+    missing = [f"{split}/" for split in ("train", "test") if split not in splits]
+    if "train" not in splits or (need_test and missing):
         there = sorted(entry.name + "/" * entry.is_dir() for entry in os.scandir(root))
         listed = ", ".join(there[:8]) + ", …" * (len(there) > 8) if there else "nothing"
         raise UsageError(f"The data folder '{root}' has no {' and no '.join(missing)}. {_LAYOUT}; it has: {listed}.")
+    return splits
+
+
+def _require_every_class(root: Path, listing: Listing, validation_share: float) -> None:
+    few = sorted(set(range(len(listing.classes))) - set(listing.labels))
+    if few:
+        raise UsageError(
+            f"In the data folder '{root}', the class '{listing.classes[few[0]]}' has too few images to set a share of "
+            f"{validation_share:g} apart. Add some, or set another validation_share."
+        )
 
 
 def _require_same_classes(root: Path, train: tuple[str, ...], test: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ from bench.data import draws
 from bench.data.augment import Normalizer, crop, mirror, resize
 from bench.data.cache import Dataset, Split
 from bench.data.draws import Augmentation
+from bench.data.share import WHOLE, Share
 from bench.spec import Data, UsageError
 
 _RESIDENT_SHARE = 0.25
@@ -23,7 +24,16 @@ class ImageBatches:
 
     has_test = True
 
-    def __init__(self, dataset: Dataset, data: Data, *, batch_size: int, device: torch.device, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        data: Data,
+        *,
+        batch_size: int,
+        device: torch.device,
+        seed: int,
+        share: Share = WHOLE,
+    ) -> None:
         """Bring the images to the device if they fit.
 
         Raises:
@@ -40,6 +50,7 @@ class ImageBatches:
         self._batch_size = batch_size
         self._device = device
         self._seed = seed
+        self._share = share
         self._size = (data.input_shape[1], data.input_shape[2])
         self._normalized = Normalizer(data.mean, data.std, device)
         total_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
@@ -47,14 +58,17 @@ class ImageBatches:
         self._train, self._test = (_Store(split, device, resident) for split in (dataset.train, dataset.test))
 
     def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield full batches, (B, 3, H, W) float32 and (B,) int64, in the order of ``seed`` and ``epoch``."""
+        """Yield full batches, (B, 3, H, W) float32 and (B,) int64, in the order of ``seed`` and ``epoch``.
+
+        B is this process's share of the batch size.
+        """
         padding = self.data.crop_padding
         total = self.steps_per_epoch * self._batch_size
         order = draws.order(len(self._train), seed=self._seed, epoch=epoch)
         there = order.to(self._device)
         drawn = Augmentation.draw(total, padding, seed=self._seed, epoch=epoch).to(self._device)
         for start in range(0, total, self._batch_size):
-            batch = slice(start, start + self._batch_size)
+            batch = self._share.of(start, self._batch_size)
             images, labels = self._train.take(order[batch], there[batch])
             chance = drawn.of(batch)
             # Mirrored before it is resized, while it is small; cropped after, for the padding counts input pixels.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bench.data.cache import Dataset
+import torch
+
+from bench.data.cache import Dataset, Split
+from bench.data.split import stratified
 from bench.spec import Data, UsageError
 from bench.trial import DataSource
 
@@ -58,13 +61,22 @@ def load(data: Data, source: DataSource) -> Dataset:
     if source.kind == "cifar10":
         from bench.data import cifar10
 
-        return cifar10.load(source.directory)
+        return _without_validation(cifar10.load(source.directory), data.validation_share)
     from bench.data import folder
 
     if source.path is None:
         raise UsageError("A data folder needs a path. Give --data folder:PATH of a folder with train/ and test/.")
     _, height, width = data.input_shape
-    return folder.load(source.path, source.directory, (height, width))
+    return folder.load(source.path, source.directory, (height, width), data.validation_share)
+
+
+def _without_validation(dataset: Dataset, share: float) -> Dataset:
+    """Return the dataset with a share of its training images left out; the test set is there already."""
+    if not share:
+        return dataset
+    stay = torch.tensor(stratified(dataset.train.labels.tolist(), share)[0])
+    train = Split(images=dataset.train.images[stay], labels=dataset.train.labels[stay])
+    return replace(dataset, train=train)
 
 
 def _require_colour(data: Data, source: DataSource) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.data.draws import value_generator
+from bench.data.share import WHOLE, Share
 from bench.spec import Data
 
 _POOL_BYTES = 512 * 2**20
@@ -53,13 +54,15 @@ class SyntheticBatches:
 
     has_test = False
 
-    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int) -> None:
+    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, share: Share = WHOLE) -> None:
         """Fill the pool: all of an epoch's batches, or as many as its memory holds, but at least two."""
         self.data = data
         self.steps_per_epoch = data.steps_per_epoch
         fitting = max(2, _POOL_BYTES // _batch_bytes(data, batch_size))
         count = min(fitting, self.steps_per_epoch)
-        self._pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
+        part = share.of(0, batch_size)
+        pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
+        self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
 
     def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the same batches in every epoch, so that the losses of two epochs can be compared."""

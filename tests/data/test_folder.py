@@ -6,6 +6,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,9 +28,9 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     decode = folder_module.decode
 
-    def counted(paths: tuple[str, ...], size: tuple[int, int], *, squash: bool) -> torch.Tensor:
+    def counted(paths: tuple[str, ...], size: tuple[int, int], **options: Any) -> torch.Tensor:
         calls.append(len(paths))
-        return decode(paths, size, squash=squash)
+        return decode(paths, size, **options)
 
     monkeypatch.setattr(folder_module, "decode", counted)
     return calls
