@@ -11,10 +11,10 @@ from bench.spec import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0: done, 1: a trial failed, 2: it cannot be done as asked, 130: stopped."""
+    """Run the command line; return 0: done, 1: a trial or check failed, 2: it cannot be done as asked, 130: stopped."""
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
-        return {"run": run, "report": report, "list": show_list}[command.name](command)
+        return {"run": run, "report": report, "list": show_list, "doctor": doctor}[command.name](command)
     except (UsageError, OSError) as error:
         print(f"run_bench: {error}", file=sys.stderr)
         return 2
@@ -44,8 +44,17 @@ def report(command: Command) -> int:
     """Report on runs that were made before."""
     from bench import session
 
-    session.report(list(command.runs), command.out or session.report_folder(list(command.runs)))
+    runs = list(command.runs)
+    session.report(runs, command.out or session.report_folder(runs), published=command.published)
     return 0
+
+
+def doctor(command: Command) -> int:
+    """Test the instrument itself on this machine."""
+    from bench.doctor import examine
+    from bench.launch.local import LocalLauncher
+
+    return 0 if examine(command, LocalLauncher()) else 1
 
 
 def show_list(_command: Command) -> int:

@@ -58,7 +58,7 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # its own type would make whoever reads this import torch
         torchvision=metadata.version("torchvision"),
         cuda=torch.version.cuda,
         cudnn=str(cudnn) if cudnn else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -81,6 +82,16 @@ class Execution:
         self.store.add_results(trial, device, results)
         self.face.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
+        if trial.phase == "train":
+            self._drop_checkpoint(trial)
+
+    def _drop_checkpoint(self, trial: Trial) -> None:
+        """Remove what training kept, unless it is to be tried again from there."""
+        if not {"timeout", "failed"} & set(self.done[trial.config].values()):
+            path = self.store.folder / trial.checkpoint
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # others are still there, or there was none
+                path.parent.rmdir()
 
     def _watch(self, progress: Progress) -> None:
         samples = self.sampler.drain()

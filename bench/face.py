@@ -132,7 +132,8 @@ def describe_trial(trial: Trial) -> str:
     """Name a trial in a line."""
     cell = trial.cell
     where = "cpu" if cell.placement.index is None else f"GPU {cell.placement.name}"
-    what = {"memory": trial.precisions[0], "speed": f"process {trial.replicate + 1} of {trial.protocol.replicates}"}
+    process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
+    what = {"memory": trial.precisions[0], "energy": trial.precisions[0], "floor": process, "speed": process}
     detail = what.get(trial.phase, f"{trial.precisions[0]}, seed {trial.seed}, {trial.epochs} epochs")
     return f"{cell.suite.name}, {where}, batch {cell.batch_size}, {trial.phase} ({detail})"
 
@@ -148,6 +149,8 @@ def _describe(result: TrialResult) -> str:
     if result.memory is not None:
         peak = result.memory.headline_bytes
         return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
+    if result.energy is not None:
+        return f"{result.energy.energy_j_per_step:.4g} J/step"
     if result.training is not None:
         accuracy = result.training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"

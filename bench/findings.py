@@ -43,8 +43,10 @@ class MemoryPeak:
     peak_reserved_bytes: int | None = None
     peak_active_bytes: int | None = None
     driver_used_bytes: int | None = None
-    """What the driver says is used, less what was used before the context."""
+    """What the driver says this process holds; where it does not tell that by process, what is used less what was used
+    before the context."""
     allocator_retries: int | None = None
+    """During the steady steps."""
     peak_resident_bytes: int | None = None
     """On a CPU: peak resident set of the process above what it was before the model was built."""
     model_bytes: int | None = None
@@ -58,7 +60,7 @@ class MemoryPeak:
     activation_bytes: int | None = None
     """What forward keeps for backward, the 16-bit copies of weights that autocast caches included."""
     temporary_bytes: int | None = None
-    """Everything else: what backward and the optimizer make and drop."""
+    """Everything else: the batches, and what a pass or the optimizer makes and drops."""
 
     @property
     def headline_bytes(self) -> int | None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 
 from bench import catalog, neighbours
 from bench.cli import Command
 from bench.launch.local import LocalLauncher
-from bench.plan import Plan, PreparedData, Request, choose_source, make_plan
+from bench.plan import (
+    Plan,
+    PreparedData,
+    Request,
+    choose_precisions,
+    choose_source,
+    default_precisions,
+    make_plan,
+    slower,
+)
 from bench.records import Environment
 from bench.spec import BASELINE, Suite, UsageError
 from bench.trial import DataSource, SuiteRef
@@ -31,19 +41,30 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     """
     request = _request(command)
     suites = {ref.name: catalog.load(ref) for ref in request.suites}
+    variants = {ref: catalog.load(ref) for ref in request.suites}
+    _require_lightning(variants)
     environment: Environment = launcher.call("bench.environment:survey", request.gpus)
     environment = replace(environment, removed_variables=launcher.removed_variables)
     warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in launcher.removed_variables]
     warnings += _busy(environment, request.exclusive)
+    warnings += _emulated(environment, request)
+    for ref in request.suites:
+        _fetch_weights(ref, launcher)
     data = {name: _prepare(suite, request, launcher) for name, suite in suites.items()}
     warnings += [
         f"{name} is not trained on images, so it uses synthetic data whatever --data says."
         for name, suite in suites.items()
         if request.data and not suite.data.is_image
     ]
-    flops = {name: _count(ref, launcher) for name, ref in zip(suites, request.suites, strict=True)}
-    plan = make_plan(request, suites, data, environment, flops)
+    warnings += [
+        f"{name} is trained on synthetic data, which have no test set, so nothing reaches --target-accuracy."
+        for name, prepared in data.items()
+        if request.target_accuracy_pct and "train" in request.phases and prepared.source.kind == "synthetic"
+    ]
+    flops = {ref.name: _count(ref, launcher) for ref in {ref.name: ref for ref in request.suites}.values()}
+    plan = _without_repetition(make_plan(request, suites, data, environment, flops), variants)
     _require_full_batches(plan, data)
+    _require_even_batches(plan, variants)
     if all(BASELINE not in trial.precisions for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
     return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings))
@@ -55,11 +76,13 @@ def _request(command: Command) -> Request:
     if len({ref.name for ref in refs}) < len(refs):
         raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
     return Request(
-        suites=refs,
+        suites=tuple(variant for ref in refs for variant in _variants(ref)),
         gpus=command.gpus,
         precisions=command.precisions,
         batch_sizes=command.batch_sizes,
         epochs=command.epochs,
+        target_accuracy_pct=command.target_accuracy_pct,
+        clip_grad=command.clip_grad,
         seeds=command.seeds,
         data=command.data,
         data_dir=command.data_dir,
@@ -73,8 +96,49 @@ def _require_used(command: Command, refs: tuple[SuiteRef, ...]) -> None:
     """Refuse a --set that no suite has: a setting silently ignored would be a wrong result."""
     known = {name for ref in refs for name in catalog.parameters(ref)}
     for name, _ in command.parameters:
+        if name == "weights" and name not in known:
+            raise UsageError(
+                "No suite here takes initial weights. --weights is for suites whose function has an argument "
+                "'weights', such as intel_resnet18."
+            )
         if name not in known:
             raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
+
+
+def _variants(ref: SuiteRef) -> tuple[SuiteRef, ...]:
+    """Return what a suite is compared as: the rows that it names itself, or it alone."""
+    return tuple(
+        replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **variant}.items())))
+        for variant in catalog.load(ref).variants
+    ) or (ref,)
+
+
+def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
+    """Refuse a suite that Lightning trains where it is not installed."""
+    for ref, suite in suites.items():
+        if suite.trainer == "lightning" and importlib.util.find_spec("lightning") is None:
+            raise UsageError(
+                f"{ref.name} is trained by Lightning, which is not installed: pip install 'ampmeter[lightning]', "
+                "or --set trainer=plain."
+            )
+
+
+def _fetch_weights(ref: SuiteRef, launcher: LocalLauncher) -> None:
+    """Download or check a suite's initial weights now, so that no trial has to."""
+    weights = {**catalog.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
+    if weights != "none":
+        print(f"Looking at the weights of {ref.name}: {weights}.", flush=True)
+        launcher.call("bench.weights:fetch", ref)
+
+
+def _without_repetition(plan: Plan, suites: dict[SuiteRef, Suite]) -> Plan:
+    """Leave out phases that would measure the same again: another trainer runs only the train phase."""
+    kept = [
+        (trial, seconds)
+        for trial, seconds in zip(plan.trials, plan.seconds, strict=True)
+        if trial.phase == "train" or suites[trial.cell.suite].trainer == "plain"
+    ]
+    return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
 
 def _busy(environment: Environment, exclusive: bool) -> list[str]:
@@ -93,6 +157,18 @@ def _busy(environment: Environment, exclusive: bool) -> list[str]:
             f"Who is on {', '.join(names[uuid] for uuid in sorted(unknown))} cannot be told; leave out --exclusive."
         )
     return [said] if said else []
+
+
+def _emulated(environment: Environment, request: Request) -> list[str]:
+    """Warn of precisions that a CPU only emulates."""
+    return [
+        f"{device.name} has no fast bfloat16: it multiplies such matrices at {device.bf16_gflops:.0f} GFLOP/s, "
+        f"and fp32 ones at {device.fp32_gflops:.0f}. {name} is measured"
+        + (" and trained, as --precisions names it." if request.precisions else ", but not trained.")
+        for device in environment.devices
+        for name in choose_precisions(request, device, default_precisions(device))
+        if slower(device, name)
+    ]
 
 
 def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> PreparedData:
@@ -122,4 +198,14 @@ def _require_full_batches(plan: Plan, data: dict[str, PreparedData]) -> None:
             raise UsageError(
                 f"The batch size {trial.cell.batch_size} is larger than the {samples} training images of "
                 f"{trial.cell.data}. Name smaller --batch-sizes."
+            )
+
+
+def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
+    for trial in plan.trials:
+        devices = suites[trial.cell.suite].devices
+        if trial.cell.batch_size % devices:
+            raise UsageError(
+                f"The batch size {trial.cell.batch_size} cannot be divided among {devices} devices. "
+                f"Name --batch-sizes that are multiples of {devices}."
             )

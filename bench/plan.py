@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.records import Device, Environment
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
@@ -24,6 +24,8 @@ class Request:
     precisions: tuple[str, ...] | None = None
     batch_sizes: tuple[int, ...] | None = None
     epochs: int | None = None
+    target_accuracy_pct: float | None = None
+    clip_grad: float | None = None
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
@@ -84,6 +86,16 @@ def default_precisions(device: Device) -> tuple[str, ...]:
     return tuple(name for name in wanted if name not in (device.unsupported or {}))
 
 
+def slower(device: Device, precision: str) -> bool:
+    """Say whether a CPU emulates a precision: its products take more than twice as long as fp32's.
+
+    It is then measured, so that its user sees by how much, but trained with only where ``--precisions`` names it.
+    """
+    if PRECISIONS[precision].autocast != "bfloat16" or not device.bf16_gflops or not device.fp32_gflops:
+        return False
+    return device.bf16_gflops < device.fp32_gflops / 2
+
+
 def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
     """Return the batch sizes of a phase: those asked for, else the suite's sweep, or its recipe's for training."""
     if request.batch_sizes:
@@ -134,7 +146,6 @@ def make_plan(
 
 
 def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device) -> list[Trial]:
-    precisions = choose_precisions(request, device, default_precisions(device))
     sizes = {phase: choose_batch_sizes(suite, request, device, phase) for phase in request.phases}
     trials = []
     for size in sorted({size for chosen in sizes.values() for size in chosen}):
@@ -142,11 +153,12 @@ def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, de
         cell = Cell(suite=ref, placement=placement, batch_size=size, data=data.source, classes=data.classes)
         for phase in PHASES:
             if phase in request.phases and size in sizes[phase] and (phase != "energy" or device.energy):
-                trials += _trials(request, suite, cell, phase, precisions)
+                trials += _trials(request, suite, cell, phase, device)
     return trials
 
 
-def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, precisions: tuple[str, ...]) -> list[Trial]:
+def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
+    precisions = choose_precisions(request, device, default_precisions(device))
     seed = request.seeds[0]
     if phase in ("memory", "energy"):
         return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]
@@ -157,11 +169,21 @@ def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, precisions
             Trial(cell=cell, phase=phase, precisions=arms, replicate=replicate, seed=seed, protocol=protocol)
             for replicate in range(protocol.replicates)
         ]
-    epochs = request.epochs or suite.epochs
+    common = Trial(
+        cell=cell,
+        phase=phase,
+        precisions=precisions,
+        epochs=request.epochs or suite.epochs,
+        target_accuracy_pct=request.target_accuracy_pct,
+        clip_grad=request.clip_grad,
+    )
+    if request.precisions is None:
+        common = replace(common, precisions=tuple(name for name in precisions if not slower(device, name)))
+    # There and back again from seed to seed, so that a linear drift of the machine favours no precision.
     return [
-        Trial(cell=cell, phase=phase, precisions=(name,), seed=seed, epochs=epochs)
-        for seed in request.seeds
-        for name in precisions
+        replace(common, precisions=(name,), seed=seed)
+        for turn, seed in enumerate(request.seeds)
+        for name in (common.precisions[::-1] if turn % 2 else common.precisions)
     ]
 
 
@@ -170,11 +192,12 @@ def estimate_s(
 ) -> float | None:
     """Guess how long a trial takes, from its FLOPs and the rate of a short fp32 matrix product here.
 
-    Every precision is guessed to be as slow as fp32.
+    Every precision is guessed to be as slow as fp32, but for one that is emulated.
     """
     if flops_per_sample is None or not device.fp32_gflops:
         return None
-    step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * device.fp32_gflops * 1e9)
+    rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in trial.precisions]
+    step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * min(rates) * 1e9)
     if trial.phase == "memory":
         return TRIAL_OVERHEAD_S + 4 * step_s
     if trial.phase == "energy":

@@ -38,6 +38,8 @@ class Device:
     """Threads that torch computes with on a CPU."""
     fp32_gflops: float | None = None
     """Rate of a short fp32 matrix product here, for estimating how long a plan takes."""
+    bf16_gflops: float | None = None
+    """The same of bfloat16, on a CPU: many have no instructions for it and emulate it."""
     energy: str | None = None
     """Where a GPU's energy is read from: ``counter``, or ``power`` where only power is told; None: unknown."""
     unsupported: dict[str, str] | None = None

@@ -61,6 +61,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     try:
         with Store(folder) as store, Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
             launcher.on_start = lambda pid: sampler.own({pid})
+            launcher.workspace = folder.resolve()
             store.write_run(run)
             devices = {device.placement: device for device in question.environment.devices}
             execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, face=face)
@@ -76,10 +77,10 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     return folder, fine
 
 
-def report(runs: list[Path], out: Path) -> None:
-    """Write the report of some runs and print its verdict and where it is."""
+def report(runs: list[Path], out: Path, *, published: bool = False) -> None:
+    """Write the report of some runs, with published figures if asked for; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page = reporter.write_report(runs, out)
+    page = reporter.write_report(runs, out, published=published)
     for sentence in reporter.verdicts(runs):
         print(sentence)
     print(f"Report: {page}")

@@ -106,6 +106,8 @@ class Data:
     """Training images are padded by this many pixels and cropped at random; 0 is off."""
     flip: bool = False
     """Whether training images are mirrored at random."""
+    validation_share: float = 0.0
+    """Share of each class's training images that is set apart, and tested on where there is no test set."""
 
     def __post_init__(self) -> None:
         sizes = bool(self.input_shape) and all(size > 0 for size in self.input_shape)
@@ -118,6 +120,8 @@ class Data:
         )
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
         require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
+        share = self.validation_share
+        require(0 <= share < 1, "Data.validation_share", "a share such as 0.2, from 0 and below 1", share)
 
     @property
     def is_image(self) -> bool:
@@ -155,6 +159,12 @@ class Suite:
     """Epochs of the published recipe."""
     source: str = ""
     """Where the recipe comes from."""
+    trainer: Literal["plain", "lightning"] = "plain"
+    """What runs the epochs of training: the loop of bench/train.py, or Lightning's Trainer."""
+    devices: int = 1
+    """Devices that Lightning trains on, each with its part of every batch."""
+    variants: tuple[dict[str, Parameter], ...] = ()
+    """Arguments of the suite's function that make a row of the comparison each; empty is this suite alone."""
 
     def __post_init__(self) -> None:
         require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
@@ -165,3 +175,7 @@ class Suite:
             sizes = getattr(self, field)
             good = all(isinstance(size, int) and size > 0 for size in sizes)
             require(good, f"Suite.{field}", "whole numbers above 0", sizes)
+        require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
+        require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
+        plain = self.trainer == "plain" and self.devices > 1
+        require(not plain, "Suite.devices", "1 where the trainer is plain", self.devices)

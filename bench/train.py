@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench import precision as switches
-from bench.spec import Data, Precision, Suite
+from bench.spec import BASELINE, PRECISIONS, Data, Precision, Suite
 
 
 class TakenSteps:
@@ -45,6 +45,8 @@ class Arm:
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    clip_grad: float | None = None
+    """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return the region in which the forward pass and the loss run."""
@@ -52,7 +54,14 @@ class Arm:
 
 
 def build_arm(
-    suite: Suite, data: Data, precision: Precision, device: torch.device, *, seed: int, steps: int | None = None
+    suite: Suite,
+    data: Data,
+    precision: Precision,
+    device: torch.device,
+    *,
+    seed: int,
+    steps: int | None = None,
+    clip_grad: float | None = None,
 ) -> Arm:
     """Build a suite's model, loss and optimizer, with the same initial weights for every precision.
 
@@ -63,6 +72,7 @@ def build_arm(
         device: where the model is moved to after it has been initialised on the CPU.
         seed: seed of the initial weights and of dropout.
         steps: optimizer steps of the whole run, for the schedule; None trains at a constant rate.
+        clip_grad: the norm to clip gradients to; None leaves them alone.
     """
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
@@ -81,6 +91,7 @@ def build_arm(
         scaler=scaler,
         taken=taken,
         schedule=schedule,
+        clip_grad=clip_grad,
     )
 
 
@@ -106,6 +117,9 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     with arm.autocast():  # forward and loss in one region; backward runs outside it, in the types forward chose
         loss: Tensor = arm.loss(arm.model(inputs), targets)
     arm.scaler.scale(loss).backward()
+    if arm.clip_grad is not None:
+        arm.scaler.unscale_(arm.optimizer)  # the norm is the gradients' own, not the scaled ones'
+        nn.utils.clip_grad_norm_(arm.model.parameters(), arm.clip_grad)
     arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
     arm.scaler.update()
     if arm.schedule is not None:
@@ -168,6 +182,16 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
         count += len(inputs)
     arm.model.train()
     return float(total) / count, 100 * int(right) / count if classified else None
+
+
+def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision."""
+    plain = PRECISIONS[BASELINE]
+    switches.apply(plain)
+    try:
+        return evaluate(replace(arm, precision=plain), batches)
+    finally:
+        switches.apply(arm.precision)
 
 
 def synchronize(device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -127,6 +128,10 @@ class Trial:
     """Seed of weights, data order and augmentation."""
     epochs: int = 1
     """Epochs to train (train)."""
+    target_accuracy_pct: float | None = None
+    """Test accuracy to tell the time to (train)."""
+    clip_grad: float | None = None
+    """Norm to clip gradients to (train)."""
     protocol: Protocol = Protocol()
 
     def __post_init__(self) -> None:
@@ -144,6 +149,11 @@ class Trial:
         )
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         return f"{cell.suite.name}{changed}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where within a run's folder its training is kept until it has ended (train)."""
+        return Path("checkpoints") / f"{re.sub(r'[^A-Za-z0-9._=+-]', '_', self.id)}.pt"
 
     @property
     def config(self) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,13 +24,13 @@ import torch
 import torchvision
 
 from bench.data import Prepared, prepare
-from bench.phases import memory, speed, training
+from bench.phases import energy, memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
-_PHASES: dict[str, ModuleType] = {"memory": memory, "speed": speed, "train": training}
+_PHASES: dict[str, ModuleType] = {"memory": memory, "floor": speed, "speed": speed, "energy": energy, "train": training}
 
 
 def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, ...]) -> None:
@@ -62,8 +63,8 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         connection.close()
 
 
-def run_trial(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Run one trial and send its records."""
+def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callable[[Message], None]) -> None:
+    """Run one trial and send its records; with a workspace, training keeps its checkpoints there."""
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
     def stamped(message: Message) -> None:
@@ -71,7 +72,10 @@ def run_trial(trial: Trial, device: Device, send: Callable[[Message], None]) -> 
             message = replace(message, started=started, wall_s=time.monotonic() - start)
         send(message)
 
-    _PHASES[trial.phase].run(trial, device, stamped)
+    if trial.phase == "train" and workspace is not None:
+        training.run(trial, device, stamped, workspace / trial.checkpoint)
+    else:
+        _PHASES[trial.phase].run(trial, device, stamped)
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:

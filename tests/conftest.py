@@ -1,14 +1,26 @@
-"""What several tests need: a tiny suite of a user's own, and trials made of it."""
+"""What several tests need: a tiny suite of a user's own, trials made of it, and the command line."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import TextIO
+from unittest import mock
 
 import pytest
 
+import run_bench
 from bench.records import Device, Environment
 from bench.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+
+# Threads that wait for each other on busy cores make a step of a tiny model a hundred times as slow. Read by torch
+# when it is imported, here and in the processes that the tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TINY = """
 from bench.spec import Data, Suite
@@ -45,6 +57,21 @@ def suite(width: int = 16, lr: float = 0.01, fail: str = "") -> Suite:
         batch_sizes=(4, 8),
     )
 """
+
+
+def call(*words: object, cwd: Path, stdout: TextIO | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process, whose fork server all tests share, and leave the process as it was."""
+    given = [str(word) for word in words]
+    with (
+        chdir(cwd),
+        mock.patch.dict(os.environ),
+        mock.patch.object(sys, "path", sys.path.copy()),
+        redirect_stdout(stdout or StringIO()) as out,
+        redirect_stderr(StringIO()) as errors,
+    ):
+        code = run_bench.main(given)
+    said = out.getvalue() if isinstance(out, StringIO) else ""
+    return subprocess.CompletedProcess(given, code, said, errors.getvalue())
 
 
 @pytest.fixture(autouse=True)

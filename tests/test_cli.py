@@ -6,6 +6,7 @@ import pytest
 
 from bench.cli import QUICK, RIGOROUS, parse
 from bench.spec import UsageError
+from tests.conftest import call
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,32 +68,86 @@ def test_a_word_that_means_nothing_gets_a_sentence(words, sentence):
     assert sentence in str(caught.value)
 
 
-def run(*words, cwd=ROOT):
+def script(*words, cwd):
     return subprocess.run(
         [sys.executable, str(ROOT / "run_bench.py"), *words], capture_output=True, text=True, cwd=cwd, check=False
     )
 
 
-def test_usage_errors_exit_2_with_one_line_and_write_nothing(tmp_path):
-    for words, part in (
-        (("--suite", "mpl"), "There is no suite 'mpl'. Did you mean 'mlp'? Available: mlp, resnet18"),
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
         (("--suite", "nothing.py"), "There is no suite file 'nothing.py'"),
         (("report", "nowhere"), "nowhere"),
         (("--resume", "nowhere"), "There is no run in 'nowhere'"),
         (("--suite", "mlp", "--gpus", "cpu", "--out", "/proc/none"), "/proc/none"),
         (("--suite", "mlp", "--out", "."), "exists already. Use --resume ."),
-    ):
-        done = run(*words, cwd=tmp_path)
-        assert done.returncode == 2, done.stderr
-        assert part in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
-        assert list(tmp_path.iterdir()) == []
+    ],
+)
+def test_usage_errors_are_2_with_one_line_and_write_nothing(tmp_path, words, part):
+    done = call(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_help_and_list_do_not_import_torch():
+def test_the_script_exits_with_what_main_returns(tmp_path):
+    done = script("--suite", "mpl", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("run_bench: There is no suite 'mpl'. Did you mean 'mlp'? Available: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_list_do_not_import_torch(tmp_path):
     code = "import sys; from run_bench import main; main(['list']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert "vit_b_16" in done.stdout
     assert "amp-bf16" in done.stdout
-    assert "--suite" in run("--help").stdout
+    assert "--suite" in script("--help", cwd=tmp_path).stdout
+
+
+def test_options_of_training_are_read_and_make_a_quick_run_train():
+    command = parse(["--suite", "mlp", "--quick", "--target-accuracy", "93.5%", "--clip-grad", "1.0"])
+    assert (command.target_accuracy_pct, command.clip_grad) == (93.5, 1.0)
+    assert "train" in command.phases
+    assert parse(["--suite", "mlp", "--target-accuracy", "94"]).target_accuracy_pct == 94.0
+    plain = parse(["--suite", "mlp", "--quick"])
+    assert (plain.target_accuracy_pct, plain.clip_grad) == (None, None)
+
+
+@pytest.mark.parametrize("word", ["0", "101", "high", "-5", "nan", "50%%", ""])
+def test_a_target_that_no_accuracy_can_be_gets_a_sentence(word):
+    with pytest.raises(UsageError, match=r"--target-accuracy takes a percentage above 0 and up to 100, such as 94%"):
+        parse(["--suite", "mlp", f"--target-accuracy={word}"])
+
+
+@pytest.mark.parametrize("word", ["0", "0.0", "-1", "inf", "some", ""])
+def test_a_norm_that_nothing_can_be_clipped_to_gets_a_sentence(word):
+    with pytest.raises(UsageError, match=r"--clip-grad takes a norm above 0 such as 1\.0, not"):
+        parse(["--suite", "mlp", f"--clip-grad={word}"])
+
+
+def test_a_target_that_no_test_set_can_tell_of_is_warned_of(tmp_path, tiny_file):
+    words = ("--suite", str(tiny_file), "--gpus", "cpu", "--phases", "train", "--dry-run")
+    assert "--target-accuracy" not in call(*words, cwd=tmp_path).stdout
+    done = call(*words, "--target-accuracy", "90", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tiny is trained on synthetic data, which have no test set" in done.stdout
+
+
+def test_weights_are_a_parameter_with_an_option_of_its_own(tmp_path):
+    words = ("--suite", "intel_resnet18", "--weights")
+    assert parse([*words, "none"]).parameters == (("weights", "none"),)
+    assert parse([*words, f"{tmp_path}/x/../mine.pt"]).parameters == (("weights", str(tmp_path / "mine.pt")),)
+    with pytest.raises(UsageError, match="give one of the two"):
+        parse([*words, "none", "--set", "weights=imagenet"])
+
+
+def test_weights_are_refused_where_no_suite_takes_them(tmp_path):
+    done = call("--suite", "resnet20", "--weights", "none", "--gpus", "cpu", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No suite here takes initial weights." in done.stderr

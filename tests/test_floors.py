@@ -12,17 +12,29 @@ FLOORS = [
     {"spec", "findings", "stats"},
     {"records"},
     {"trial"},
+    {"options"},
     {"catalog", "plan", "store", "cli"},
-    {"precision", "data", "measure"},
-    {"train", "environment", "neighbours"},
+    {"precision"},
+    {"data", "measure"},
+    {"train", "environment", "neighbours", "weights"},
+    {"checkpoint", "lightning_loop", "ranks"},
     {"phases", "flops"},
-    {"worker"},
+    {"worker", "checks"},
     {"launch", "report"},
     {"face"},
     {"gather", "execute"},
     {"session"},
+    {"doctor"},
 ]
-WITHOUT_TORCH = ("run_bench", "bench.session", "bench.gather", "bench.launch.local", "bench.report", "suites.resnet50")
+WITHOUT_TORCH = (
+    "run_bench",
+    "bench.session",
+    "bench.doctor",
+    "bench.gather",
+    "bench.launch.local",
+    "bench.report",
+    "suites.resnet50",
+)
 
 
 def modules():

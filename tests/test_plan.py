@@ -5,7 +5,7 @@ import pytest
 from bench.plan import PreparedData, Request, choose_source, estimate_s, make_plan
 from bench.records import Device
 from bench.spec import Data, Suite, UsageError
-from bench.trial import DataSource, Protocol, SuiteRef
+from bench.trial import DataSource, Protocol, SuiteRef, Trial
 
 SUITE = Suite(
     name="small",
@@ -74,7 +74,8 @@ def test_memory_comes_before_speed_and_training_last_within_a_cell(machine):
 def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine):
     trials = plan(machine, batch_sizes=(16, 64), seeds=(0, 1), epochs=2).trials
     trained = [(t.cell.batch_size, t.seed, t.precisions[0]) for t in trials if t.phase == "train"]
-    assert trained == [(b, s, p) for b in (16, 64) for s in (0, 1) for p in ("fp32", "amp-bf16")]
+    arms = ("fp32", "amp-bf16")
+    assert trained == [(b, s, p) for b in (16, 64) for s in (0, 1) for p in (arms if s == 0 else arms[::-1])]
     assert {t.epochs for t in trials} == {1, 2}
 
 
@@ -115,3 +116,39 @@ def test_the_estimate_of_training_uses_the_datas_own_size(machine):
     trial = next(trial for trial in plan(machine, gpu()).trials if trial.phase == "train")
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
     assert estimate_s(trial, SUITE, real, gpu(), 1e9) > 10 * estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9)
+
+
+def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_precision(machine):
+    trials = [t for t in plan(machine, gpu(), seeds=(5, 3, 8, 1)).trials if t.phase == "train"]
+    assert list(dict.fromkeys(trial.seed for trial in trials)) == [5, 3, 8, 1]
+    places = {}
+    for place, trial in enumerate(trials):
+        places.setdefault(trial.precisions[0], []).append(place)
+    assert {len(found) for found in places.values()} == {4}
+    assert {sum(found) for found in places.values()} == {sum(range(16)) / 4}  # all the same on average
+    assert [trial.precisions[0] for trial in trials[:2]] == ["fp32", "tf32"]
+
+
+def test_what_is_asked_of_training_reaches_its_trials_alone_and_their_configs(machine):
+    asked, plain = plan(machine, target_accuracy_pct=93.0, clip_grad=1.0).trials, plan(machine).trials
+    for one, other in zip(asked, plain, strict=True):
+        trains = one.phase == "train"
+        assert (one.target_accuracy_pct, one.clip_grad) == ((93.0, 1.0) if trains else (None, None))
+        assert (one.config != other.config) == trains
+
+
+def test_a_precision_that_a_cpu_emulates_is_measured_and_trained_with_only_where_it_is_named(machine, cpu):
+    emulating = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0)
+    fast = replace(cpu, fp32_gflops=200.0, bf16_gflops=900.0)
+
+    def arms(device, phase, **asked):
+        return {
+            name for trial in plan(machine, device, **asked).trials if trial.phase == phase for name in trial.precisions
+        }
+
+    assert arms(emulating, "speed") == arms(fast, "train") == {"fp32", "amp-bf16"}
+    assert arms(emulating, "train") == {"fp32"}
+    assert arms(emulating, "train", precisions=("fp32", "amp-bf16")) == {"fp32", "amp-bf16"}
+    both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", precisions=("fp32", "amp-bf16"))
+    long, short = (estimate_s(both, SUITE, SYNTHETIC, device, 1e12) for device in (emulating, fast))
+    assert long > 5 * short

@@ -2,14 +2,15 @@ import pytest
 import torch
 from torch import nn
 
+from bench import precision as switches
 from bench.spec import PRECISIONS, Data, Suite
-from bench.train import build_arm, evaluate, train_epoch, training_step
+from bench.train import build_arm, evaluate, evaluate_fp32, train_epoch, training_step
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(6,), classes=3)
 
 
-def make(precision="fp32", seed=0, steps=None, **changes):
+def make(precision="fp32", seed=0, steps=None, clip_grad=None, **changes):
     given = {
         "name": "small",
         "title": "",
@@ -18,7 +19,8 @@ def make(precision="fp32", seed=0, steps=None, **changes):
         "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         "batch_size": 8,
     }
-    return build_arm(Suite(**{**given, **changes}), DATA, PRECISIONS[precision], CPU, seed=seed, steps=steps)
+    suite = Suite(**{**given, **changes})
+    return build_arm(suite, DATA, PRECISIONS[precision], CPU, seed=seed, steps=steps, clip_grad=clip_grad)
 
 
 def batches(count=5):
@@ -124,3 +126,50 @@ def test_regression_has_a_loss_and_no_accuracy():
     loss, accuracy = evaluate(arm, iter([(torch.zeros(4, 6), torch.zeros(4, 3))]))
     assert loss > 0
     assert accuracy is None
+
+
+def step_taken(precision, clip_grad):
+    """Return how far one step of plain SGD at rate 1 moves the weights."""
+    arm = make(precision, clip_grad=clip_grad, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    before = weights(arm)
+    training_step(arm, *batches(1)[0])
+    return float((weights(arm) - before).norm())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16"])
+def test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_ones(precision):
+    free = step_taken(precision, None)
+    assert free > 0.1
+    assert step_taken(precision, 0.05) == pytest.approx(0.05, rel=1e-3)
+    assert step_taken(precision, 100.0) == pytest.approx(free)
+
+
+def test_a_step_with_infinite_gradients_is_skipped_also_when_clipping():
+    arm = make("amp-fp16", clip_grad=1.0)
+    before = weights(arm)
+    inputs, targets = batches(1)[0]
+    assert train_epoch(arm, iter([(inputs * 1e30, targets)])).skipped_steps == 1
+    assert torch.equal(weights(arm), before)
+    assert arm.scaler.get_scale() == 2.0**15
+
+
+def test_evaluation_in_fp32_is_that_of_an_fp32_arm_and_leaves_the_arm_as_it_was():
+    plain, mixed = make("fp32"), make("amp-bf16")
+    found = evaluate_fp32(mixed, iter(batches()))
+    assert found == evaluate(plain, iter(batches()))
+    assert found != evaluate(mixed, iter(batches()))
+    assert mixed.precision.name == "amp-bf16"
+    assert mixed.model.training
+
+
+def test_evaluation_in_fp32_switches_tf32_off_and_back_on():
+    arm, seen = make("tf32"), []
+    arm.model.register_forward_pre_hook(lambda *_: seen.append(switches.read_back(arm.precision, CPU).fp32_matmul))
+    switches.apply(arm.precision)
+    try:
+        evaluate(arm, iter(batches(1)))
+        evaluate_fp32(arm, iter(batches(1)))
+        evaluate(arm, iter(batches(1)))
+    finally:
+        switches.apply(PRECISIONS["fp32"])
+    assert seen == ["tf32", "ieee", "tf32"]

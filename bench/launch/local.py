@@ -51,6 +51,8 @@ class LocalLauncher:
         """
         self.silence_s, self.patience_s = silence_s, patience_s
         self.on_start = on_start
+        self.workspace: Path | None = None
+        """Folder of the run, in which training keeps its checkpoints; None keeps none."""
         self.removed_variables = remove_overrides()
         """TF32 overrides that were in the environment, as NAME=VALUE."""
         root = str(Path(__file__).resolve().parents[2])
@@ -79,7 +81,7 @@ class LocalLauncher:
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial in a fresh process, handing its records on as they come."""
-        return self._run("bench.worker:run_trial", (trial, device), on_message)
+        return self._run("bench.worker:run_trial", (trial, device, self.workspace), on_message)
 
     def _run(self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None]) -> Ending:
         receiving, sending = self._context.Pipe(duplex=False)

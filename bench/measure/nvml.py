@@ -144,7 +144,7 @@ class Nvml:
         capability = self._call(uuid, "nvmlDeviceGetCudaComputeCapability", target.board)
         return Gpu(
             nvml_index=self._call(uuid, "nvmlDeviceGetIndex", target.board),
-            uuid=uuid,
+            uuid=self._call(uuid, "nvmlDeviceGetUUID", target.handle) or uuid,
             name=self._call(uuid, "nvmlDeviceGetName", target.handle),
             memory_total_bytes=None if memory is None else memory.total,
             power_limit_w=limit_mw / 1000 if limit_mw else None,

@@ -6,58 +6,86 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from bench.data import open_batches
+from bench import lightning_loop, ranks
+from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
+from bench.data import WHOLE, Batches, Share, open_batches
 from bench.findings import Training
+from bench.measure.nvml import NvmlFailure, open_nvml
 from bench.phases.setting import enter, open_setting
 from bench.precision import apply, read_back
 from bench.records import Device, EpochResult, Message, Progress, TrialResult
-from bench.train import Arm, Epoch, build_arm, evaluate, train_epoch
+from bench.spec import BASELINE
+from bench.train import Arm, Epoch, build_arm, evaluate, evaluate_fp32, train_epoch
 from bench.trial import Trial
 
 HEARTBEAT_S = 2.0
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
-    """Train the trial's only precision; send each epoch, then the result."""
+def run(
+    trial: Trial,
+    device: Device,
+    send: Callable[[Message], None],
+    checkpoint: Path | None = None,
+    share: Share = WHOLE,
+) -> None:
+    """Train the trial's only precision; send each epoch, then the result.
+
+    Args:
+        trial: what to train.
+        device: where, and whether it counts energy.
+        send: takes the records; those of epochs that a checkpoint holds are sent again.
+        checkpoint: the file to keep the training in after each epoch, and to go on from if it holds this trial's;
+            None keeps nothing.
+        share: this process's part of every batch, where several train together.
+    """
     setting = open_setting(trial)
+    if setting.suite.devices > share.ranks:
+        ranks.run(trial, device, send, setting.suite.devices)
+        return
     precision, _ = enter(trial.precisions[0], setting.device)
     source, batch_size = trial.cell.data, trial.cell.batch_size
-    batches = open_batches(setting.data, source, batch_size=batch_size, device=setting.device, seed=trial.seed)
+    batches = open_batches(
+        setting.data, source, batch_size=batch_size, device=setting.device, seed=trial.seed, share=share
+    )
     steps = trial.epochs * batches.steps_per_epoch
-    arm = build_arm(setting.suite, batches.data, precision, setting.device, seed=trial.seed, steps=steps)
+    arm = build_arm(
+        setting.suite,
+        batches.data,
+        precision,
+        setting.device,
+        seed=trial.seed,
+        steps=steps,
+        clip_grad=trial.clip_grad,
+    )
     apply(precision)  # again: a model may have set switches of its own
-    rows: list[EpochResult] = []
-    start, elapsed_s = time.monotonic(), 0.0
-    for number in range(1, trial.epochs + 1):
-        rate = float(arm.optimizer.param_groups[0]["lr"])
-        said = f"epoch {number} of {trial.epochs}"
-        done = (number - 1) / trial.epochs
-        epoch = train_epoch(arm, _heartbeat(batches.train(number), send, f"{said}, step", done))
-        test_start = time.monotonic()
-        tested = (
-            evaluate(arm, _heartbeat(batches.test(), send, f"{said}, test batch", done)) if batches.has_test else None
-        )
-        test_s = time.monotonic() - test_start if batches.has_test else None
-        elapsed_s += epoch.seconds
-        rows.append(
-            _row(
-                trial,
-                arm,
-                epoch,
-                number=number,
-                tested=tested or (None, None),
-                rate=rate,
-                elapsed_s=elapsed_s,
-                test_s=test_s,
-            )
-        )
-        send(rows[-1])
-        if not math.isfinite(epoch.loss):
+    rows = _go_on(arm, trial, checkpoint)
+    for row in rows:
+        send(row)
+    energy_j = _energy_counter(device)
+    train: Callable[[Iterator[tuple[Tensor, Tensor]]], Epoch] = partial(train_epoch, arm)
+    if setting.suite.trainer == "lightning":
+        train = lightning_loop.open_lightning(arm, batches.steps_per_epoch, share)
+    for number in range(len(rows) + 1, trial.epochs + 1):
+        if rows and not math.isfinite(rows[-1].train_loss):
             break
-    total_s = time.monotonic() - start
+        rate = float(arm.optimizer.param_groups[0]["lr"])
+        watch = _Watch(send=send, epoch=number, epochs=trial.epochs)
+        before_j = energy_j()
+        epoch = train(watch(batches.train(number), "step"))
+        after_j = energy_j()
+        drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
+        tested = _test(arm, batches, watch)
+        rows.append(_row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
+        if checkpoint is not None:
+            Checkpoint.of(arm, trial.config, rows).write(checkpoint)
+        send(rows[-1])
     finite = math.isfinite(rows[-1].train_loss)
     send(
         TrialResult(
@@ -65,63 +93,139 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
             status="ok" if finite else "nonfinite",
             detail="" if finite else f"the training loss became {rows[-1].train_loss} in epoch {rows[-1].epoch}",
             switches=read_back(precision, setting.device),
-            training=_summary(rows, total_s),
+            training=_summary(trial, rows, arm),
         )
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tested:
+    """The test set after an epoch, under the arm's precision and in fp32; None is not evaluated."""
+
+    loss: float | None = None
+    accuracy_pct: float | None = None
+    seconds: float | None = None
+    loss_fp32: float | None = None
+    accuracy_fp32_pct: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Watch:
+    """Passes batches on, and every two seconds says how many."""
+
+    send: Callable[[Message], None]
+    epoch: int
+    epochs: int
+
+    def __call__(self, batches: Iterator[tuple[Tensor, Tensor]], unit: str) -> Iterator[tuple[Tensor, Tensor]]:
+        said = time.monotonic()
+        for index, batch in enumerate(batches):
+            now = time.monotonic()
+            if now - said >= HEARTBEAT_S:
+                said = now
+                text = f"epoch {self.epoch} of {self.epochs}, {unit} {index + 1}"
+                self.send(Progress(text=text, done=(self.epoch - 1) / self.epochs))
+            yield batch
+
+
+def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> list[EpochResult]:
+    """Bring the arm to where the trial's checkpoint left off; return the epochs so far, none without one."""
+    kept = read_checkpoint(checkpoint) if checkpoint is not None else None
+    if kept is None or kept.config != trial.config:
+        return []
+    kept.restore(arm)
+    return list(kept.epochs)
+
+
+def _test(arm: Arm, batches: Batches, watch: _Watch) -> _Tested:
+    if not batches.has_test:
+        return _Tested()
+    start = time.monotonic()
+    own = evaluate(arm, watch(batches.test(), "test batch"))
+    seconds = time.monotonic() - start
+    same = arm.precision.name == BASELINE
+    fp32 = own if same else evaluate_fp32(arm, watch(batches.test(), "test batch in fp32"))
+    return _Tested(loss=own[0], accuracy_pct=own[1], seconds=seconds, loss_fp32=fp32[0], accuracy_fp32_pct=fp32[1])
+
+
+def _energy_counter(device: Device) -> Callable[[], float | None]:
+    """Return a function that reads the energy that the device has drawn so far, in joules; None where it has none."""
+    nvml = open_nvml() if device.energy == "counter" else None
+    uuid = device.uuid
+    if nvml is None or uuid is None:
+        return lambda: None
+
+    def read() -> float | None:
+        try:
+            return nvml.total_energy_j(uuid)
+        except NvmlFailure:
+            return None
+
+    return read
+
+
+def _scale(arm: Arm) -> float | None:
+    return arm.scaler.get_scale() if arm.scaler.is_enabled() else None
+
+
 def _row(
     trial: Trial,
-    arm: Arm,
+    before: list[EpochResult],
     epoch: Epoch,
+    tested: _Tested,
     *,
-    number: int,
-    tested: tuple[float | None, float | None],
     rate: float,
-    elapsed_s: float,
-    test_s: float | None,
+    scale: float | None,
+    energy_j: float | None,
 ) -> EpochResult:
     return EpochResult(
         trial=trial.id,
-        precision=arm.precision.name,
+        precision=trial.precisions[0],
         seed=trial.seed,
-        epoch=number,
+        epoch=len(before) + 1,
         train_loss=epoch.loss,
-        test_loss=tested[0],
-        test_accuracy_pct=tested[1],
+        test_loss=tested.loss,
+        test_accuracy_pct=tested.accuracy_pct,
         train_s=epoch.seconds,
-        test_s=test_s,
-        elapsed_s=elapsed_s,
+        test_s=tested.seconds,
+        elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
         data_wait_s=epoch.wait_seconds,
         samples=epoch.samples,
         learning_rate=rate,
-        loss_scale=arm.scaler.get_scale() if arm.scaler.is_enabled() else None,
+        loss_scale=scale,
         skipped_steps=epoch.skipped_steps,
+        samples_per_s=epoch.samples / epoch.seconds,
+        test_loss_fp32=tested.loss_fp32,
+        test_accuracy_fp32_pct=tested.accuracy_fp32_pct,
+        energy_j=energy_j,
     )
 
 
-def _summary(rows: list[EpochResult], total_s: float) -> Training:
-    train_s = sum(row.train_s for row in rows)
+def _summary(trial: Trial, rows: list[EpochResult], arm: Arm) -> Training:
+    train_s = rows[-1].elapsed_s
+    drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
     return Training(
         epochs=len(rows),
         time_per_epoch_s=statistics.median(row.train_s for row in rows),
-        total_s=total_s,
+        total_s=train_s + sum(row.test_s or 0.0 for row in rows),
         train_samples_per_s=sum(row.samples for row in rows) / train_s,
         train_loss=rows[-1].train_loss,
         test_loss=rows[-1].test_loss,
         test_accuracy_pct=rows[-1].test_accuracy_pct,
         data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
+        test_loss_fp32=rows[-1].test_loss_fp32,
+        test_accuracy_fp32_pct=rows[-1].test_accuracy_fp32_pct,
+        target_accuracy_pct=trial.target_accuracy_pct,
+        time_to_accuracy_s=time_to_accuracy_s(rows, trial.target_accuracy_pct),
+        checkpoint_bytes=stored_bytes(arm.model),
+        checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
+        train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
     )
 
 
-def _heartbeat(
-    batches: Iterator[tuple[Tensor, Tensor]], send: Callable[[Message], None], text: str, done: float
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pass batches on, and every two seconds say how many."""
-    said = time.monotonic()
-    for index, batch in enumerate(batches):
-        now = time.monotonic()
-        if now - said >= HEARTBEAT_S:
-            said = now
-            send(Progress(text=f"{text} {index + 1}", done=done))
-        yield batch
+def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> float | None:
+    """Return the training time until the end of the first epoch that reached the target; None where none did."""
+    for row in rows:
+        if target_pct is not None and row.test_accuracy_pct is not None and row.test_accuracy_pct >= target_pct:
+            return row.elapsed_s
+    return None

@@ -105,7 +105,7 @@ def _arithmetic(error: float) -> str:
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, and every one that was not steady or crowded, alike ones counted."""
+    """Return every trial that was not simply ``ok``, was not steady, or was crowded; alike ones are counted."""
     unsteady = trials[trials["steady"].eq("no") & trials["status"].isin(MEASURED)]
     odd = [
         trials[trials["status"] != "ok"],

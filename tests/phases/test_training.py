@@ -1,0 +1,235 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from bench import catalog
+from bench.checkpoint import read_checkpoint
+from bench.phases import training
+from bench.records import EpochResult, TrialResult
+from bench.spec import Data, Suite
+from bench.trial import DataSource
+from tests.measure.fake_gpu import FakeClock, FakeGpu
+from tests.measure.fake_nvml import FakeDriver
+
+TRAIN = {"dark": 6, "light": 6}
+TEST = {"dark": 1, "light": 3}
+
+
+def paint(root, train=TRAIN, test=TEST):
+    """Write images of 8 × 8 of one colour each, no two of a split alike; return them as a source."""
+    for split, counts in (("train", train), ("test", test)):
+        for label, count in counts.items():
+            folder = root / "images" / split / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                level = 10 * number + (150 if label == "light" else 10)
+                Image.new("RGB", (8, 8), (level, level + 5, level + 9)).save(folder / f"{number}.png")
+    return DataSource(kind="folder", path=str(root / "images"), directory=str(root / "kept"))
+
+
+class Recorder(nn.Flatten):
+    """Keeps what it is given, and the type that the layer after it would compute in."""
+
+    def __init__(self, seen, clock):
+        super().__init__()
+        self.seen, self.clock = seen, clock
+
+    def forward(self, inputs):
+        self.clock.advance(1.0 if self.training else 60.0)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+        self.seen.append((self.training, dtype, inputs.clone()))
+        return super().forward(inputs)
+
+
+class Bench:
+    """The phase on a suite of the test's own, in this process."""
+
+    def __init__(self, monkeypatch, trial, device, source):
+        self.device, self.seen, self.clock = device, [], FakeClock()
+        self.trial = replace(trial, phase="train", epochs=2, cell=replace(trial.cell, data=source))
+        self.suite = Suite(
+            name="tiny",
+            title="",
+            data=Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True),
+            model=lambda data: nn.Sequential(
+                Recorder(self.seen, self.clock), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 2)
+            ),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+            batch_size=4,
+        )
+        monkeypatch.setattr(catalog, "load", lambda ref: self.suite)
+
+    def run(self, checkpoint=None, **changes):
+        self.seen.clear()
+        messages = []
+        training.run(replace(self.trial, **changes), self.device, messages.append, checkpoint)
+        rows = [message for message in messages if isinstance(message, EpochResult)]
+        (result,) = [message for message in messages if isinstance(message, TrialResult)]
+        return rows, result
+
+
+@pytest.fixture
+def bench(monkeypatch, tiny_trial, cpu, tmp_path):
+    return Bench(monkeypatch, tiny_trial, cpu, paint(tmp_path))
+
+
+def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weights(bench):
+    weights = []
+    build = bench.suite.model
+    bench.suite = replace(bench.suite, model=lambda data: weights.append(build(data)) or weights[-1])
+    original = training.build_arm
+    initial = []
+
+    def build_arm(*given, **more):
+        arm = original(*given, **more)
+        initial.append(torch.cat([p.detach().flatten().clone() for p in arm.model.parameters()]))
+        return arm
+
+    training.build_arm, given = build_arm, {}
+    try:
+        for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
+            bench.run(precisions=(name,), seed=seed)
+            given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
+    finally:
+        training.build_arm = original
+    assert torch.equal(given[0, "fp32"], given[0, "amp-bf16"])
+    assert torch.equal(initial[0], initial[1])
+    assert not torch.equal(initial[0], initial[2])
+    assert not torch.equal(given[0, "fp32"], given[1, "fp32"])
+    first, second = given[0, "fp32"].chunk(2)
+    assert not torch.equal(first, second)  # an epoch has an order and crops of its own
+    assert (first.std(dim=(2, 3, 4)) > 0.1).any()  # crops show some of the black frame
+
+
+def test_each_epoch_is_evaluated_under_its_own_precision_and_in_fp32_and_the_baseline_once(bench):
+    for name, types in (("fp32", [torch.float32]), ("amp-bf16", [torch.bfloat16, torch.float32])):
+        rows, result = bench.run(precisions=(name,))
+        assert [dtype for train, dtype, _ in bench.seen if not train] == 2 * types
+        assert all(row.test_loss_fp32 is not None and row.test_accuracy_fp32_pct is not None for row in rows)
+        assert result.training.test_loss_fp32 == rows[-1].test_loss_fp32
+        assert result.training.test_accuracy_fp32_pct == rows[-1].test_accuracy_fp32_pct
+        assert (rows[-1].test_loss == rows[-1].test_loss_fp32) == (name == "fp32")
+        assert result.switches.fp32_matmul == "ieee"
+
+
+def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
+    def close(data):
+        model = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 2, bias=False))
+        with torch.no_grad():
+            model[2].weight.copy_(torch.tensor([[1.0] * 3, [1.001] * 3]))  # bfloat16 cannot tell them apart
+        return model
+
+    data = replace(bench.suite.data, mean=(0.0,) * 3, std=(1.0,) * 3)
+    still = lambda parameters: torch.optim.SGD(parameters, lr=0.0)  # noqa: E731
+    bench.suite = replace(bench.suite, model=close, data=data, optimizer=still)
+    _, mixed = bench.run(precisions=("amp-bf16",))
+    _, plain = bench.run(precisions=("fp32",))
+    assert (mixed.training.test_accuracy_pct, mixed.training.test_accuracy_fp32_pct) == (25.0, 75.0)
+    assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)
+
+
+def test_the_figures_of_epochs_add_up(bench):
+    rows, result = bench.run()
+    found = result.training
+    assert [row.samples_per_s for row in rows] == [pytest.approx(12 / row.train_s) for row in rows]
+    assert rows[1].elapsed_s == pytest.approx(rows[0].train_s + rows[1].train_s)
+    assert found.total_s == pytest.approx(sum(row.train_s + row.test_s for row in rows))
+    assert found.train_samples_per_s == pytest.approx(24 / rows[1].elapsed_s)
+    assert 0.5 < found.checkpoint_16bit_bytes / found.checkpoint_bytes < 0.7  # 13 KB of weights and 2 KB of names
+    assert found.target_accuracy_pct is found.time_to_accuracy_s is found.train_energy_j is None
+
+
+def test_energy_is_what_the_counter_moved_while_training_and_not_while_testing(bench, monkeypatch):
+    FakeDriver([FakeGpu("GPU-a", power_w=300.0)], clock=bench.clock).install(monkeypatch)
+    bench.device = replace(bench.device, uuid="GPU-a", energy="counter")
+    rows, result = bench.run()
+    assert [row.energy_j for row in rows] == [pytest.approx(900.0)] * 2  # three steps of a second
+    assert result.training.train_energy_j == pytest.approx(1800.0)
+    bench.device = replace(bench.device, energy="power")
+    rows, result = bench.run()
+    assert {row.energy_j for row in rows} == {result.training.train_energy_j} == {None}
+
+
+def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeypatch):
+    gpu = FakeGpu("GPU-a")
+    FakeDriver([gpu], clock=bench.clock).install(monkeypatch)
+    bench.device = replace(bench.device, uuid="GPU-a", energy="counter")
+    seen = []
+
+    def lose(message):
+        seen.append(message)
+        gpu.lost = True
+
+    training.run(bench.trial, bench.device, lose)
+    assert seen[0].energy_j is not None
+    assert seen[1].energy_j is seen[2].training.train_energy_j is None
+
+
+def epochs(*accuracies):
+    made = dict.fromkeys(EpochResult.__dataclass_fields__)
+    return [
+        EpochResult(**{**made, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "target", "seconds"),
+    [
+        ((50.0, 90.0, 85.0, 95.0), 90.0, 20.0),
+        ((50.0, 90.0), 90.1, None),
+        ((50.0, 90.0), None, None),
+        ((None, None), 50.0, None),
+    ],
+)
+def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(accuracies, target, seconds):
+    assert training.time_to_accuracy_s(epochs(*accuracies), target) == seconds
+
+
+def test_the_target_that_was_asked_for_is_in_the_result(bench):
+    rows, result = bench.run(target_accuracy_pct=1.0)
+    reached = next(row.elapsed_s for row in rows if row.test_accuracy_pct >= 1.0)
+    assert (result.training.target_accuracy_pct, result.training.time_to_accuracy_s) == (1.0, reached)
+
+
+def test_clipped_gradients_move_weights_no_further_than_their_norm_allows(bench, tmp_path):
+    def moved(**changes):
+        path = tmp_path / f"{len(changes)}.pt"
+        bench.run(checkpoint=path, epochs=1, **changes)
+        torch.manual_seed(0)
+        before = bench.suite.model(bench.suite.data).state_dict()
+        after = read_checkpoint(path).model
+        return math.sqrt(sum(float((after[name] - before[name]).square().sum()) for name in before))
+
+    assert moved(clip_grad=0.001) <= 3 * 0.05 * 0.001 * 1.01  # three steps of at most rate × norm
+    assert moved() > 10 * 3 * 0.05 * 0.001
+
+
+def test_a_loss_that_is_not_finite_ends_training_with_its_epochs(bench):
+    bench.suite = replace(bench.suite, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e30))
+    rows, result = bench.run(epochs=5)
+    assert len(rows) == 1
+    assert result.status == "nonfinite"
+    assert "in epoch 1" in result.detail
+
+
+def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_path):
+    path = tmp_path / "checkpoints" / "a.pt"
+    rows, result = bench.run(checkpoint=path)
+    again, same = bench.run(checkpoint=path)
+    assert again == rows
+    assert same.training == result.training
+    assert bench.seen == []
+
+
+def test_a_checkpoint_of_another_trial_is_not_gone_on_with(bench, tmp_path):
+    path = tmp_path / "a.pt"
+    bench.run(checkpoint=path)
+    rows, _ = bench.run(checkpoint=path, seed=1)
+    assert len([train for train, _, _ in bench.seen if train]) == 6
+    assert {row.seed for row in rows} == {1}
+    assert read_checkpoint(path).epochs == tuple(rows)

@@ -1,0 +1,77 @@
+"""Steps that take a known time, measured by the command line alone."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+
+import pytest
+
+from run_bench import main
+
+SLEEPER = """
+import time
+
+from bench.spec import Data, Suite
+
+
+def suite() -> Suite:
+    def model(data):
+        import torch
+        from torch import nn
+
+        class Sleeper(nn.Module):
+            # Steps follow one another every 3 ms, or every 2 ms under autocast, whatever else a step takes.
+            def __init__(self):
+                super().__init__()
+                self.layer, self.due = nn.Linear(1, 1), 0.0
+
+            def forward(self, inputs):
+                now = time.perf_counter()
+                if now - self.due > 0.001:  # another arm ran, or nothing did
+                    self.due = now
+                self.due += 0.002 if torch.is_autocast_enabled("cpu") else 0.003
+                time.sleep(max(0.0, self.due - time.perf_counter() - 0.0003))
+                while time.perf_counter() < self.due:
+                    pass
+                return self.layer(inputs)
+
+        return Sleeper()
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.01)
+
+    return Suite(
+        name="sleeper", title="3 ms, or 2 ms", data=Data(input_shape=(1,), target_shape=(1,)), model=model,
+        optimizer=optimizer, batch_size=1,
+    )
+"""
+
+
+def burn() -> None:
+    while True:
+        pass
+
+
+@pytest.fixture
+def burning(request):
+    process = multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
+    if request.param:
+        process.start()
+    yield
+    if request.param:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("burning", [False, True], indirect=True, ids=["alone", "beside a burning process"])
+def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(tmp_path, monkeypatch, burning):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    words = "--suite sleeper.py --gpus cpu --quick --time-budget 1 --phases speed --out out"
+    assert main(words.split()) == 0
+    with (tmp_path / "out" / "trials.csv").open(newline="") as file:
+        rows = {row["precision"]: row for row in csv.DictReader(file)}
+    assert float(rows["amp-bf16"]["speedup"]) == pytest.approx(1.5, rel=0.01)
