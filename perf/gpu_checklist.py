@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PHASES = "memory,floor,speed,energy"
 SUITES = ("mlp", "resnet20", "resnet50", "vit_b_16")
 
 
@@ -29,8 +30,13 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     depth = ["--quick"] if given.quick else []
     steps = [("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"])]
+    steps.append(
+        ("doctor", [sys.executable, "run_bench.py", "doctor", "--gpus", "0", "--out", str(given.out / "doctor")])
+    )
+    estimator = [sys.executable, "perf/estimator.py", "--repeats", "10" if given.quick else "40"]
+    steps.append(("estimator", estimator))
     for suite in SUITES:
-        command = [sys.executable, "run_bench.py", "--suite", suite, "--gpus", "0", "--phases", "memory,speed", *depth]
+        command = [sys.executable, "run_bench.py", "--suite", suite, "--gpus", "0", "--phases", PHASES, *depth]
         steps.append((f"{suite} speed", [*command, "--resume", str(given.out / f"{suite}-speed")]))
     if given.data:
         command = [sys.executable, "run_bench.py", "--suite", "resnet50", "--gpus", "0", "--data", given.data]

@@ -7,9 +7,11 @@ import torch
 
 from bench import precision as switches
 from bench.environment import survey
+from bench.findings import Operations
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.nvml import open_nvml
+from bench.measure.operations import observe, peak_tflops
 from bench.measure.timing import Sizes, time_block
 from bench.phases.speed import TorchRunner
 from bench.records import TrialResult
@@ -88,13 +90,22 @@ def test_the_phases_run_on_the_gpu(environment, tiny_trial):
     (device,) = environment.devices
     names = tuple(name for name in PRECISIONS if name not in (device.unsupported or {}))
     cell = replace(tiny_trial.cell, placement=Placement(name="0"))
+    assert device.energy in ("counter", "power")
     for name in names:
         (memory,) = run(replace(tiny_trial, cell=cell, precisions=(name,)), device)
         assert memory.memory.peak_allocated_bytes > 0
         assert memory.memory.driver_used_bytes > memory.memory.peak_reserved_bytes
+        assert 0 < memory.memory.tracked_peak_bytes <= memory.memory.peak_allocated_bytes
+        assert memory.memory.parameter_bytes == memory.memory.model_bytes
+        (energy,) = run(replace(tiny_trial, cell=cell, phase="energy", precisions=(name,)), device)
+        assert energy.status == "ok", energy.detail
+        assert energy.energy.energy_j_per_step > 0
     speed = run(replace(tiny_trial, cell=cell, phase="speed", precisions=names), device)
     assert [result.precision for result in speed] == list(names)
     assert all(result.speed.step_ms > 0 for result in speed)
+    assert all(result.speed.peak_tflops > 0 and result.speed.host_ratio > 0 for result in speed)
+    (floor,) = run(replace(tiny_trial, cell=cell, phase="floor", precisions=("fp32",)), device)
+    assert floor.speed.speedup == pytest.approx(1, abs=0.2)
     (training,) = run(replace(tiny_trial, cell=cell, phase="train", precisions=("amp-fp16",)), device)
     assert training.training.epochs == 1
 
@@ -102,3 +113,19 @@ def test_the_phases_run_on_the_gpu(environment, tiny_trial):
 def test_a_survey_lists_every_gpu():
     names = [device.placement for device in survey(None, print).devices]
     assert names == [str(index) for index in range(torch.cuda.device_count())]
+
+
+def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
+    layer, inputs = torch.nn.Linear(64, 64, device=GPU), torch.randn(8, 64, device=GPU)
+    for name, dtype in (("fp32", "float32"), ("amp-fp16", "float16")):
+
+        def step(name=name):
+            with switches.autocast(PRECISIONS[name], GPU):
+                loss = layer(inputs).float().sum()
+            loss.backward()
+
+        assert observe(step) == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=2 * 2 * 8 * 64 * 64)
+    before = torch.cuda.memory_allocated(0)
+    assert peak_tflops(PRECISIONS["amp-fp16"], GPU) > 0.5
+    assert peak_tflops(PRECISIONS["fp32"], GPU) > 0.5
+    assert torch.cuda.memory_allocated(0) - before < 64 * 2**20  # cuBLAS keeps its workspace
