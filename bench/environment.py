@@ -18,7 +18,7 @@ import torch
 from bench import precision as switches
 from bench.measure.energy import NvmlMeter, energy_source
 from bench.measure.nvml import Gpu, Nvml, NvmlFailure, nvml_problem, open_nvml
-from bench.records import Device, Environment
+from bench.records import SPIN_VARIABLES, Device, Environment
 from bench.spec import PRECISIONS, UsageError
 from bench.trial import Placement
 
@@ -63,6 +63,7 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         cuda=torch.version.cuda,
         cudnn=str(cudnn) if cudnn else None,
         driver=driver,
+        openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
     )

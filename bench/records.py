@@ -13,6 +13,8 @@ from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Trai
 
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 DeviceKind = Literal["cuda", "cpu"]
+SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""Variables that say how long OpenMP's threads spin while they wait for each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +64,8 @@ class Environment:
     arch_list: tuple[str, ...]
     """GPU architectures that this torch build holds kernels for."""
     devices: tuple[Device, ...]
+    openmp: str | None = None
+    """How long OpenMP's threads spin while they wait, as NAME=VALUE."""
     removed_variables: tuple[str, ...] = ()
     """Environment variables that override TF32, unset for the run, as NAME=VALUE."""
 
