@@ -49,7 +49,8 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
     about = (
         "The types that matrix products and convolutions computed in, seen in one step outside the timing, with "
         "their shares of its FLOPs. The ceiling is this device's own rate of large matrix products at that "
-        "precision, measured in the same process. Host over GPU time near 1 means that launching kernels limits."
+        "precision, measured in the same process; more than 100 % of it means that it was measured too low, at small "
+        "products or beside other programs. Host over GPU time near 1 means that launching kernels limits."
     )
     return without_empty(Table(title="What ran", headers=headers, rows=body, about=about), 3)
 

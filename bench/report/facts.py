@@ -112,8 +112,9 @@ def notes(trials: pd.DataFrame) -> Table | None:
         unsteady.assign(status="not steady", detail="step times had not settled when warm-up ended"),
     ]
     crowded = trials[(trials["foreign_load_pct"] > CROWDED_PCT) & trials["status"].isin(MEASURED)]
-    share = crowded["foreign_load_pct"].map("other programs took {:.0f} % of the machine's cores while timing".format)
-    odd.append(crowded.assign(status="crowded", detail=share))
+    most = crowded["foreign_load_pct"].max()
+    told = f"other programs took up to {most:.0f} % of the machine's cores while timing"
+    odd.append(crowded.assign(status="crowded", detail=told))
     rows = pd.concat(odd)
     if rows.empty:
         return None
