@@ -79,6 +79,8 @@ def call(*words: object, cwd: Path, stdout: TextIO | None = None) -> subprocess.
 def frozen():
     """Leave out of every collection what the imports made: with torch, a third of a second's worth."""
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
