@@ -12,9 +12,7 @@ from bench.plan import (
     Plan,
     PreparedData,
     Request,
-    choose_precisions,
     choose_source,
-    default_precisions,
     make_plan,
     slower,
 )
@@ -162,11 +160,11 @@ def _busy(environment: Environment, exclusive: bool) -> list[str]:
 def _emulated(environment: Environment, request: Request) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
     return [
-        f"{device.name} has no fast bfloat16: it multiplies such matrices at {device.bf16_gflops:.0f} GFLOP/s, "
-        f"and fp32 ones at {device.fp32_gflops:.0f}. {name} is measured"
-        + (" and trained, as --precisions names it." if request.precisions else ", but not trained.")
+        f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
+        f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
+        + (f"{name} will be slow." if request.precisions else f"{name} is left out; --precisions fp32,{name} names it.")
         for device in environment.devices
-        for name in choose_precisions(request, device, default_precisions(device))
+        for name in request.precisions or ("amp-bf16",)
         if slower(device, name)
     ]
 

@@ -83,13 +83,13 @@ def choose_precisions(request: Request, device: Device, defaults: tuple[str, ...
 def default_precisions(device: Device) -> tuple[str, ...]:
     """Return the precisions that are compared unless the user names others: those the device may gain by."""
     wanted = ("fp32", "amp-bf16") if device.kind == "cpu" else ("fp32", "tf32", "amp-fp16", "amp-bf16")
-    return tuple(name for name in wanted if name not in (device.unsupported or {}))
+    return tuple(name for name in wanted if name not in (device.unsupported or {}) and not slower(device, name))
 
 
 def slower(device: Device, precision: str) -> bool:
     """Say whether a CPU emulates a precision: its products take more than twice as long as fp32's.
 
-    It is then measured, so that its user sees by how much, but trained with only where ``--precisions`` names it.
+    It cannot gain, and its steps may take minutes, so that it is measured only where ``--precisions`` names it.
     """
     if PRECISIONS[precision].autocast != "bfloat16" or not device.bf16_gflops or not device.fp32_gflops:
         return False
@@ -177,13 +177,11 @@ def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, device: De
         target_accuracy_pct=request.target_accuracy_pct,
         clip_grad=request.clip_grad,
     )
-    if request.precisions is None:
-        common = replace(common, precisions=tuple(name for name in precisions if not slower(device, name)))
     # There and back again from seed to seed, so that a linear drift of the machine favours no precision.
     return [
         replace(common, precisions=(name,), seed=seed)
         for turn, seed in enumerate(request.seeds)
-        for name in (common.precisions[::-1] if turn % 2 else common.precisions)
+        for name in (precisions[::-1] if turn % 2 else precisions)
     ]
 
 
