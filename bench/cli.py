@@ -16,7 +16,7 @@ from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 COMMANDS = ("run", "report", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)
-USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "floor")
+USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics"))
 """The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
 
 
@@ -97,7 +97,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     )
     training = (given.epochs, given.seeds, given.target_accuracy, given.clip_grad)
     brief = given.quick and all(option is None for option in training)
-    phases = ("memory", "speed") if brief else PHASES if given.rigorous else USUAL
+    phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
     if given.data:
         DataSource.parse(given.data, given.data_dir)
     return Command(

@@ -11,7 +11,7 @@ from bench.face import Face
 from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
-from bench.records import Block, Device, EpochResult, Message, Progress, Status, TrialResult
+from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.store import Store, finished
 from bench.trial import Trial
 
@@ -79,6 +79,7 @@ class Execution:
         results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
         self.store.add_blocks(inbox.blocks)
         self.store.add_epochs(inbox.epochs)
+        self.store.add_numerics(inbox.numerics)
         self.store.add_results(trial, device, results)
         self.face.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
@@ -106,6 +107,7 @@ class _Inbox:
     watch: Callable[[Progress], None]
     blocks: list[Block] = field(default_factory=list)
     epochs: list[EpochResult] = field(default_factory=list)
+    numerics: list[Numeric] = field(default_factory=list)
     results: list[TrialResult] = field(default_factory=list)
 
     def take(self, message: Message) -> None:
@@ -115,6 +117,8 @@ class _Inbox:
             self.blocks.append(message)
         elif isinstance(message, EpochResult):
             self.epochs.append(message)
+        elif isinstance(message, Numeric):
+            self.numerics.append(message)
         else:
             self.results.append(message)
 

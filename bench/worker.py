@@ -24,13 +24,20 @@ import torch
 import torchvision
 
 from bench.data import Prepared, prepare
-from bench.phases import energy, memory, speed, training
+from bench.phases import energy, memory, numerics, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
-_PHASES: dict[str, ModuleType] = {"memory": memory, "floor": speed, "speed": speed, "energy": energy, "train": training}
+_PHASES: dict[str, ModuleType] = {
+    "memory": memory,
+    "floor": speed,
+    "speed": speed,
+    "energy": energy,
+    "train": training,
+    "numerics": numerics,
+}
 
 
 def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, ...]) -> None:
