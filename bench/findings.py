@@ -54,7 +54,7 @@ class MemoryPeak:
     tracked_peak_bytes: int | None = None
     """The most that tensors held at once during a step, summed over the kinds below, which are of that moment."""
     parameter_bytes: int | None = None
-    """Parameters and buffers, at the tracked peak."""
+    """Parameters, the fp32 master copy of 16-bit ones included, and buffers, at the tracked peak."""
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     activation_bytes: int | None = None
@@ -156,7 +156,7 @@ class Training:
     time_to_accuracy_s: float | None = None
     """Training time, evaluation apart, until the end of the first epoch that reached the target."""
     checkpoint_bytes: int | None = None
-    """Size of a checkpoint's weights as trained."""
+    """Size of the weights that the model computes with, without an fp32 master copy."""
     checkpoint_16bit_bytes: int | None = None
     """The same with floating-point weights stored in 16 bits."""
     train_energy_j: float | None = None

@@ -14,7 +14,6 @@ from bench.plan import (
     Request,
     choose_precisions,
     choose_source,
-    default_precisions,
     make_plan,
     slower,
 )
@@ -166,7 +165,7 @@ def _emulated(environment: Environment, request: Request) -> list[str]:
         f"and fp32 ones at {device.fp32_gflops:.0f}. {name} is measured"
         + (" and trained, as --precisions names it." if request.precisions else ", but not trained.")
         for device in environment.devices
-        for name in choose_precisions(request, device, default_precisions(device))
+        for name in choose_precisions(request, device)
         if slower(device, name)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bench.precision_names import base, precision
 from bench.records import Device, Environment
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
 from bench.trial import PHASES, Cell, DataSource, Phase, Placement, Protocol, SuiteRef, Trial
@@ -29,7 +30,7 @@ class Request:
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
-    phases: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "floor")
+    phases: tuple[Phase, ...] = ("memory", "speed", "energy", "train")
     protocol: Protocol = Protocol()
     exclusive: bool = False
 
@@ -64,20 +65,15 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
     return DataSource.parse(asked or suite.data.source, request.data_dir)
 
 
-def choose_precisions(request: Request, device: Device, defaults: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the precisions to compare on a device, the baseline first.
-
-    Raises:
-        UsageError: one that was asked for is not supported there.
-    """
-    asked = request.precisions or defaults
-    unsupported = device.unsupported or {}
-    for name in asked:
-        if name in unsupported:
-            rest = ", ".join(name for name in PRECISIONS if name not in unsupported)
-            raise UsageError(f"{device.name} cannot do {name}: {unsupported[name]}. It can do: {rest}.")
-    unique = tuple(dict.fromkeys(asked))
+def choose_precisions(request: Request, device: Device) -> tuple[str, ...]:
+    """Return the precisions to compare on a device, the baseline first; those it cannot do are rows that say so."""
+    unique = tuple(dict.fromkeys(request.precisions or default_precisions(device)))
     return tuple(sorted(unique, key=lambda name: name != BASELINE))
+
+
+def unsupported_reason(device: Device, name: str) -> str | None:
+    """Say why a device cannot do a precision, whatever its options; None where it can."""
+    return (device.unsupported or {}).get(base(name))
 
 
 def default_precisions(device: Device) -> tuple[str, ...]:
@@ -86,12 +82,14 @@ def default_precisions(device: Device) -> tuple[str, ...]:
     return tuple(name for name in wanted if name not in (device.unsupported or {}))
 
 
-def slower(device: Device, precision: str) -> bool:
+def slower(device: Device, name: str) -> bool:
     """Say whether a CPU emulates a precision: its products take more than twice as long as fp32's.
 
     It is then measured, so that its user sees by how much, but trained with only where ``--precisions`` names it.
     """
-    if PRECISIONS[precision].autocast != "bfloat16" or not device.bf16_gflops or not device.fp32_gflops:
+    if precision(name).compute != "bfloat16" or unsupported_reason(device, name):
+        return False
+    if not device.bf16_gflops or not device.fp32_gflops:
         return False
     return device.bf16_gflops < device.fp32_gflops / 2
 
@@ -125,8 +123,9 @@ def make_plan(
         flops: FLOPs of a training step per sample by suite name, for the estimate.
 
     Raises:
-        UsageError: a device cannot do what was asked.
+        UsageError: no device can do any of the precisions that were asked for.
     """
+    _require_supported(request, environment.devices)
     trials: list[Trial] = []
     for ref in request.suites:
         for device in environment.devices:
@@ -145,6 +144,16 @@ def make_plan(
     return Plan(trials=tuple(trials), seconds=seconds)
 
 
+def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
+    asked = request.precisions or (BASELINE,)
+    if any(unsupported_reason(device, name) is None for device in devices for name in asked):
+        return
+    device = devices[0]
+    reasons = "; ".join(f"{name}: {unsupported_reason(device, name)}" for name in asked)
+    rest = ", ".join(name for name in PRECISIONS if name not in (device.unsupported or {}))
+    raise UsageError(f"{device.name} cannot do {reasons}. It can do: {rest}.")
+
+
 def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device) -> list[Trial]:
     sizes = {phase: choose_batch_sizes(suite, request, device, phase) for phase in request.phases}
     trials = []
@@ -158,17 +167,18 @@ def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, de
 
 
 def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
-    precisions = choose_precisions(request, device, default_precisions(device))
+    precisions = choose_precisions(request, device)
     seed = request.seeds[0]
     if phase in ("memory", "energy"):
         return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]
     if phase in ("floor", "speed"):
         protocol = request.protocol
-        arms = precisions if phase == "speed" else (BASELINE,)
-        return [
-            Trial(cell=cell, phase=phase, precisions=arms, replicate=replicate, seed=seed, protocol=protocol)
-            for replicate in range(protocol.replicates)
-        ]
+        able = tuple(name for name in precisions if unsupported_reason(device, name) is None)
+        unable = [name for name in precisions if name not in able and phase == "speed"]
+        arms = able if phase == "speed" else (BASELINE,)
+        first = Trial(cell=cell, phase=phase, precisions=arms or precisions, seed=seed, protocol=protocol)
+        timed = [replace(first, replicate=replicate) for replicate in range(protocol.replicates)] if arms else []
+        return [*timed, *(replace(first, precisions=(name,)) for name in unable)]  # a row each that says why not
     common = Trial(
         cell=cell,
         phase=phase,
@@ -194,6 +204,8 @@ def estimate_s(
 
     Every precision is guessed to be as slow as fp32, but for one that is emulated.
     """
+    if all(unsupported_reason(device, name) for name in trial.precisions):
+        return 0.0
     if flops_per_sample is None or not device.fp32_gflops:
         return None
     rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in trial.precisions]
