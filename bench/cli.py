@@ -17,7 +17,7 @@ from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 COMMANDS = ("run", "report", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)
-USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics"))
+USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics", "inference"))
 """The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
 
 

@@ -161,3 +161,23 @@ class Training:
     """The same with floating-point weights stored in 16 bits."""
     train_energy_j: float | None = None
     """What the board drew in all epochs' training."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inference:
+    """The forward pass in eval mode, beside fp32's in the same process."""
+
+    latency_p50_ms: float
+    """Median time of one sample's answer, waited for."""
+    latency_p95_ms: float
+    inference_samples_per_s: float
+    """At the cell's batch size."""
+    inference_speedup: float | None
+    """fp32's time over this precision's; None for fp32 itself."""
+    inference_speedup_low: float | None
+    inference_speedup_high: float | None
+    inference_quads: int
+    top1_agreement_pct: float | None
+    """Samples of random inputs whose largest output is the same as fp32's; None for regression."""
+    output_error: float
+    """Largest difference from an output of fp32 over fp32's largest output."""

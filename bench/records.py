@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
+from bench.findings import Energy, Inference, MemoryPeak, Operations, Speed, Switches, Training
 
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 DeviceKind = Literal["cuda", "cpu"]
@@ -156,6 +156,7 @@ class TrialResult:
     speed: Speed | None = None
     energy: Energy | None = None
     training: Training | None = None
+    inference: Inference | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
+from bench.findings import Energy, Inference, MemoryPeak, Operations, Speed, Switches, Training
 from bench.records import Block, Device, EpochResult, Numeric, Sample, Status, TrialResult
 from bench.spec import UsageError
 from bench.trial import Trial
@@ -37,6 +37,7 @@ _PARTS = {
     "speed": Speed,
     "energy": Energy,
     "training": Training,
+    "inference": Inference,
 }
 _ASKED = ["schema", "run", "trial", "config", "suite", "parameters", "placement", "device", "architecture"]
 _ASKED += ["batch_size", "data", "phase", "replicate", "seed"]

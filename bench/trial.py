@@ -11,10 +11,10 @@ from typing import Literal
 
 from bench.spec import Parameter, UsageError, require
 
-Phase = Literal["memory", "floor", "speed", "energy", "train", "numerics"]
-PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics")
+Phase = Literal["memory", "floor", "speed", "energy", "train", "numerics", "inference"]
+PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics", "inference")
 """In the order they run within a cell. ``floor`` is the baseline timed against itself, ``numerics`` a
-short training that is watched."""
+short training that is watched, ``inference`` the forward pass alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +146,8 @@ class Trial:
         cell = self.cell
         arms = "" if self.phase == "speed" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
         replicate, seed = f"-r{self.replicate}", f"-s{self.seed}"
-        tail = {"floor": replicate, "speed": replicate, "train": seed, "numerics": seed}.get(self.phase, "")
+        tails = {"floor": replicate, "speed": replicate, "train": seed, "numerics": seed, "inference": seed}
+        tail = tails.get(self.phase, "")
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         return f"{cell.suite.name}{changed}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
 

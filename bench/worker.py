@@ -24,7 +24,7 @@ import torch
 import torchvision
 
 from bench.data import Prepared, prepare
-from bench.phases import energy, memory, numerics, speed, training
+from bench.phases import energy, inference, memory, numerics, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.trial import DataSource, Trial
@@ -37,6 +37,7 @@ _PHASES: dict[str, ModuleType] = {
     "energy": energy,
     "train": training,
     "numerics": numerics,
+    "inference": inference,
 }
 
 

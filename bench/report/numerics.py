@@ -154,7 +154,7 @@ def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
     if not known(value):
         return UNKNOWN
-    return (f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
+    return (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
 
 
 def extremes(exponent: int, mantissa: int, *, finite_only: bool = False) -> dict[str, float]:

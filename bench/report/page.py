@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, numerics, numerics_plots, tables
+from bench.report import behind, epochs, facts, inference, numerics, numerics_plots, tables
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -133,7 +133,8 @@ def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
     trials, blocks = runs.trials.merge(workload), runs.blocks.merge(workload)
     found = (energy(trials), memory(trials), behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks)))
     watched = numerics.numerics(runs.numerics.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
-    return [*(made for made in found if made), *watched]
+    answered = inference.inference(trials.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
+    return [*(made for made in found if made), *watched, *answered]
 
 
 def _render(template: str, report: Report, *, html: bool) -> str:
