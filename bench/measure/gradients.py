@@ -16,8 +16,8 @@ LOWEST, HIGHEST = -48, 17
 ZERO, BELOW, ABOVE, NONFINITE = "zero", "below", "above", "nonfinite"
 BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
 """Names of a histogram's bins, in their order."""
-FP16_NORMAL, FP16_LARGEST = 2.0**-14, 65504.0
-"""float16's smallest normal number and its largest (IEEE 754-2008, binary16)."""
+FP16_NORMAL = 2.0**-14
+"""float16's smallest normal number (IEEE 754-2008, binary16)."""
 REFERENCE_SCALE = 65536.0
 """GradScaler's first scale, which stands for scaling where a precision has none of its own."""
 FATES = ("nonzero", "zero", "subnormal", "overflow")
