@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from bench.precision_names import options
 from bench.spec import PRECISIONS, Parameter, Suite, UsageError, nearest
 from bench.trial import SuiteRef
 
@@ -142,8 +143,10 @@ def overview() -> list[str]:
         suite = load(ref)
         settings = " ".join(f"{key}={value}" for key, value in parameters(ref).items())
         lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {settings}"]
-    lines.append("Precisions (--precisions NAME,NAME; fp32 is the baseline of every speedup):")
+    lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
     for precision in PRECISIONS.values():
         alias = f" (Lightning's {precision.alias})" if precision.alias else ""
         lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
+        if known := options(precision):
+            lines.append(f"  {'':<18} {' '.join(known)}")
     return lines

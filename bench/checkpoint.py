@@ -46,7 +46,7 @@ class Checkpoint:
         return Checkpoint(
             config=config,
             epochs=tuple(epochs),
-            model=arm.model.state_dict(),
+            model=arm.weights.state_dict(),
             optimizer=arm.optimizer.state_dict(),
             schedule=arm.schedule.state_dict() if arm.schedule is not None else None,
             scaler=arm.scaler.state_dict(),
@@ -56,11 +56,11 @@ class Checkpoint:
     def restore(self, arm: Arm) -> None:
         """Bring ``arm``, newly built from the same suite, to this state.
 
-        The arm may be of another precision: the weights are fp32 in all of them. Where the checkpoint holds no scale,
-        having been trained without loss scaling, the arm goes on with its new GradScaler; where the arm does not
-        scale, the checkpoint's scale is of no use.
+        The arm may be of another precision: kept are its fp32 weights, where it has any. Where the checkpoint holds
+        no scale, having been trained without loss scaling, the arm goes on with its new GradScaler; where the arm
+        does not scale, the checkpoint's scale is of no use.
         """
-        arm.model.load_state_dict(self.model)
+        arm.weights.load_state_dict(self.model)
         arm.optimizer.load_state_dict(self.optimizer)
         if arm.schedule is not None and self.schedule is not None:
             arm.schedule.load_state_dict(self.schedule)

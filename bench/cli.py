@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bench.options import doctor_parser, list_parser, report_parser, run_parser
-from bench.spec import UsageError, nearest, parse_precision
+from bench.precision_names import parse_precision, split
+from bench.spec import UsageError, nearest
 from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 
 COMMANDS = ("run", "report", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)
-USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "floor")
+USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics", "inference"))
 """The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
 
 
@@ -97,7 +98,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     )
     training = (given.epochs, given.seeds, given.target_accuracy, given.clip_grad)
     brief = given.quick and all(option is None for option in training)
-    phases = ("memory", "speed") if brief else PHASES if given.rigorous else USUAL
+    phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
     if given.data:
         DataSource.parse(given.data, given.data_dir)
     return Command(
@@ -105,7 +106,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         argv=argv,
         suites=_listed(given.suite, str, "--suite") or (),
         gpus=_placements(given.gpus),
-        precisions=_listed(given.precisions, parse_precision, "--precisions"),
+        precisions=_listed(given.precisions, parse_precision, "--precisions", split),
         batch_sizes=_listed(given.batch_sizes, lambda word: _whole(word, "--batch-sizes", 1), "--batch-sizes"),
         epochs=None if given.epochs is None else _whole(given.epochs, "--epochs", 1),
         target_accuracy_pct=_percentage(given.target_accuracy),
@@ -134,11 +135,16 @@ def _placements(text: str | None) -> tuple[str, ...] | None:
     return _listed(text, lambda word: Placement(name=word).name, "--gpus")
 
 
-def _listed(text: str | None, convert: Callable[[str], Any], option: str) -> tuple[Any, ...] | None:
+def _listed(
+    text: str | None,
+    convert: Callable[[str], Any],
+    option: str,
+    split: Callable[[str], list[str]] = lambda text: text.split(","),
+) -> tuple[Any, ...] | None:
     """Split at commas, convert each word, and drop repetitions."""
     if text is None:
         return None
-    words = [word.strip() for word in text.split(",")]
+    words = [word.strip() for word in split(text)]
     if not all(words):
         raise UsageError(f"{option} has an empty word in '{text}': put one comma between two values.")
     return tuple(dict.fromkeys(convert(word) for word in words))

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from bench.face import Face
 from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
-from bench.plan import Plan
-from bench.records import Block, Device, EpochResult, Message, Progress, Status, TrialResult
+from bench.plan import Plan, unsupported_reason
+from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.store import Store, finished
 from bench.trial import Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
-ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout"}
+ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 
 
 @dataclass(slots=True)
@@ -74,11 +74,12 @@ class Execution:
         inbox = _Inbox(watch=self._watch)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         device = self.devices[trial.cell.placement.name]
-        ending = self.launcher.run(trial, device, inbox.take)
+        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
         self.store.add_samples(self.sampler.drain())
         results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
         self.store.add_blocks(inbox.blocks)
         self.store.add_epochs(inbox.epochs)
+        self.store.add_numerics(inbox.numerics)
         self.store.add_results(trial, device, results)
         self.face.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
@@ -106,6 +107,7 @@ class _Inbox:
     watch: Callable[[Progress], None]
     blocks: list[Block] = field(default_factory=list)
     epochs: list[EpochResult] = field(default_factory=list)
+    numerics: list[Numeric] = field(default_factory=list)
     results: list[TrialResult] = field(default_factory=list)
 
     def take(self, message: Message) -> None:
@@ -115,8 +117,16 @@ class _Inbox:
             self.blocks.append(message)
         elif isinstance(message, EpochResult):
             self.epochs.append(message)
+        elif isinstance(message, Numeric):
+            self.numerics.append(message)
         else:
             self.results.append(message)
+
+
+def _refusal(trial: Trial, device: Device) -> Ending | None:
+    """Return how a trial ends, before any process starts, whose precision the device cannot do."""
+    reasons = [unsupported_reason(device, name) for name in trial.precisions]
+    return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None
 
 
 def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:

@@ -133,8 +133,8 @@ def describe_trial(trial: Trial) -> str:
     cell = trial.cell
     where = "cpu" if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
-    what = {"memory": trial.precisions[0], "energy": trial.precisions[0], "floor": process, "speed": process}
-    detail = what.get(trial.phase, f"{trial.precisions[0]}, seed {trial.seed}, {trial.epochs} epochs")
+    detail = process if trial.phase in ("floor", "speed") else ", ".join(trial.precisions)
+    detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
     return f"{cell.suite.name}, {where}, batch {cell.batch_size}, {trial.phase} ({detail})"
 
 

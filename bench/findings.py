@@ -54,7 +54,7 @@ class MemoryPeak:
     tracked_peak_bytes: int | None = None
     """The most that tensors held at once during a step, summed over the kinds below, which are of that moment."""
     parameter_bytes: int | None = None
-    """Parameters and buffers, at the tracked peak."""
+    """Parameters, the fp32 master copy of 16-bit ones included, and buffers, at the tracked peak."""
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     activation_bytes: int | None = None
@@ -156,8 +156,28 @@ class Training:
     time_to_accuracy_s: float | None = None
     """Training time, evaluation apart, until the end of the first epoch that reached the target."""
     checkpoint_bytes: int | None = None
-    """Size of a checkpoint's weights as trained."""
+    """Size of the weights that the model computes with, without an fp32 master copy."""
     checkpoint_16bit_bytes: int | None = None
     """The same with floating-point weights stored in 16 bits."""
     train_energy_j: float | None = None
     """What the board drew in all epochs' training."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inference:
+    """The forward pass in eval mode, beside fp32's in the same process."""
+
+    latency_p50_ms: float
+    """Median time of one sample's answer, waited for."""
+    latency_p95_ms: float
+    inference_samples_per_s: float
+    """At the cell's batch size."""
+    inference_speedup: float | None
+    """fp32's time over this precision's; None for fp32 itself."""
+    inference_speedup_low: float | None
+    inference_speedup_high: float | None
+    inference_quads: int
+    top1_agreement_pct: float | None
+    """Samples of random inputs whose largest output is the same as fp32's; None for regression."""
+    output_error: float
+    """Largest difference from an output of fp32 over fp32's largest output."""

@@ -172,7 +172,7 @@ def _emulated(environment: Environment, request: Request) -> list[str]:
 def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
-    needed = source.kind == "folder" or (source.kind == "cifar10" and "train" in request.phases)
+    needed = source.kind == "folder" or (source.kind == "cifar10" and {"train", "numerics"} & set(request.phases))
     if not needed:
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)

@@ -10,6 +10,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from bench.data import Share
 from bench.precision import apply
-from bench.spec import BASELINE, PRECISIONS
+from bench.spec import BASELINE, PRECISIONS, UsageError
 from bench.train import Arm, Epoch, synchronize
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
         steps: batches in an epoch.
         share: this process's part; of several, Lightning's ``ddp`` joins them by the variables that are set.
     """
+    if arm.precision.master and share.ranks > 1:  # their gradients are widened before Lightning can join them
+        raise UsageError(f"{arm.precision.name} trains on one device only: --set devices=1.")
     import lightning.pytorch as pl
     from lightning.pytorch.plugins.environments import LightningEnvironment
 
@@ -145,15 +148,22 @@ def _module(arm: Arm) -> Any:
 def _precision(arm: Arm) -> LightningPrecision:
     """Return what Lightning makes of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's own GradScaler.
 
-    Given by name, 16-mixed on a CPU would silently become bf16-mixed.
+    Given by name, 16-mixed on a CPU would silently become bf16-mixed. 16-bit weights are the arm's own doing.
     """
     from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 
-    if arm.precision.autocast is None:
+    if arm.precision.autocast is None and not arm.precision.loss_scaling:
         return Precision()
+
+    class Mixed(MixedPrecision):  # type: ignore[misc]  # Any, to mypy
+        def forward_context(self) -> Any:
+            return super().forward_context() if arm.precision.autocast else nullcontext()
+
     scaler = arm.scaler if arm.precision.loss_scaling else None
-    name = "16-mixed" if arm.precision.autocast == "float16" else "bf16-mixed"
-    return MixedPrecision(name, arm.device.type, scaler)
+    plugin = Mixed("16-mixed" if scaler else "bf16-mixed", arm.device.type, scaler)
+    # Afterwards, for a 16-mixed that is given no scaler makes one.
+    plugin.precision = "bf16-mixed" if arm.precision.compute == "bfloat16" else "16-mixed"
+    return plugin
 
 
 def _strategy(arm: Arm, share: Share) -> Strategy:

@@ -65,7 +65,11 @@ def run_parser() -> Parser:
     )
     what = parser.add_argument_group("what to compare")
     what.add_argument("--suite", metavar="NAMES", help="suites by name or .py file, with commas between")
-    what.add_argument("--precisions", metavar="NAMES", help=f"of {', '.join(PRECISIONS)} (default: by device)")
+    what.add_argument(
+        "--precisions",
+        metavar="NAMES",
+        help=f"of {', '.join(PRECISIONS)} (default: by device), with options as in amp-fp16:init_scale=1024,cache=off",
+    )
     what.add_argument("--batch-sizes", metavar="SIZES", help="such as 64,128,256 (default: the suite's)")
     what.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="a suite's parameter; repeatable"
@@ -82,7 +86,8 @@ def run_parser() -> Parser:
     how.add_argument(
         "--phases",
         metavar="LIST",
-        help=f"of {', '.join(PHASES)} (default: all but floor; --quick: memory,speed; --rigorous: all)",
+        help=f"of {', '.join(PHASES)} (default: memory,speed,energy,train; --quick: memory,speed; "
+        "--rigorous: floor, too)",
     )
     how.add_argument("--epochs", metavar="N", help="epochs to train (default: the suite's short form)")
     how.add_argument("--seeds", metavar="LIST", help="seeds to train with (default: 0)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bench.precision_names import base, precision
 from bench.records import Device, Environment
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
 from bench.trial import PHASES, Cell, DataSource, Phase, Placement, Protocol, SuiteRef, Trial
@@ -11,6 +12,8 @@ from bench.trial import PHASES, Cell, DataSource, Phase, Placement, Protocol, Su
 EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
 """Share of a matrix product's fp32 rate that a training step is guessed to reach, by kind of device."""
 TRIAL_OVERHEAD_S = 2.0
+NUMERICS_STEPS = 80
+"""About as many steps as a numerics trial takes, those in float64 and the looks at gradients counted in."""
 ENERGY_S = 10.0
 """An energy trial's idle time and its steps."""
 
@@ -29,7 +32,7 @@ class Request:
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
-    phases: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "floor")
+    phases: tuple[Phase, ...] = ("memory", "speed", "energy", "train")
     protocol: Protocol = Protocol()
     exclusive: bool = False
 
@@ -64,20 +67,15 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
     return DataSource.parse(asked or suite.data.source, request.data_dir)
 
 
-def choose_precisions(request: Request, device: Device, defaults: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the precisions to compare on a device, the baseline first.
-
-    Raises:
-        UsageError: one that was asked for is not supported there.
-    """
-    asked = request.precisions or defaults
-    unsupported = device.unsupported or {}
-    for name in asked:
-        if name in unsupported:
-            rest = ", ".join(name for name in PRECISIONS if name not in unsupported)
-            raise UsageError(f"{device.name} cannot do {name}: {unsupported[name]}. It can do: {rest}.")
-    unique = tuple(dict.fromkeys(asked))
+def choose_precisions(request: Request, device: Device) -> tuple[str, ...]:
+    """Return the precisions to compare on a device, the baseline first; those it cannot do are rows that say so."""
+    unique = tuple(dict.fromkeys(request.precisions or default_precisions(device)))
     return tuple(sorted(unique, key=lambda name: name != BASELINE))
+
+
+def unsupported_reason(device: Device, name: str) -> str | None:
+    """Say why a device cannot do a precision, whatever its options; None where it can."""
+    return (device.unsupported or {}).get(base(name))
 
 
 def default_precisions(device: Device) -> tuple[str, ...]:
@@ -86,12 +84,14 @@ def default_precisions(device: Device) -> tuple[str, ...]:
     return tuple(name for name in wanted if name not in (device.unsupported or {}) and not slower(device, name))
 
 
-def slower(device: Device, precision: str) -> bool:
+def slower(device: Device, name: str) -> bool:
     """Say whether a CPU emulates a precision: its products take more than twice as long as fp32's.
 
     It cannot gain, and its steps may take minutes, so that it is measured only where ``--precisions`` names it.
     """
-    if PRECISIONS[precision].autocast != "bfloat16" or not device.bf16_gflops or not device.fp32_gflops:
+    if precision(name).compute != "bfloat16" or unsupported_reason(device, name):
+        return False
+    if not device.bf16_gflops or not device.fp32_gflops:
         return False
     return device.bf16_gflops < device.fp32_gflops / 2
 
@@ -100,7 +100,7 @@ def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Ph
     """Return the batch sizes of a phase: those asked for, else the suite's sweep, or its recipe's for training."""
     if request.batch_sizes:
         return request.batch_sizes
-    if phase == "train":
+    if phase in ("train", "numerics"):
         return (suite.batch_size,)
     sweep = suite.cpu_batch_sizes if device.kind == "cpu" else ()
     return sweep or suite.batch_sizes or (suite.batch_size,)
@@ -125,8 +125,9 @@ def make_plan(
         flops: FLOPs of a training step per sample by suite name, for the estimate.
 
     Raises:
-        UsageError: a device cannot do what was asked.
+        UsageError: no device can do any of the precisions that were asked for.
     """
+    _require_supported(request, environment.devices)
     trials: list[Trial] = []
     for ref in request.suites:
         for device in environment.devices:
@@ -145,6 +146,16 @@ def make_plan(
     return Plan(trials=tuple(trials), seconds=seconds)
 
 
+def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
+    asked = request.precisions or (BASELINE,)
+    if any(unsupported_reason(device, name) is None for device in devices for name in asked):
+        return
+    device = devices[0]
+    reasons = "; ".join(f"{name}: {unsupported_reason(device, name)}" for name in asked)
+    rest = ", ".join(name for name in PRECISIONS if name not in (device.unsupported or {}))
+    raise UsageError(f"{device.name} cannot do {reasons}. It can do: {rest}.")
+
+
 def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device) -> list[Trial]:
     sizes = {phase: choose_batch_sizes(suite, request, device, phase) for phase in request.phases}
     trials = []
@@ -158,17 +169,18 @@ def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, de
 
 
 def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
-    precisions = choose_precisions(request, device, default_precisions(device))
+    precisions = choose_precisions(request, device)
     seed = request.seeds[0]
     if phase in ("memory", "energy"):
         return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]
     if phase in ("floor", "speed"):
         protocol = request.protocol
-        arms = precisions if phase == "speed" else (BASELINE,)
-        return [
-            Trial(cell=cell, phase=phase, precisions=arms, replicate=replicate, seed=seed, protocol=protocol)
-            for replicate in range(protocol.replicates)
-        ]
+        able = tuple(name for name in precisions if unsupported_reason(device, name) is None)
+        unable = [name for name in precisions if name not in able and phase == "speed"]
+        arms = able if phase == "speed" else (BASELINE,)
+        first = Trial(cell=cell, phase=phase, precisions=arms or precisions, seed=seed, protocol=protocol)
+        timed = [replace(first, replicate=replicate) for replicate in range(protocol.replicates)] if arms else []
+        return [*timed, *(replace(first, precisions=(name,)) for name in unable)]  # a row each that says why not
     common = Trial(
         cell=cell,
         phase=phase,
@@ -192,14 +204,20 @@ def estimate_s(
 
     Every precision is guessed to be as slow as fp32, but for one that is emulated.
     """
+    if all(unsupported_reason(device, name) for name in trial.precisions):
+        return 0.0
     if flops_per_sample is None or not device.fp32_gflops:
         return None
     rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in trial.precisions]
     step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * min(rates) * 1e9)
-    if trial.phase == "memory":
-        return TRIAL_OVERHEAD_S + 4 * step_s
-    if trial.phase == "energy":
-        return TRIAL_OVERHEAD_S + ENERGY_S + 4 * step_s
+    work_s = {
+        "memory": 4 * step_s,
+        "energy": ENERGY_S + 4 * step_s,
+        "numerics": NUMERICS_STEPS * step_s,
+        "inference": 2 * (max(5 * step_s, 1.0) + trial.protocol.time_budget_s),
+    }
+    if trial.phase in work_s:
+        return TRIAL_OVERHEAD_S + work_s[trial.phase]
     if trial.phase in ("floor", "speed"):
         arms = 2 if trial.phase == "floor" else len(trial.precisions)
         warm_up_s = arms * max(5 * step_s, 1.0)

@@ -6,10 +6,13 @@ the precision asks for it, on the GPU and in oneDNN on the CPU.
 
 from __future__ import annotations
 
+import importlib.util
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from bench.findings import Switches
 from bench.records import DeviceKind
@@ -18,6 +21,7 @@ from bench.spec import Precision
 TF32_CAPABILITY = (8, 0)
 BF16_CAPABILITY = (8, 0)
 FP16_CAPABILITY = (5, 3)
+FP8_CAPABILITY = (8, 9)
 """The first compute capabilities that do each in hardware (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
 
@@ -76,12 +80,49 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
     """Return the region in which the forward pass and the loss run; a no-op for fp32 and tf32."""
     dtype = getattr(torch, precision.autocast) if precision.autocast else None
-    return torch.autocast(device.type, dtype=dtype, enabled=precision.autocast is not None)
+    return torch.autocast(
+        device.type, dtype=dtype, enabled=precision.autocast is not None, cache_enabled=precision.cache
+    )
+
+
+class StaticScaler(torch.amp.GradScaler):
+    """A GradScaler whose scale stays what it is; a step with a gradient that is not finite is skipped all the same."""
+
+    def __init__(self, device: str, scale: float) -> None:
+        super().__init__(device, init_scale=scale)
+        self._static = scale
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Forget what was found in the gradients, and leave the scale alone or set it to ``new_scale``."""
+        super().update(self._static if new_scale is None else new_scale)
 
 
 def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
     """Return the precision's GradScaler; where it does not scale, one that does nothing."""
-    return torch.amp.GradScaler(device.type, enabled=precision.loss_scaling)
+    if precision.scale is not None:
+        return StaticScaler(device.type, precision.scale)
+    return torch.amp.GradScaler(
+        device.type,
+        init_scale=precision.init_scale,
+        growth_factor=precision.growth_factor,
+        backoff_factor=precision.backoff_factor,
+        growth_interval=precision.growth_interval,
+        enabled=precision.loss_scaling,
+    )
+
+
+def use_float8(model: nn.Module) -> None:
+    """Let torchao turn the model's linear layers, in place, into ones that multiply in float8, forward and backward.
+
+    The scales are those of each tensor at each use, torchao's default. Left as they are: layers whose sizes are no
+    multiple of 16, which the hardware's float8 products take no others than.
+    """
+    from torchao.float8 import convert_to_float8_training
+
+    def fits(module: nn.Module, _name: str) -> bool:
+        return isinstance(module, nn.Linear) and module.in_features % 16 == module.out_features % 16 == 0
+
+    convert_to_float8_training(model, module_filter_fn=fits)
 
 
 def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple[int, int] | None) -> str | None:
@@ -93,18 +134,37 @@ def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple
         capability: a GPU's compute capability; None on a CPU.
     """
     if kind == "cpu":
-        return _no_tf32_on_cpu() if precision.tf32 else None
+        if precision.float8:
+            return f"{precision.name} needs float8 tensor cores, which are on GPUs"
+        return _no_tf32_on_cpu() if precision.tf32 else _failure_on_cpu(precision.compute)
     need, what = (0, 0), ""
     if precision.tf32:
         need, what = TF32_CAPABILITY, "TF32 tensor cores"
-    elif precision.autocast == "bfloat16":
+    elif precision.float8:
+        need, what = FP8_CAPABILITY, "float8 tensor cores"
+    elif precision.compute == "bfloat16":
         need, what = BF16_CAPABILITY, "bfloat16 arithmetic"
-    elif precision.autocast == "float16":
+    elif precision.compute == "float16":
         need, what = FP16_CAPABILITY, "float16 arithmetic"
-    if capability is None or capability >= need:
-        return None
-    have = f"sm_{capability[0]}{capability[1]}"
-    return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
+    if capability is not None and capability < need:
+        have = f"sm_{capability[0]}{capability[1]}"
+        return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
+    if precision.float8 and importlib.util.find_spec("torchao") is None:
+        return f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+    return None
+
+
+@cache
+def _failure_on_cpu(name: str) -> str | None:
+    """Say why layers of a type cannot be trained here: not every torch has every operator for 16 bits on a CPU."""
+    dtype = getattr(torch, name)
+    with torch.random.fork_rng(devices=[]):  # building layers draws random numbers
+        layers = (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+        try:
+            nn.Sequential(*layers).to(dtype)(torch.ones(2, 1, 4, 4, dtype=dtype)).float().sum().backward()
+        except RuntimeError as error:
+            return f"this torch does not train {name} layers on this CPU: {str(error).strip().splitlines()[0]}"
+    return None
 
 
 def _no_tf32_on_cpu() -> str | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
+from bench.findings import Energy, Inference, MemoryPeak, Operations, Speed, Switches, Training
 
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 DeviceKind = Literal["cuda", "cpu"]
+Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
+"""What a figure of the numerics phase is about."""
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Variables that say how long OpenMP's threads spin while they wait for each other."""
 
@@ -122,6 +124,22 @@ class EpochResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Numeric:
+    """One figure of the numerics phase: long form, for there are as many as a model has layers."""
+
+    trial: str
+    precision: str
+    kind: Kind
+    step: int
+    """From 0."""
+    layer: str
+    """Layer or group of layers; empty is the whole model."""
+    name: str
+    """Which figure of its kind, or the bin of a histogram."""
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialResult:
     """One precision of one trial: a row of trials.csv."""
 
@@ -138,6 +156,7 @@ class TrialResult:
     speed: Speed | None = None
     energy: Energy | None = None
     training: Training | None = None
+    inference: Inference | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,4 +205,4 @@ class Failed:
     text: str
 
 
-Message = Progress | Block | EpochResult | TrialResult
+Message = Progress | Block | EpochResult | Numeric | TrialResult

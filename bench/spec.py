@@ -44,13 +44,33 @@ class Precision:
     summary: str
     """What it is, in a line."""
     autocast: Literal["float16", "bfloat16"] | None = None
-    """The type that ``torch.autocast`` computes in; None leaves everything in fp32."""
+    """The type that ``torch.autocast`` computes in; None leaves everything as it is."""
+    cache: bool = True
+    """Whether autocast keeps the 16-bit copies of weights that it makes until its region ends."""
+    weights: Literal["float16", "bfloat16"] | None = None
+    """The type of the weights, and of all that is computed with them; None is fp32."""
+    master: bool = False
+    """Whether an fp32 copy of 16-bit weights is what the optimizer updates; batch norm then stays in fp32."""
+    float8: bool = False
+    """Whether linear layers multiply in float8."""
     loss_scaling: bool = False
-    """Whether a dynamic GradScaler scales the loss."""
+    """Whether a GradScaler scales the loss."""
+    scale: float | None = None
+    """The loss scale where it is static; None adapts it to the gradients."""
+    init_scale: float = 2.0**16
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    """How a dynamic scale begins and changes: torch's own defaults."""
     tf32: bool = False
     """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
     alias: str | None = None
     """What Lightning calls it."""
+
+    @property
+    def compute(self) -> str:
+        """The type that most is computed in, as torch calls it."""
+        return self.autocast or self.weights or "float32"
 
 
 BASELINE = "fp32"
@@ -67,21 +87,22 @@ PRECISIONS: dict[str, Precision] = {
             alias="16-mixed",
         ),
         Precision(name="amp-bf16", summary="autocast to bfloat16", autocast="bfloat16", alias="bf16-mixed"),
+        Precision(name="amp-fp16-noscale", summary="autocast to float16 without loss scaling", autocast="float16"),
+        Precision(
+            name="fp16-master",
+            summary="fp16 weights with an fp32 master copy, batch norm and loss in fp32, loss scaling",
+            weights="float16",
+            master=True,
+            loss_scaling=True,
+        ),
+        Precision(name="fp16", summary="everything but the loss in fp16", weights="float16", alias="16-true"),
+        Precision(name="bf16", summary="everything but the loss in bfloat16", weights="bfloat16", alias="bf16-true"),
+        Precision(
+            name="fp8", summary="amp-bf16 with linear layers in float8 (torchao)", autocast="bfloat16", float8=True
+        ),
     )
 }
-
-
-def parse_precision(word: str) -> str:
-    """Return the name of the precision that ``word`` names or is an alias of.
-
-    Raises:
-        UsageError: there is no such precision.
-    """
-    for precision in PRECISIONS.values():
-        if word in (precision.name, precision.alias):
-            return precision.name
-    known = ", ".join(PRECISIONS)
-    raise UsageError(f"There is no precision '{word}'.{nearest(word, PRECISIONS)} Available: {known}.")
+"""By name, in the order of every table. Options make others of them: bench/precision_names.py."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
-from bench.records import Block, Device, EpochResult, Sample, Status, TrialResult
+from bench.findings import Energy, Inference, MemoryPeak, Operations, Speed, Switches, Training
+from bench.records import Block, Device, EpochResult, Numeric, Sample, Status, TrialResult
 from bench.spec import UsageError
 from bench.trial import Trial
 
@@ -37,6 +37,7 @@ _PARTS = {
     "speed": Speed,
     "energy": Energy,
     "training": Training,
+    "inference": Inference,
 }
 _ASKED = ["schema", "run", "trial", "config", "suite", "parameters", "placement", "device", "architecture"]
 _ASKED += ["batch_size", "data", "phase", "replicate", "seed"]
@@ -47,11 +48,13 @@ TRIAL_COLUMNS = (
 )
 BLOCK_COLUMNS = ["schema", *_names(Block)]
 EPOCH_COLUMNS = ["schema", *_names(EpochResult)]
+NUMERIC_COLUMNS = ["schema", *_names(Numeric)]
 TELEMETRY_COLUMNS = ["schema", *_names(Sample)]
 FILES = {
     "trials.csv": TRIAL_COLUMNS,
     "blocks.csv": BLOCK_COLUMNS,
     "epochs.csv": EPOCH_COLUMNS,
+    "numerics.csv": NUMERIC_COLUMNS,
     "telemetry.csv": TELEMETRY_COLUMNS,
 }
 
@@ -138,6 +141,10 @@ class Store:
     def add_epochs(self, epochs: Iterable[EpochResult]) -> None:
         """Append epochs to epochs.csv."""
         self._append("epochs.csv", [{"schema": SCHEMA, **asdict(epoch)} for epoch in epochs])
+
+    def add_numerics(self, numerics: Iterable[Numeric]) -> None:
+        """Append figures of the numerics phase to numerics.csv."""
+        self._append("numerics.csv", [{"schema": SCHEMA, **asdict(numeric)} for numeric in numerics])
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
         """Append readings of the GPUs to telemetry.csv."""

@@ -1,7 +1,8 @@
 """Training, in plain sight: one step and one loop for every precision.
 
-What a precision changes is what ``Arm`` holds: the region that autocasts (or does not), and a GradScaler
-that scales (or does nothing). The step itself is the same for all.
+What a precision changes is what ``Arm`` holds: the region that autocasts (or does not), a GradScaler that
+scales (or does nothing), and weights that are 16-bit copies of others (or are not). The step itself is the
+same for all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import precision as switches
+from bench.master import Weights
 from bench.spec import BASELINE, PRECISIONS, Data, Precision, Suite
 
 
@@ -44,6 +46,8 @@ class Arm:
     scaler: torch.amp.GradScaler
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
+    weights: Weights
+    """The model's, and what the optimizer updates in their place where there is a master copy."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     clip_grad: float | None = None
     """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
@@ -63,7 +67,7 @@ def build_arm(
     steps: int | None = None,
     clip_grad: float | None = None,
 ) -> Arm:
-    """Build a suite's model, loss and optimizer, with the same initial weights for every precision.
+    """Build a suite's model, loss and optimizer, with the same initial weights for every precision, but for rounding.
 
     Args:
         suite: the recipe.
@@ -77,11 +81,15 @@ def build_arm(
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
     loss = build_loss(suite, data)
-    optimizer = suite.optimizer(model.parameters())
+    if precision.float8:
+        switches.use_float8(model)
+    weights = Weights(model, precision)
+    optimizer = suite.optimizer(weights.trained())
     schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
     scaler = switches.grad_scaler(precision, device)
     taken = TakenSteps()
     optimizer.register_step_post_hook(taken)
+    weights.follow(optimizer)
     return Arm(
         precision=precision,
         device=device,
@@ -90,6 +98,7 @@ def build_arm(
         optimizer=optimizer,
         scaler=scaler,
         taken=taken,
+        weights=weights,
         schedule=schedule,
         clip_grad=clip_grad,
     )
@@ -119,7 +128,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     arm.scaler.scale(loss).backward()
     if arm.clip_grad is not None:
         arm.scaler.unscale_(arm.optimizer)  # the norm is the gradients' own, not the scaled ones'
-        nn.utils.clip_grad_norm_(arm.model.parameters(), arm.clip_grad)
+        nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
     arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
     arm.scaler.update()
     if arm.schedule is not None:
@@ -185,11 +194,15 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
 
 
 def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
-    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision."""
+    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
+
+    Where there is a master copy, it is what is evaluated.
+    """
     plain = PRECISIONS[BASELINE]
     switches.apply(plain)
     try:
-        return evaluate(replace(arm, precision=plain), batches)
+        with arm.weights.in_fp32():
+            return evaluate(replace(arm, precision=plain), batches)
     finally:
         switches.apply(arm.precision)
 

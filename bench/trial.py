@@ -11,9 +11,10 @@ from typing import Literal
 
 from bench.spec import Parameter, UsageError, require
 
-Phase = Literal["memory", "floor", "speed", "energy", "train"]
-PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train")
-"""In the order they run within a cell. ``floor`` is the baseline timed against itself."""
+Phase = Literal["memory", "floor", "speed", "energy", "train", "numerics", "inference"]
+PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics", "inference")
+"""In the order they run within a cell. ``floor`` is the baseline timed against itself, ``numerics`` a
+short training that is watched, ``inference`` the forward pass alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,9 +145,9 @@ class Trial:
         """A readable name, unique within a run."""
         cell = self.cell
         arms = "" if self.phase == "speed" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
-        tail = {"floor": f"-r{self.replicate}", "speed": f"-r{self.replicate}", "train": f"-s{self.seed}"}.get(
-            self.phase, ""
-        )
+        replicate, seed = f"-r{self.replicate}", f"-s{self.seed}"
+        tails = {"floor": replicate, "speed": replicate, "train": seed, "numerics": seed, "inference": seed}
+        tail = tails.get(self.phase, "")
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         return f"{cell.suite.name}{changed}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
 

@@ -7,6 +7,7 @@ touched any device yet.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import os
 import sys
@@ -24,13 +25,21 @@ import torch
 import torchvision
 
 from bench.data import Prepared, prepare
-from bench.phases import energy, memory, speed, training
+from bench.phases import energy, inference, memory, numerics, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
-_PHASES: dict[str, ModuleType] = {"memory": memory, "floor": speed, "speed": speed, "energy": energy, "train": training}
+_PHASES: dict[str, ModuleType] = {
+    "memory": memory,
+    "floor": speed,
+    "speed": speed,
+    "energy": energy,
+    "train": training,
+    "numerics": numerics,
+    "inference": inference,
+}
 
 
 def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, ...]) -> None:
@@ -43,6 +52,7 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         arguments: what to call it with.
     """
     _print_to(log)
+    gc.freeze()  # what the fork server imported is never garbage
     try:
         module, name = target.split(":")
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)

@@ -17,6 +17,7 @@ PARAMETERS_M = {
     "resnet18": 11.17,
     "resnet20": 0.27,
     "resnet50": 23.52,
+    "underflow": 0.0187,
     "vit_b_16": 85.8,
 }
 

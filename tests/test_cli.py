@@ -29,6 +29,17 @@ def test_words_become_a_command(tmp_path):
     assert (command.protocol.target_ci, command.protocol.time_budget_s) == (0.005, 120)
 
 
+def test_precisions_with_options_are_split_at_the_right_commas_and_named_canonically():
+    words = "fp32, 16-mixed:growth_interval=200, init_scale=1024.0,fp16-master:scale=128,amp-fp16:scale=dynamic"
+    command = parse(["--suite", "mlp", "--precisions", words])
+    assert command.precisions == (
+        "fp32",
+        "amp-fp16:init_scale=1024,growth_interval=200",
+        "fp16-master:scale=128",
+        "amp-fp16",
+    )
+
+
 def test_quick_is_one_process_without_training_and_rigorous_is_ten():
     quick = parse(["--suite", "mlp", "--quick"])
     assert (quick.protocol, quick.phases) == (QUICK, ("memory", "speed"))
@@ -49,6 +60,8 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
         (["--suite", "mlp", "--epochs", "0"], "--epochs takes whole numbers from 1 to"),
         (["--suite", "mlp", "--gpus", "gpu0"], "--gpus must be GPU indices such as 0 or 0,1, or cpu"),
         (["--suite", "mlp", "--precisions", "fp31"], "Did you mean 'fp32'"),
+        (["--suite", "mlp", "--precisions", "init_scale=8"], "no precision 'init_scale=8'"),
+        (["--suite", "mlp", "--precisions", "fp32,,tf32"], "empty word"),
         (["--suite", "mlp", "--phases", "sped"], "Did you mean 'speed'"),
         (["--suite", "mlp", "--target-ci", "tight"], "--target-ci takes a share"),
         (["--suite", "mlp", "--time-budget", "long"], "--time-budget takes a time"),

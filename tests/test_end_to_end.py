@@ -174,7 +174,7 @@ def test_ctrl_c_stops_a_run_which_goes_on_where_it_stopped(place):
     [
         (("--data", "folder:images"), "broken.png"),
         (("--data", "folder:missing"), "'missing' does not exist"),
-        (("--precisions", "fp32,tf32"), "cannot do tf32"),
+        (("--precisions", "tf32"), "cannot do tf32"),
         (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
         (("--out", "images"), "exists already"),
     ],

@@ -76,7 +76,7 @@ def test_a_gpu_is_described_for_the_tables(monkeypatch):
     fake_gpu(monkeypatch, major=7, minor=5)
     (device,) = environment.survey(None, print).devices
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
-    assert set(device.unsupported) == {"tf32", "amp-bf16"}
+    assert set(device.unsupported) == {"tf32", "amp-bf16", "bf16", "fp8"}
 
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}

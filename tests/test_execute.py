@@ -123,6 +123,27 @@ def test_a_run_in_which_nothing_could_be_measured_is_no_success(tmp_path, plan, 
     assert not fine
 
 
+def test_a_precision_that_the_device_cannot_do_is_a_row_with_the_reason_and_no_process(tmp_path, plan, cpu):
+    unable = [
+        replace(trial, precisions=(name,))
+        for trial in (plan.trials[0], plan.trials[2], plan.trials[4])
+        for name in ("tf32", "tf32:some=option")
+    ]
+    for phases in (slice(0, 6), slice(2, 6)):  # with the memory phase and without
+        both = Plan(trials=(*unable[phases], *plan.trials), seconds=(None,) * len(plan.trials))
+        folder = tmp_path / f"run{phases.start}"
+        ran, found, fine = execute(folder, both, cpu)
+        assert not [name for name in ran if "tf32" in name]
+        refused = [row for row in rows(folder, "trials.csv") if row["status"] == "unsupported"]
+        assert {(row["precision"], row["detail"]) for row in refused} == {
+            ("tf32", "no TF32"),
+            ("tf32:some=option", "no TF32"),
+        }
+        assert len(found) == len(refused) + 8
+        assert fine
+        assert execute(folder, both, cpu)[0] == []  # nor when resuming
+
+
 def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
     class Half(ScriptedLauncher):
         def run(self, trial, device, on_message):

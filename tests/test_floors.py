@@ -10,12 +10,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
     {"spec", "findings", "stats"},
-    {"records"},
+    {"precision_names", "records"},
     {"trial"},
     {"options"},
     {"catalog", "plan", "store", "cli"},
     {"precision"},
     {"data", "measure"},
+    {"master"},
     {"train", "environment", "neighbours", "weights"},
     {"checkpoint", "lightning_loop", "ranks"},
     {"phases", "flops"},

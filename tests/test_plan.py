@@ -61,9 +61,26 @@ def test_the_baseline_comes_first_whatever_the_order_asked(machine):
     assert arms(plan(machine, precisions=("amp-bf16", "fp32")).trials, "speed")[0] == ("fp32", "amp-bf16")
 
 
-def test_a_precision_that_the_device_cannot_do_is_refused_with_the_reason(machine):
+def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
     with pytest.raises(UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, amp-fp16, amp-bf16"):
-        plan(machine, precisions=("fp32", "tf32"))
+        plan(machine, precisions=("tf32",))
+    both = plan(machine, replace(machine.devices[0], name="Other"), gpu(), precisions=("tf32",)).trials
+    assert {trial.cell.placement.name for trial in both} == {"cpu", "0"}
+
+
+def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(machine):
+    found = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), precisions=("tf32", "amp-bf16", "fp32"))
+    assert arms(found.trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
+    assert arms(found.trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
+    assert len({trial.id for trial in found.trials}) == len(found.trials)
+    times = zip(found.trials, found.seconds, strict=True)
+    assert {trial.precisions for trial, seconds in times if seconds == 0} == {("tf32",)}
+
+
+def test_options_change_nothing_in_what_a_device_can_do(machine, cpu):
+    able = replace(cpu, unsupported={"amp-fp16": "no operators"})
+    found = plan(machine, able, precisions=("fp32", "amp-fp16:init_scale=8"), phases=("speed",)).trials
+    assert arms(found, "speed") == [("fp32",)] * 3 + [("amp-fp16:init_scale=8",)]
 
 
 def test_memory_comes_before_speed_and_training_last_within_a_cell(machine):

@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from bench.spec import Data, Suite, UsageError, parse_precision
+from bench.spec import Data, Suite, UsageError
 from bench.trial import Cell, DataSource, Placement, Protocol
 
 DATA = Data(input_shape=(3, 32, 32), classes=10)
@@ -55,12 +55,6 @@ def test_specifications_are_frozen(tiny_trial):
     with pytest.raises(FrozenInstanceError):
         tiny_trial.cell.batch_size = 9
     assert isinstance(tiny_trial.cell, Cell)
-
-
-def test_precisions_go_by_name_and_by_lightnings_alias():
-    assert parse_precision("amp-fp16") == parse_precision("16-mixed") == "amp-fp16"
-    with pytest.raises(UsageError, match=r"no precision 'amp-fp15'. Did you mean 'amp-fp16'\? Available: fp32, tf32"):
-        parse_precision("amp-fp15")
 
 
 def test_data_sources_are_parsed(tmp_path):

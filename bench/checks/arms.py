@@ -15,8 +15,8 @@ from bench.data import random_batches
 from bench.measure.timing import Runner
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.phases.setting import enter
+from bench.precision_names import precision as parse
 from bench.records import Device
-from bench.spec import PRECISIONS
 from bench.train import build_arm, synchronize
 from bench.trial import Placement, SuiteRef
 
@@ -142,7 +142,7 @@ def build_runner(
     suite = catalog.load(SuiteRef(name="mlp", parameters=(("width", width),)))
     return TorchRunner(
         name=name,
-        arm=build_arm(suite, suite.data, PRECISIONS[precision], place, seed=seed),
+        arm=build_arm(suite, suite.data, parse(precision), place, seed=seed),
         batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=seed),
         asynchronous=place.type == "cuda",
     )

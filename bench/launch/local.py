@@ -31,7 +31,7 @@ class Ending:
     """How a process ended: ``done`` with a value, or why not."""
 
     kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died`` or ``timeout``."""
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, without a process."""
     value: Any = None
     text: str = ""
 

@@ -24,7 +24,7 @@ class TensorBytes:
 
     tracked_peak_bytes: int
     parameter_bytes: int
-    """Parameters and buffers."""
+    """Parameters, the fp32 master copy of 16-bit ones included, and buffers."""
     gradient_bytes: int
     """Of parameters, as the optimizer sees them."""
     optimizer_bytes: int
@@ -61,7 +61,7 @@ def tensor_bytes(
     """
     modules = list(modules)
     try:
-        watch = _Watch(device, [*_parameters(modules), *_states(optimizer), *held])
+        watch = _Watch(device, [*_parameters(modules, optimizer), *_states(optimizer), *held])
         with watch:
             step()
         return _by_kind(watch, modules, optimizer)
@@ -136,7 +136,7 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Opt
 
     return TensorBytes(
         tracked_peak_bytes=watch.peak_bytes,
-        parameter_bytes=take(watch.find(_parameters(modules))),
+        parameter_bytes=take(watch.find(_parameters(modules, optimizer))),
         gradient_bytes=take(watch.find(gradient for gradient in gradients if gradient is not None)),
         optimizer_bytes=take(watch.find(_states(optimizer))),
         activation_bytes=take({storage for storage in left if storage.kept}),
@@ -144,8 +144,10 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Opt
     )
 
 
-def _parameters(modules: Iterable[nn.Module]) -> list[Tensor]:
-    return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+def _parameters(modules: Iterable[nn.Module], optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the models' tensors and what the optimizer updates, which may be an fp32 copy of the models'."""
+    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    return own + [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -178,7 +178,7 @@ def peak_tflops(
     """Measure the device's rate of large matrix products in ``precision``, whose switches it sets and leaves set.
 
     Args:
-        precision: fp32 or TF32 as its switches say, or the type that it autocasts to.
+        precision: fp32 or TF32 as its switches say, or the 16-bit type that it computes in; float8 is not measured.
         device: the device.
         budget_s: seconds for it all, but for the very first product, which pays for loading the library.
         clock: tells the time in seconds.
@@ -187,7 +187,9 @@ def peak_tflops(
         The rate of the fastest product in TFLOP/s, or None where the device does not do even the smallest.
     """
     switches.apply(precision)
-    dtype = getattr(torch, precision.autocast or "float32")
+    if precision.float8:
+        return None
+    dtype = getattr(torch, precision.compute)
     best: float | None = None
     try:
         for rate in _product_rates(dtype, device, budget_s, clock):

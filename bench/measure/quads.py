@@ -201,7 +201,6 @@ def _without_collection() -> Iterator[Callable[[], int]]:
     try:
         yield gc.collect
     finally:
-        gc.unfreeze()
         if collected:
             gc.enable()
 

@@ -9,7 +9,8 @@ import torch
 from bench import catalog
 from bench import precision as switches
 from bench.findings import Switches
-from bench.spec import PRECISIONS, Data, Precision, Suite
+from bench.precision_names import precision as parse
+from bench.spec import Data, Precision, Suite
 from bench.trial import Trial
 
 
@@ -35,7 +36,7 @@ def open_setting(trial: Trial) -> Setting:
 
 def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
     """Set the process to the precision called ``name``; return it and what its switches read back as."""
-    precision = PRECISIONS[name]
+    precision = parse(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     switches.apply(precision)

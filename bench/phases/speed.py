@@ -20,8 +20,9 @@ from bench.measure.timing import TimedBlock
 from bench.measure.warmup import Cut, prepare
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
+from bench.precision_names import precision
 from bench.records import Block, Device, Message, Progress, Status, TrialResult
-from bench.spec import BASELINE, PRECISIONS
+from bench.spec import BASELINE
 from bench.stats import Interval
 from bench.train import build_arm
 from bench.trial import Trial
@@ -104,7 +105,7 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
     runners = [
         TorchRunner(
             name=name,
-            arm=build_arm(setting.suite, setting.data, PRECISIONS[name], setting.device, seed=trial.seed),
+            arm=build_arm(setting.suite, setting.data, precision(name), setting.device, seed=trial.seed),
             batches=batches,
             asynchronous=setting.device.type == "cuda",
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.precision_names import rank
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
 from bench.report.speed import KEY, MEASURED, status_of
 from bench.report.tables import Table
-from bench.spec import BASELINE, PRECISIONS
+from bench.spec import BASELINE
 
 FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
 ORDER = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
@@ -40,8 +41,7 @@ def energy(trials: pd.DataFrame) -> Table | None:
     if table.empty:
         return None
     rows = table.reset_index().merge(subjects(trials), on=SUBJECT, how="left")
-    known_names = list(PRECISIONS)
-    rows["rank"] = [known_names.index(name) if name in known_names else len(known_names) for name in rows["precision"]]
+    rows["rank"] = rows["precision"].map(rank)
     headers = ["suite", "device", "batch size", "precision", "source", "energy/step (J)", "above idle (J)"]
     headers += ["samples/J", "mean power (W)", "idle power (W)", "energy ÷ fp32"]
     body = [_row(row) for _, row in rows.sort_values(ORDER, kind="stable").iterrows()]

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from bench.spec import UsageError
-from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
+from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "placement", "device", "architecture", "data", "phase"}
 TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
-TEXT |= {"steady", "paired", "compute_dtypes", "energy_source", "invalid"}
+TEXT |= {"steady", "paired", "compute_dtypes", "energy_source", "invalid", "kind", "layer", "name"}
 """Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
 
 CELL = ["run", "suite", "parameters", "data", "architecture", "device", "placement", "batch_size"]
@@ -55,6 +55,8 @@ class Runs:
     """One row per epoch, with the columns of its cell."""
     blocks: pd.DataFrame
     """One row per timed block of the speed phase, with the columns of its cell."""
+    numerics: pd.DataFrame
+    """One row per figure of the numerics phase, with the seed and the columns of its cell."""
 
 
 def load(folders: list[Path]) -> Runs:
@@ -66,7 +68,7 @@ def load(folders: list[Path]) -> Runs:
     unique = list(dict.fromkeys(folder.resolve() for folder in folders))
     if not unique:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
-    runs, trials, epochs, blocks = [], [], [], []
+    runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, _labels(unique), strict=True):
         info = _info(folder)
         rows = _read(folder / "trials.csv", TRIAL_COLUMNS).assign(run=label)
@@ -80,11 +82,13 @@ def load(folders: list[Path]) -> Runs:
         trials.append(rows)
         epochs.append(_epochs(folder, rows))
         blocks.append(_blocks(folder, rows))
+        numerics.append(_numerics(folder, rows))
     return Runs(
         runs=runs,
         trials=pd.concat(trials, ignore_index=True),
         epochs=pd.concat(epochs, ignore_index=True),
         blocks=pd.concat(blocks, ignore_index=True),
+        numerics=pd.concat(numerics, ignore_index=True),
     )
 
 
@@ -150,3 +154,11 @@ def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     blocks = blocks.drop_duplicates(["trial", "precision", "quad", "position"], keep="last")
     cells = trials.loc[trials["phase"] == "speed", ["trial", "precision", *CELL]]
     return blocks.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
+
+
+def _numerics(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
+    """Read the figures of a run's numerics trials, each with its seed and the columns of its cell."""
+    numerics = _read(folder / "numerics.csv", NUMERIC_COLUMNS)
+    numerics = numerics.drop_duplicates(["trial", "precision", "kind", "step", "layer", "name"], keep="last")
+    cells = trials.loc[trials["phase"] == "numerics", ["trial", "precision", "seed", *CELL]]
+    return numerics.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])

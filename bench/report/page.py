@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, tables
+from bench.report import behind, epochs, facts, inference, numerics, numerics_plots, tables
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -62,6 +62,8 @@ class Report:
     verdicts: list[Sentence]
     machines: list[Table]
     sections: list[Section]
+    formats: Table | None
+    """Of numbers, where the numerics were looked at."""
     switches: Table | None
     warnings: list[str]
     notes: Table | None
@@ -91,6 +93,8 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
     summary = summarise(runs.trials)
     plots = draw(summary, runs.epochs, out)
+    for workload, found in numerics_plots.draw(summary, runs.numerics, out).items():
+        plots.setdefault(workload, []).extend(found)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=sentences(summary),
@@ -99,6 +103,7 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
             _section(str(name), rows, runs, plots.get(str(name), []), literature)
             for name, rows in summary.groupby("workload", sort=False)
         ],
+        formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
         warnings=facts.warnings(runs.runs),
         notes=facts.notes(runs.trials),
@@ -127,7 +132,9 @@ def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
     workload = rows[WORKLOAD].drop_duplicates()
     trials, blocks = runs.trials.merge(workload), runs.blocks.merge(workload)
     found = (energy(trials), memory(trials), behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks)))
-    return [made for made in found if made]
+    watched = numerics.numerics(runs.numerics.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
+    answered = inference.inference(trials.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
+    return [*(made for made in found if made), *watched, *answered]
 
 
 def _render(template: str, report: Report, *, html: bool) -> str:

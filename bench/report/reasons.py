@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.precision_names import find
 from bench.report.format import known, number, ratio
-from bench.spec import PRECISIONS
 
 LITTLE_GAIN = 1.1
 """Ratio of two precisions' rates of large matrix products below which the device has no gain to give."""
@@ -23,7 +23,8 @@ def reason(arm: pd.Series, baseline: pd.Series | None) -> str:
         baseline: fp32's row of the same cell.
     """
     name, computed = arm["precision"], arm["compute_dtypes"]
-    wanted = PRECISIONS[name].autocast if name in PRECISIONS else None
+    precision = find(name)
+    wanted = precision.autocast if precision and not precision.float8 else None
     if wanted and known(computed) and computed and wanted not in computed:
         return f"autocast did not reach the model, whose products ran in {computed}"
     if baseline is None:

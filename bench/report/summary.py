@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.precision_names import rank
 from bench.report.behind import details
 from bench.report.energy import energies
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
 from bench.report.speed import KEY, MEASURED, speeds, status_of
 from bench.report.training import trainings
-from bench.spec import BASELINE, PRECISIONS
+from bench.spec import BASELINE
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
@@ -19,9 +20,8 @@ ROUNDED = ("tf32", "bf16")
 
 
 def precision_rank(name: str) -> tuple[int, str]:
-    """Order precisions as the harness lists them, unknown ones after, by name."""
-    known = list(PRECISIONS)
-    return (known.index(name) if name in known else len(known), name)
+    """Order precisions as the harness lists them, each followed by its variants; unknown ones come last, by name."""
+    return rank(name)
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:

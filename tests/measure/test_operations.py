@@ -309,7 +309,14 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("fp32", torch.float32), ("amp-fp16", torch.float16), ("amp-bf16", torch.bfloat16)]
+    ("name", "dtype"),
+    [
+        ("fp32", torch.float32),
+        ("amp-fp16", torch.float16),
+        ("amp-bf16", torch.bfloat16),
+        ("fp16-master", torch.float16),
+        ("bf16", torch.bfloat16),
+    ],
 )
 def test_products_are_done_in_the_precisions_type_under_its_switches(device, monkeypatch, name, dtype):
     fake, applied = device(1e8), []
@@ -317,6 +324,10 @@ def test_products_are_done_in_the_precisions_type_under_its_switches(device, mon
     peak_tflops(PRECISIONS[name], CPU, 0.01, fake.clock)
     assert fake.dtypes == {dtype}
     assert applied == [PRECISIONS[name]]
+
+
+def test_float8_products_are_not_timed(device):
+    assert peak_tflops(PRECISIONS["fp8"], CPU, 0.01, device(1e8).clock) is None
 
 
 def test_a_real_device_has_a_rate():

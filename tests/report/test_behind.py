@@ -86,6 +86,15 @@ def test_where_nothing_is_gained_the_reason_is_told(tmp_path: Path, figures, com
     assert part in str(sentences(table)[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("amp-bf16:cache=off", True), ("bf16", False), ("fp8", False), ("of-another-version:x=1", False)],
+)
+def test_only_what_autocasts_can_have_an_autocast_that_did_not_reach_the_model(name: str, told: bool) -> None:
+    arm = {"precision": name, "compute_dtypes": "float8_e4m3fn:100%", "host_ratio": None}
+    assert reason(pd.Series(arm), None).startswith("autocast did not reach") is told
+
+
 def test_no_reason_is_made_up(tmp_path: Path) -> None:
     run = ran(RunBuilder(tmp_path / "run"), fp32={}, bf16={}, computed="bfloat16:100%")
     table = summarise(load([run.folder]).trials)

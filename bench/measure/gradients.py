@@ -1,0 +1,225 @@
+"""What becomes of gradients in 16 bits: how large they are, what float16 would round away, how far from float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+LOWEST, HIGHEST = -48, 17
+"""Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1)."""
+ZERO, BELOW, ABOVE, NONFINITE = "zero", "below", "above", "nonfinite"
+BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
+"""Names of a histogram's bins, in their order."""
+FP16_NORMAL = 2.0**-14
+"""float16's smallest normal number (IEEE 754-2008, binary16)."""
+REFERENCE_SCALE = 65536.0
+"""GradScaler's first scale, which stands for scaling where a precision has none of its own."""
+FATES = ("nonzero", "zero", "subnormal", "overflow")
+"""What float16 makes of values that are finite and not zero: how many they are, and of them how many become zero,
+subnormal or infinite."""
+
+Named = Sequence[tuple[str, Tensor]]
+"""Tensors, each with the name of its parameter, or of its group."""
+
+
+def group_of(parameter: str) -> str:
+    """Return the layer group of a parameter: the model's child that holds it, such as layer1 of layer1.0.conv1.weight.
+
+    A parameter of the model itself is a group of its own.
+    """
+    return parameter.split(".", 1)[0]
+
+
+def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
+    """Return the gradients that there are, each with the name of its parameter.
+
+    Args:
+        model: gives the names.
+        weights: what the optimizer updates, in the order of the model's parameters: these, or a master copy of them.
+    """
+    named = zip(model.named_parameters(), weights, strict=True)
+    return [(name, weight.grad.detach()) for (name, _), weight in named if weight.grad is not None]
+
+
+def nonfinite_layers(named: Named) -> list[str]:
+    """Return the layers with an infinite or NaN gradient, in the model's order; one wait for the device in all.
+
+    Args:
+        named: as ``named_gradients`` returns them.
+    """
+    if not named:
+        return []
+    finite = torch.stack([torch.isfinite(grad).all() for _, grad in named]).tolist()
+    bad = (name.rpartition(".")[0] for (name, _), fine in zip(named, finite, strict=True) if not fine)
+    return list(dict.fromkeys(bad))
+
+
+def bins(values: Tensor) -> Tensor:
+    """Return the index into ``BINS`` of each value, int64, of the shape of ``values``."""
+    wide = values.detach() if values.dtype == torch.float64 else values.detach().float()
+    exponent = torch.frexp(wide).exponent.long() - 1  # frexp's mantissa lies in [0.5, 1)
+    index = exponent.clamp(LOWEST - 1, HIGHEST + 1) - (LOWEST - 1) + 1
+    index = index.masked_fill(wide == 0, 0)
+    return index.masked_fill(~torch.isfinite(wide), len(BINS) - 1)
+
+
+def histograms(named: Named) -> dict[str, list[int]]:
+    """Count magnitudes by powers of two, with one wait for the device in all.
+
+    Args:
+        named: tensors, each with the name of its parameter.
+
+    Returns:
+        The counts of ``BINS``: of all under the empty name, then for each layer group, in their order.
+    """
+    if not named:
+        return {}
+    groups = list(dict.fromkeys(group_of(name) for name, _ in named))
+    size = len(groups) * len(BINS)
+    small = torch.int16 if size < 2**15 else torch.int32
+    codes = [(bins(values).flatten() + groups.index(group_of(name)) * len(BINS)).to(small) for name, values in named]
+    counts = torch.bincount(torch.cat(codes), minlength=size).view(len(groups), len(BINS))
+    return dict(zip(("", *groups), torch.cat([counts.sum(dim=0, keepdim=True), counts]).tolist(), strict=True))
+
+
+def float16_fates(named: Named, scale: float = 1.0) -> dict[str, list[int]]:
+    """Count what float16 would make of the values times ``scale``, with one wait for the device in all.
+
+    Rounding is to nearest, so what lies above 2^-25 becomes the smallest subnormal, 2^-24, and not zero.
+
+    Args:
+        named: tensors, each with the name of its parameter.
+        scale: a power of two, so that multiplying is exact.
+
+    Returns:
+        The counts of ``FATES``: of all under the empty name, then for each layer group, in their order.
+    """
+    found: dict[str, list[Tensor]] = {"": []}
+    for name, values in named:
+        counted = torch.isfinite(values) & (values != 0)
+        half = (values.detach().float() * scale).half().abs()
+        kinds = (half >= 0, half == 0, (half > 0) & (half < FP16_NORMAL), torch.isinf(half))
+        counts = torch.stack([(kind & counted).sum() for kind in kinds])
+        for group in ("", group_of(name)):
+            found.setdefault(group, []).append(counts)
+    if not named:
+        return {}
+    sums = torch.stack([torch.stack(counts).sum(dim=0) for counts in found.values()]).tolist()
+    return dict(zip(found, sums, strict=True))
+
+
+@dataclass(slots=True)
+class LargestActivations:
+    """The largest absolute output of each layer during one forward pass, in the order that layers ran."""
+
+    seen: dict[str, Tensor]
+
+    def read(self) -> dict[str, float]:
+        """Return them, waiting for the device once; a layer with a NaN has NaN."""
+        values = torch.stack(list(self.seen.values())).tolist() if self.seen else []
+        return dict(zip(self.seen, values, strict=True))
+
+
+@contextmanager
+def watch_activations(model: nn.Module) -> Iterator[LargestActivations]:
+    """Watch the outputs of all layers that hold no others; clear ``seen`` between two passes."""
+    found = LargestActivations(seen={})
+
+    def hook(name: str, output: object) -> None:
+        parts = output if isinstance(output, tuple | list) else (output,)
+        floating = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point() and part.numel()]
+        for part in floating:
+            largest = part.detach().abs().amax().float()
+            found.seen[name] = torch.maximum(found.seen[name], largest) if name in found.seen else largest
+
+    handles = [
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
+        for name, module in model.named_modules()
+        if not any(module.children())
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """How far one step lies from float64's, on the same weights and the same batch."""
+
+    loss: float
+    """Absolute difference over float64's loss."""
+    gradients: dict[str, float]
+    """For each layer group, and for the whole model under the empty name, the Euclidean norm of the difference over
+    the norm of float64's gradients."""
+
+
+def errors_against_float64(
+    model: nn.Module,
+    exact: nn.Module,
+    loss: nn.Module,
+    batch: tuple[Tensor, Tensor],
+    *,
+    autocast: Callable[[], AbstractContextManager[None]],
+    scale: float = 1.0,
+) -> Errors:
+    """Compute loss and gradients at a precision and in float64, and compare them.
+
+    Dropout is off in both, for the two would drop differently. ``model`` and ``loss`` are left as they are.
+
+    Args:
+        model: with its weights, in the types that the precision holds them in.
+        exact: the same model with the same weights in float64; it is used up.
+        loss: called with (output, target).
+        batch: inputs, (B, *input shape), and targets, (B,) or (B, *target shape), on the model's device.
+        autocast: opens the precision's region of forward pass and loss.
+        scale: the loss is multiplied by it before the backward pass, and the gradients are divided by it.
+    """
+    inputs, targets = batch
+    narrow, narrow_loss = _copy(model), _copy(loss)
+    with autocast():
+        own_loss = narrow_loss(narrow(inputs), targets)
+    (own_loss * scale).backward()
+    own = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
+    _stop_dropping(exact)
+    true_loss = copy.deepcopy(loss).double()(exact(_wide(inputs)), _wide(targets))
+    true_loss.backward()
+    true = true_loss.detach()
+    squares: dict[str, list[Tensor]] = {}
+    for name, weight in exact.named_parameters():
+        if weight.grad is None:
+            continue
+        sums = torch.stack([(own[name] - weight.grad).square().sum(), weight.grad.square().sum()])
+        for group in ("", group_of(name)):
+            squares.setdefault(group, []).append(sums)
+    norms = [torch.stack(sums).sum(dim=0) for sums in squares.values()]
+    relative = torch.stack([(apart / size).sqrt() for apart, size in norms]).tolist()
+    return Errors(
+        loss=float((own_loss.detach().double() - true).abs() / true.abs()),
+        gradients=dict(zip(squares, relative, strict=True)),
+    )
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """Copy a model or loss, without gradients and dropout."""
+    twin = copy.deepcopy(module)
+    twin.zero_grad(set_to_none=True)
+    _stop_dropping(twin)
+    return twin
+
+
+def _stop_dropping(module: nn.Module) -> None:
+    for part in module.modules():
+        if isinstance(part, _DropoutNd):
+            part.p = 0.0
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.double() if values.is_floating_point() else values

@@ -1,0 +1,127 @@
+"""Histograms, what float16 would do, and errors, on values whose answers are known."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bench.measure import gradients
+from bench.measure.gradients import BINS, FATES
+
+
+def counts(histogram: list[int]) -> dict[str, int]:
+    return {name: count for name, count in zip(BINS, histogram, strict=True) if count}
+
+
+def test_each_magnitude_is_counted_in_the_bin_of_its_power_of_two() -> None:
+    values = [0.0, -0.0, 1.0, 1.999, -2.0, 0.75, 2.0**-48, 2.0**-49, 2.0**-140, 2.0**17, 2.0**18, math.inf, math.nan]
+    found = gradients.histograms([("a.weight", torch.tensor(values))])
+    expected = {"zero": 2, "below": 2, "-48": 1, "-1": 1, "0": 2, "1": 1, "17": 1, "above": 1, "nonfinite": 2}
+    assert counts(found[""]) == expected
+    assert found["a"] == found[""]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_types_of_all_widths_are_counted_alike(dtype: torch.dtype) -> None:
+    found = gradients.histograms([("w", torch.tensor([0.5, 2.0**-20, 0.0], dtype=dtype))])
+    assert counts(found["w"]) == {"zero": 1, "-20": 1, "-1": 1}
+
+
+def test_groups_are_counted_apart_and_add_up() -> None:
+    named = [("a.0.weight", torch.ones(3)), ("b.weight", torch.zeros(2)), ("a.1.bias", torch.full((4,), 4.0))]
+    found = gradients.histograms(named)
+    assert list(found) == ["", "a", "b"]
+    assert (counts(found["a"]), counts(found["b"])) == ({"0": 3, "2": 4}, {"zero": 2})
+    assert counts(found[""]) == {"zero": 2, "0": 3, "2": 4}
+    fates = gradients.float16_fates(named)
+    assert [fates[group][0] for group in ("", "a", "b")] == [7, 7, 0]
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**16, 2.0**24])
+def test_what_float16_would_do_is_what_numpys_casting_does(scale: float) -> None:
+    edges = [2.0**-25, 2.0**-25 * (1 + 2**-20), 2.0**-24, 2.0**-14, 2.0**-14 * (1 - 2**-13), 65504, 65519, 65520, 0]
+    chance = np.random.default_rng(0)
+    drawn = np.exp2(chance.uniform(-45, 20, 4000)) * chance.choice([-1, 1], 4000)
+    values = np.array([*drawn, *edges, math.inf, math.nan], dtype=np.float32)
+    with np.errstate(over="ignore"):
+        half = np.abs((values * np.float32(scale)).astype(np.float16).astype(np.float64))
+    real = np.isfinite(values) & (values != 0)
+    expected = {
+        "nonzero": real.sum(),
+        "zero": (real & (half == 0)).sum(),
+        "subnormal": (real & (half > 0) & (half < 2.0**-14)).sum(),
+        "overflow": (real & np.isinf(half)).sum(),
+    }
+    found = dict(zip(FATES, gradients.float16_fates([("w", torch.from_numpy(values))], scale)[""], strict=True))
+    assert found == expected
+    assert found["overflow"] > 0
+    assert found["zero"] > 0 or scale == 2.0**24
+
+
+def test_no_gradients_are_no_counts() -> None:
+    model = nn.Linear(2, 2)
+    named = gradients.named_gradients(model, model.parameters())
+    assert (named, gradients.histograms(named), gradients.float16_fates(named)) == ([], {}, {})
+    assert gradients.nonfinite_layers(named) == []
+
+
+def test_a_gradient_that_is_not_finite_is_found_in_its_layer() -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    model[1].bias.grad[0] = math.inf
+    assert gradients.nonfinite_layers(gradients.named_gradients(model, model.parameters())) == ["1"]
+
+
+def test_the_largest_activation_of_each_layer_is_seen_and_a_nan_is_not_lost() -> None:
+    model = nn.Sequential(nn.Identity(), nn.ReLU(), nn.Identity())
+    with gradients.watch_activations(model) as found:
+        model(torch.tensor([-3.0, 2.0]))
+        assert found.read() == {"0": 3.0, "1": 2.0, "2": 2.0}
+        found.seen.clear()
+        model(torch.tensor([1.0, math.nan]))
+        assert all(math.isnan(value) for value in found.read().values())
+    found.seen.clear()
+    model(torch.ones(1))
+    assert found.read() == {}
+
+
+def test_the_error_of_a_product_rounded_by_hand() -> None:
+    """Forward y = w·x with w = 1 + 2^-9: in bfloat16 w is 1, so y, and the gradient of y²/2 by w, y·x, lose 2^-9."""
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1 + 2**-9)
+    exact = nn.Linear(1, 1, bias=False).double()
+    exact.load_state_dict(model.state_dict())
+
+    class HalfSquare(nn.Module):
+        def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return ((output.to(target.dtype) - target) ** 2).sum() / 2
+
+    found = gradients.errors_against_float64(
+        model,
+        exact,
+        HalfSquare(),
+        (torch.ones(1, 1), torch.zeros(1, 1)),
+        autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        scale=1024.0,
+    )
+    true = 1 + 2**-9
+    assert found.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)
+    assert found.gradients == pytest.approx({"": 1 - 1 / true, "weight": 1 - 1 / true}, rel=1e-12)
+    assert model.weight.grad is None
+
+
+def test_dropout_is_no_error() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    exact = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).double()
+    exact.load_state_dict(model.state_dict())
+    batch = (torch.randn(4, 8), torch.randn(4, 8))
+    found = gradients.errors_against_float64(model, exact, nn.MSELoss(), batch, autocast=contextlib.nullcontext)
+    assert 0 < found.gradients[""] < 1e-6
+    assert model[1].p == 0.5

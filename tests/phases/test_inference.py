@@ -1,0 +1,108 @@
+"""The inference phase: paired with fp32, and its answers compared with fp32's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench import catalog
+from bench.phases import inference
+from bench.records import TrialResult
+from bench.spec import Data, Suite
+from bench.trial import Protocol
+
+
+def measure(trial, device, name, **changes):
+    quick = Protocol(time_budget_s=0.05, replicates=1)
+    messages = []
+    inference.run(
+        replace(trial, phase="inference", precisions=(name,), protocol=quick, **changes), device, messages.append
+    )
+    (result,) = [message for message in messages if isinstance(message, TrialResult)]
+    return result
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """A suite whose model is one linear layer of two outputs with these weights; it must be in eval mode."""
+
+    def use(first, second):
+        class Layer(nn.Linear):
+            def forward(self, inputs):
+                assert not self.training
+                assert torch.is_inference_mode_enabled()
+                return super().forward(inputs.abs())
+
+        def model(data):
+            layer = Layer(1, 2, bias=False)
+            with torch.no_grad():
+                layer.weight.copy_(torch.tensor([[first], [second]]))
+            return layer
+
+        suite = Suite(
+            name="answers",
+            title="",
+            data=Data(input_shape=(1,), classes=2),
+            model=model,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            batch_size=4,
+        )
+        monkeypatch.setattr(catalog, "load", lambda ref: suite)
+
+    return use
+
+
+def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
+    plain, mixed = measure(tiny_trial, cpu, "fp32").inference, measure(tiny_trial, cpu, "amp-bf16").inference
+    assert (plain.inference_speedup, plain.top1_agreement_pct, plain.output_error) == (None, 100.0, 0.0)
+    assert mixed.inference_speedup_low <= mixed.inference_speedup <= mixed.inference_speedup_high
+    assert 0 < mixed.output_error < 0.05
+    assert 0 < mixed.latency_p50_ms <= mixed.latency_p95_ms
+    assert mixed.inference_quads >= 2
+
+
+def test_outputs_that_16_bits_cannot_tell_apart_are_other_answers(tiny_trial, cpu, answers):
+    answers(1.0, 1.001)  # equal in bfloat16, where the first of two equals is the answer
+    found = measure(tiny_trial, cpu, "amp-bf16").inference
+    assert found.top1_agreement_pct == 0.0
+    answers(1.0, 1.5)
+    assert measure(tiny_trial, cpu, "amp-bf16").inference.top1_agreement_pct == 100.0
+
+
+def test_outputs_that_overflow_are_not_finite(tiny_trial, cpu, answers):
+    answers(1.0, 3e6)
+    result = measure(tiny_trial, cpu, "amp-fp16")
+    assert (result.status, result.detail) == ("nonfinite", "an output is infinite or NaN")
+    assert not math.isfinite(result.inference.output_error)
+
+
+@dataclass
+class Stub:
+    now: list[int]
+    cost_ns: int
+    seen: list[str]
+    name: str
+    batches: list = field(default_factory=lambda: [(torch.zeros(4, 3), torch.zeros(4))])
+
+    def activate(self):
+        self.seen.append(self.name)
+
+    def synchronize(self):
+        pass
+
+    def answer(self, inputs):
+        assert inputs.shape == (1, 3)
+        self.now[0] += self.cost_ns
+
+
+def test_latencies_are_those_of_single_samples_and_the_arms_take_turns():
+    now, seen = [0], []
+    stubs = [Stub(now, 2_000_000, seen, "a"), Stub(now, 500_000, seen, "b")]
+    times = inference.latencies_ms(stubs, lambda: now[0])
+    assert [set(arm) for arm in times] == [{2.0}, {0.5}]
+    assert [len(arm) for arm in times] == [inference.ROUNDS * (inference.TURN - 1)] * 2
+    assert "".join(seen[:8]) == "baabbaab"

@@ -1,0 +1,141 @@
+"""The numerics phase on small suites: what it sends, and what it says when numbers cease to be finite."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench import catalog
+from bench.phases import numerics
+from bench.records import Numeric, TrialResult
+from bench.spec import Data, Suite
+from bench.trial import SuiteRef
+
+
+def watch(trial, device, *, steps=8, **changes):
+    messages = []
+    numerics.run(replace(trial, phase="numerics", **changes), device, messages.append, steps)
+    (result,) = [message for message in messages if isinstance(message, TrialResult)]
+    return [message for message in messages if isinstance(message, Numeric)], result
+
+
+def values(rows, kind, name, layer=""):
+    return {row.step: row.value for row in rows if (row.kind, row.name, row.layer) == (kind, name, layer)}
+
+
+def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):
+    rows, result = watch(tiny_trial, cpu, steps=20, precisions=("amp-fp16",))
+    assert (result.status, result.detail, result.switches.loss_scaling) == ("ok", "", True)
+    assert list(values(rows, "step", "loss")) == list(range(20))
+    assert set(values(rows, "step", "loss_scale").values()) == {65536.0}
+    assert set(values(rows, "step", "skipped").values()) == {0.0}
+    size = 192 * 16 + 16 + 16 * 2 + 2
+    counted = {}
+    for row in rows:
+        if row.kind == "gradient" and row.layer == "":
+            counted[row.step] = counted.get(row.step, 0) + row.value
+    assert counted == dict.fromkeys((0, 10, 15, 16, 17, 18, 19), size)
+    assert {row.layer for row in rows if row.kind == "gradient"} == {"", "1", "3"}
+    assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
+
+
+def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tiny_trial, cpu):
+    plain, _ = watch(tiny_trial, cpu)
+    rows, _ = watch(tiny_trial, cpu, precisions=("amp-bf16",))
+    fp32, bf16 = values(plain, "error", "gradient"), values(rows, "error", "gradient")
+    assert list(fp32) == list(bf16) == [0, 7]
+    assert all(value < 1e-6 for value in fp32.values())
+    assert all(1e-4 < value < 0.1 for value in bf16.values())
+    before, numerics._Watch._errors = numerics._Watch._errors, lambda *_: None
+    try:
+        alone, _ = watch(tiny_trial, cpu)
+    finally:
+        numerics._Watch._errors = before
+    assert values(alone, "step", "loss") == values(plain, "step", "loss")
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """A suite whose second layer of three gives what it is told to, from its third forward pass on."""
+
+    def use(broken_output=1.0, broken_gradient=1.0):
+        class Break(torch.autograd.Function):
+            @staticmethod
+            def forward(context, inputs, output):
+                return inputs * output
+
+            @staticmethod
+            def backward(context, gradient):
+                return gradient * broken_gradient, None
+
+        class Second(nn.Linear):
+            passes = 0
+
+            def forward(self, inputs):
+                self.passes += self.weight.dtype == torch.float32
+                late = self.passes > 3  # the first pass is the comparison's with float64, on a copy
+                return Break.apply(super().forward(inputs), broken_output) if late else super().forward(inputs)
+
+        suite = Suite(
+            name="breaking",
+            title="",
+            data=Data(input_shape=(4,), classes=2, steps_per_epoch=2),
+            model=lambda data: nn.Sequential(nn.Linear(4, 4), Second(4, 4), nn.Linear(4, 2)),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            batch_size=4,
+        )
+        monkeypatch.setattr(catalog, "load", lambda ref: suite)
+
+    return use
+
+
+def test_an_output_that_is_not_finite_is_found_with_its_step_and_layer(tiny_trial, cpu, breaking):
+    breaking(broken_output=math.inf)
+    rows, result = watch(tiny_trial, cpu)
+    assert result.status == "nonfinite"
+    assert "at step 3, first in the output of layer 1" in result.detail
+    assert values(rows, "step", "finite") == {0: 1, 1: 1, 2: 1, 3: 0}
+    assert values(rows, "gradient", "nonfinite")[3] > 0
+
+
+def test_a_gradient_that_is_not_finite_is_found_where_the_backward_pass_met_it_first(tiny_trial, cpu, breaking):
+    breaking(broken_gradient=math.inf)
+    _, result = watch(tiny_trial, cpu)
+    assert result.status == "nonfinite"
+    assert result.detail == "gradients became infinite or NaN at step 3, first in layer 1"
+
+
+def test_with_loss_scaling_such_a_step_is_skipped_and_training_goes_on(tiny_trial, cpu, breaking):
+    breaking(broken_gradient=math.inf)
+    rows, result = watch(tiny_trial, cpu, steps=6, precisions=("amp-fp16",))
+    assert result.status == "ok"
+    assert values(rows, "step", "skipped") == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+    assert list(values(rows, "step", "loss_scale").values()) == [65536.0] * 4 + [32768.0, 16384.0]
+
+
+def test_underflow_stalls_without_loss_scaling_and_with_nothing_else(tiny_trial, cpu):
+    cell = replace(tiny_trial.cell, suite=SuiteRef(name="underflow"), batch_size=64)
+    fall, zero = {}, {}
+    for name in ("fp32", "amp-fp16", "amp-bf16", "amp-fp16-noscale"):
+        rows, result = watch(tiny_trial, cpu, steps=41, cell=cell, precisions=(name,))
+        assert result.status == "ok"
+        loss = values(rows, "step", "loss")
+        fall[name] = loss[40] / loss[0]  # of the same batch
+        zero[name] = values(rows, "gradient", "zero").get(0, 0)
+    assert fall["amp-fp16-noscale"] == 1.0
+    assert all(fall[name] < 0.4 for name in ("fp32", "amp-fp16", "amp-bf16"))
+    assert zero["fp32"] == 0
+    assert zero["amp-fp16-noscale"] == 64 * 256 + 256 + 256 * 8 + 8
+
+
+def test_the_weight_of_underflows_loss_changes_nothing_in_fp32(tiny_trial, cpu):
+    found = []
+    for shift in (0, 22):
+        ref = SuiteRef(name="underflow", parameters=(("shift", shift),))
+        rows, _ = watch(tiny_trial, cpu, steps=30, cell=replace(tiny_trial.cell, suite=ref, batch_size=64))
+        found.append([value * 2.0**shift for value in values(rows, "step", "loss").values()])
+    assert found[0] == found[1]
