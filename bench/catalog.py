@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -48,7 +49,8 @@ def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
     given = {name: text for name, text in (parameters or {}).items() if name in defaults}
     converted = tuple((name, _convert(name, text, defaults[name].default)) for name, text in sorted(given.items()))
     suite = _build(function, converted, word)
-    return SuiteRef(name=suite.name, file=file, parameters=converted)
+    text = Path(function.__code__.co_filename).read_bytes()
+    return SuiteRef(name=suite.name, file=file, digest=hashlib.sha256(text).hexdigest()[:12], parameters=converted)
 
 
 def load(ref: SuiteRef) -> Suite:

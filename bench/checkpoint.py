@@ -94,8 +94,9 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return Checkpoint(**state, epochs=epochs)
     except FileNotFoundError:
         return None
-    except Exception:
+    except Exception as error:
         # A damaged file raises nearly anything. Without a checkpoint, training begins anew.
+        print(f"The checkpoint {path} cannot be read, so training begins anew: {error}")
         return None
 
 

@@ -99,6 +99,11 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     training = (given.epochs, given.seeds, given.target_accuracy, given.clip_grad)
     brief = given.quick and all(option is None for option in training)
     phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
+    phases = cast("tuple[Phase, ...] | None", _listed(given.phases, _phase, "--phases")) or phases
+    idle = [name for name in ("epochs", "target_accuracy", "clip_grad") if getattr(given, name) is not None]
+    if idle and "train" not in phases:
+        said = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        raise UsageError(f"{said} is for training, and --phases leaves train out.")
     if given.data:
         DataSource.parse(given.data, given.data_dir)
     return Command(
@@ -114,7 +119,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         seeds=_listed(given.seeds, lambda word: _whole(word, "--seeds", 0), "--seeds") or (0,),
         data=given.data,
         data_dir=given.data_dir,
-        phases=cast("tuple[Phase, ...] | None", _listed(given.phases, _phase, "--phases")) or phases,
+        phases=phases,
         parameters=_parameters(given.set, given.weights),
         protocol=protocol,
         exclusive=given.exclusive,

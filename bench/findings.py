@@ -96,10 +96,10 @@ class Speed:
     speedup_high: float | None = None
     skipped_steps: int = 0
     step_p50_ms: float | None = None
-    """Median of single steps inside the blocks: between CUDA events on a GPU, readings of the clock on a CPU."""
+    """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU."""
     step_p95_ms: float | None = None
     host_ratio: float | None = None
-    """Host time to queue a block's steps over their time on the GPU: near 1 or above is launch-bound."""
+    """Host time to queue one step over its time on the GPU: near 1 or above is launch-bound. None with a GradScaler."""
     invalid_quads: int = 0
     """Quads that do not count because the machine disturbed them."""
     burst_quads: int = 0

@@ -63,6 +63,8 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     plan = _without_repetition(make_plan(request, suites, data, environment, flops), variants)
     _require_full_batches(plan, data)
     _require_even_batches(plan, variants)
+    if not plan.trials:
+        raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
     return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings))

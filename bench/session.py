@@ -119,8 +119,17 @@ def _earlier_start(folder: Path, question: Question) -> str | None:
         name = before.get(device.placement, device.name)
         if name != device.name:
             raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
+    was, now = _circumstances(run["environment"]), _circumstances(asdict(question.environment))
+    if was != now:
+        raise UsageError(f"The run in '{folder}' was made with {was}; this is {now}. Start a new run.")
     started: str = run["started"]
     return started
+
+
+def _circumstances(environment: dict[str, Any]) -> str:
+    """Name what must be the same for rows of one run to be compared."""
+    threads = [device["threads"] for device in environment["devices"] if device.get("threads")]
+    return f"torch {environment['torch']}" + (f" on {threads[0]} threads" if threads else "")
 
 
 def _read_request(folder: Path) -> dict[str, Any]:

@@ -189,7 +189,6 @@ def verdict(speedup: Interval, floor: float, margin: float = 0.01) -> Verdict:
         return "FASTER"
     if speedup.high < 1 / (1 + floor):
         return "SLOWER"
-    same = max(floor, margin)
-    if speedup.low >= 1 / (1 + same) and speedup.high <= 1 + same:
+    if speedup.low >= 1 / (1 + margin) and speedup.high <= 1 + margin:
         return "SAME"
     return "INCONCLUSIVE"

@@ -58,6 +58,8 @@ class SuiteRef:
     name: str
     file: str | None = None
     """Absolute path of a suite file of the user's own."""
+    digest: str = ""
+    """Of the file's text: a recipe that was edited is another question."""
     parameters: tuple[tuple[str, Parameter], ...] = ()
     """Arguments that override the defaults of the file's ``suite()`` function."""
 

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -52,6 +53,8 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         arguments: what to call it with.
     """
     _print_to(log)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.freeze()  # what the fork server imported is never garbage
     try:
         module, name = target.split(":")
@@ -90,7 +93,10 @@ def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callab
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
     """Download or decode a suite's images, if they are not there yet."""
-    return prepare(data, source)
+    try:
+        return prepare(data, source)
+    except OSError as error:
+        raise UsageError(f"The images of {source} cannot be prepared in '{source.directory}': {error}.") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -97,7 +97,7 @@ def interleaved(arm: TorchRunner, sizes: Sizes, steps: int, chance: random.Rando
     used = 0
     while not logs or used < steps:
         times: list[list[float]] = [[], []]
-        last = None
+        last = None  # as in a quad: the first block always settles
         for which in palindrome(2, chance):
             settled = which == last
             times[which].append(float(time_block(arm, sizes, settled=settled)))
@@ -119,7 +119,7 @@ def disturbances() -> list[tuple[str, Callable[[], object]]]:
 
 def against_itself(device: torch.device, repeats: int) -> Table:
     """Make table 1."""
-    arm = runner("mlp", "fp32", device, 256, width=512)
+    arm = runner("mlp", "fp32", device, 128, width=256)
     cut = prepare([arm, arm], 5.0)[0]
     title = f"1. A/A at {STEPS} steps of {cut.warm.step_ns / 1e6:.2f} ms, rms error of {repeats} comparisons"
     table = Table("", "means of consecutive runs", "medians of consecutive runs", "this harness", title=title)
@@ -192,7 +192,7 @@ def written(log: stats.Interval) -> str:
 
 def block_lengths(device: torch.device, repeats: int) -> Table:
     """Make table 3."""
-    arm = runner("mlp", "fp32", device, 256, width=512)
+    arm = runner("mlp", "fp32", device, 128, width=256)
     cut = prepare([arm, arm], 5.0)[0]
     lengths = sorted({*LENGTHS, cut.sizes.steps})
     table = Table("", *(f"{n}{' (shipped)' if n == cut.sizes.steps else ''}" for n in lengths))

@@ -15,7 +15,7 @@ def test_words_become_a_command(tmp_path):
     command = parse(
         [
             *("--suite", "resnet50,vit_b_16", "--gpus", "0,1", "--precisions", "32-true,bf16-mixed"),
-            *("--batch-sizes", "64,128,64", "--epochs", "5", "--seeds", "0,1,2", "--phases", "speed"),
+            *("--batch-sizes", "64,128,64", "--epochs", "5", "--seeds", "0,1,2", "--phases", "speed,train"),
             *("--data", f"folder:{tmp_path}", "--set", "lr=0.2", "--target-ci", "0.5%", "--time-budget", "2m"),
         ]
     )
@@ -24,7 +24,7 @@ def test_words_become_a_command(tmp_path):
     assert command.gpus == ("0", "1")
     assert command.precisions == ("fp32", "amp-bf16")
     assert command.batch_sizes == (64, 128)
-    assert (command.epochs, command.seeds, command.phases) == (5, (0, 1, 2), ("speed",))
+    assert (command.epochs, command.seeds, command.phases) == (5, (0, 1, 2), ("speed", "train"))
     assert command.parameters == (("lr", "0.2"),)
     assert (command.protocol.target_ci, command.protocol.time_budget_s) == (0.005, 120)
 

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from bench.measure.sampler import sigint_held
 from bench.records import SPIN_VARIABLES, Device, Done, Failed, Message, Progress
 from bench.spec import UsageError
 from bench.trial import Trial
@@ -93,7 +94,8 @@ class LocalLauncher:
         with tempfile.NamedTemporaryFile(prefix="ampmeter-", suffix=".log") as log:
             kills = _oom_kills()
             process = self._context.Process(target=_serve, args=(sending, log.name, target, arguments), daemon=True)
-            process.start()
+            with sigint_held():  # the worker lifts it when what it prints goes to its log
+                process.start()
             sending.close()
             self.on_start(process.pid or 0)
             try:
@@ -168,5 +170,6 @@ def _oom_kills() -> int | None:
 
 def _tail(log: Path, lines: int = 8) -> str:
     """Return the end of what the process printed, on one line."""
-    text = log.read_text(errors="replace").strip().splitlines()[-lines:]
+    printed = log.read_text(errors="replace").strip().splitlines()
+    text = [line for line in printed if set(line.strip()) - {"^", "~"}][-lines:]
     return " | " + " / ".join(line.strip() for line in text) if text else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -101,7 +102,7 @@ def compare(
         edge()
         for quad in range(MAX_QUADS):
             begun = clock()
-            fresh = time_quad(runners, sizes, chance, clock, quad=quad, last=blocks[-1].arm if blocks else None)
+            fresh = time_quad(runners, sizes, chance, clock, quad=quad)
             blocks += fresh
             for log, value in zip(logs, _log_ratios(fresh, len(runners)), strict=True):
                 log.append(value)
@@ -146,6 +147,7 @@ def check_long_blocks(
     *,
     seed: int,
     clock: Clock = time.perf_counter_ns,
+    edge: Callable[[], str] = lambda: "",
 ) -> list[LongBlocks | None]:
     """Compare once more with blocks and settling four times as long, and say how far the log-speedups lie apart.
 
@@ -153,7 +155,9 @@ def check_long_blocks(
         For each arm how they compare; None for the first, and where steps are so long that five such quads take
         more than half the time budget: a transient of tens of milliseconds is over in their settling step.
     """
-    times = {block.arm: block.step_ns for block in found.blocks}
+    times = {
+        arm: statistics.median(block.step_ns for block in found.blocks if block.arm == arm) for arm in range(len(sizes))
+    }
     quad_ns = sum(2 * LONGER * (size.settle + size.steps) * times[arm] for arm, size in enumerate(sizes))
     affordable = int(CHECK_SHARE * protocol.time_budget_s * 1e9 * len(runners) / quad_ns)
     if len(runners) < 2 or affordable < CHECK_QUADS[0]:
@@ -161,17 +165,17 @@ def check_long_blocks(
     long = [lengthen(size) for size in sizes]
     chance = random.Random(seed + 1)
     logs: list[list[float]] = [[] for _ in runners]
-    last = None
     with _without_collection():
         for quad in range(min(affordable, CHECK_QUADS[1])):
-            fresh = time_quad(runners, long, chance, clock, quad=quad, last=last)
-            last = fresh[-1].arm
+            fresh = time_quad(runners, long, chance, clock, quad=quad)
+            if edge():
+                continue  # disturbed: it says nothing of the arms
             for log, value in zip(logs, _log_ratios(fresh, len(runners)), strict=True):
                 log.append(value)
     return [
         None,
         *(
-            _apart(robust_interval(log), here, protocol.target_ci)
+            _apart(robust_interval(log) if log else None, here, protocol.target_ci)
             for log, here in zip(logs[1:], found.logs[1:], strict=True)
         ),
     ]
@@ -182,8 +186,8 @@ def lengthen(sizes: Sizes) -> Sizes:
     return Sizes(settle=LONGER * sizes.settle, steps=LONGER * sizes.steps)
 
 
-def _apart(long: Interval, here: Interval | None, target: float) -> LongBlocks | None:
-    if here is None or here.half_width is None or long.half_width is None:
+def _apart(long: Interval | None, here: Interval | None, target: float) -> LongBlocks | None:
+    if here is None or long is None or here.half_width is None or long.half_width is None:
         return None
     difference = long.center - here.center
     # Twice the joint half-width is about four standard errors: rarer by chance than a run has rows.

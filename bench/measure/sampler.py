@@ -138,7 +138,7 @@ class Sampler:
         self.connection, theirs = context.Pipe()
         arguments = (self._gpus, theirs, self._period_s)
         self._process = context.Process(target=sample_forever, args=arguments, name="ampmeter-sampler", daemon=True)
-        with _sigint_held():
+        with sigint_held():
             self._process.start()
         theirs.close()  # Else the end of the child would not be seen as the end of the stream.
 
@@ -191,7 +191,7 @@ class Sampler:
 
 
 @contextmanager
-def _sigint_held() -> Iterator[None]:
+def sigint_held() -> Iterator[None]:
     """Let a child start with SIGINT blocked, so that Ctrl-C during its imports does not end it with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -106,9 +106,11 @@ def time_quad(
     clock: Clock,
     *,
     quad: int,
-    last: int | None,
 ) -> list[TimedBlock]:
     """Time one quad: two blocks of each arm, in an order that cancels drift.
+
+    Between quads the device idles for a moment, so the first block always settles; within one, an arm that ran last
+    need not.
 
     Args:
         runners: the arms.
@@ -116,12 +118,11 @@ def time_quad(
         chance: draws the order.
         clock: a clock in nanoseconds.
         quad: the quad's number.
-        last: the arm that ran last before it, which need not settle again.
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), chance)):
         runner = runners[arm]
-        settled = arm == (blocks[-1].arm if blocks else last)
+        settled = bool(blocks) and arm == blocks[-1].arm
         taken, start_s = runner.taken_steps(), time.time()
         time_ns = time_block(runner, sizes[arm], clock, settled=settled)
         asked = (0 if settled else sizes[arm].settle) + sizes[arm].steps

@@ -24,6 +24,8 @@ SHORTEST_BLOCK_S = 0.005
 """Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
 CLOCK_SHARE = 0.001
 """A block is long enough for the clock when an empty block takes no more than this share of it."""
+LENGTH_PAIRS = (6, 30)
+"""Fewest and most pairs of a short and a long block; more than the fewest only where these scatter."""
 LENGTH_AGREEMENT = 0.002
 """A block is long enough for the launch queue when four times its length changes time per step by no more."""
 WINDOW_S = 0.2
@@ -209,10 +211,14 @@ def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, cloc
         return steps
     while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
         short, long = Sizes(settle=settle, steps=steps), Sizes(settle=settle, steps=4 * steps)
-        ratios = []
-        for _ in range(5):
-            pair = time_block(runner, short, clock), time_block(runner, long, clock)
-            ratios.append(4 * pair[0] / pair[1])
+        ratios: list[float] = []
+        while len(ratios) < LENGTH_PAIRS[0] or (
+            _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1]
+        ):
+            # Short and long go first in turn, so that drift cancels.
+            order = (short, long) if len(ratios) % 2 else (long, short)
+            times = {sizes.steps: time_block(runner, sizes, clock) for sizes in order}
+            ratios.append(4 * times[steps] / times[4 * steps])
         if abs(statistics.median(ratios) - 1) <= max(LENGTH_AGREEMENT, _median_error(ratios)):
             break
         steps *= 2

@@ -70,7 +70,8 @@ class StepTimes:
     p50_ms: float
     p95_ms: float
     host_ratio: float | None
-    """Host time to queue a step over its time on the GPU; None on a CPU, which does both itself."""
+    """Host time to queue a step over its time on the GPU; None on a CPU, which does both itself, and where a
+    GradScaler waits for the GPU in each step."""
 
 
 def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
@@ -93,7 +94,9 @@ def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
     on_gpu = runner.arm.device.type == "cuda"
     times_ms = _between_events(runner, steps) if on_gpu else _between_readings(runner, steps)
     p50, p95 = np.percentile(times_ms, [50, 95])
-    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE)) if on_gpu else None
+    # A GradScaler waits for the GPU within each step, to see whether a gradient overflowed: then it tells nothing.
+    telling = on_gpu and not runner.arm.scaler.is_enabled()
+    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE)) if telling else None
     return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=ratio)
 
 

@@ -20,6 +20,7 @@ from bench.measure.timing import TimedBlock
 from bench.measure.warmup import Cut, prepare
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
+from bench.precision import read_back
 from bench.precision_names import precision
 from bench.records import Block, Device, Message, Progress, Status, TrialResult
 from bench.spec import BASELINE
@@ -63,6 +64,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if floor and index == 0:
             continue
         status, detail = _judge(arm.runner, found, index, checks[index], trial)
+        after = _read_after_a_step(arm.runner)
+        if status != "nonfinite" and _settings(after) != _settings(arm.switches):
+            status = "invalid"
+            detail = f"the model changed the fp32 switches from {_settings(arm.switches)} to {_settings(after)}"
         speed = _summary(arm, index, found, checks[index], trial)
         speed = replace(speed, foreign_load_pct=foreign_pct)
         send(
@@ -70,7 +75,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 precision=arm.runner.name,
                 status=status,
                 detail=detail,
-                switches=arm.switches,
+                switches=after,
                 operations=arm.operations,
                 speed=speed if floor else _with_tail(speed, arm, trial, send),
             )
@@ -88,7 +93,7 @@ def _measure(
     for attempt in (1, 2):
         runners, sizes = [arm.runner for arm in arms], [arm.cut.sizes for arm in arms]
         found = compare(runners, sizes, trial.protocol, seed=seed, edge=edge, watch=watch)
-        checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed)
+        checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, edge=edge)
         if attempt == 2 or all(check is None or check.agree for check in checks):
             break
         arms = [replace(arm, cut=replace(arm.cut, sizes=lengthen(arm.cut.sizes))) for arm in arms]
@@ -111,7 +116,6 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
         )
         for name in names
     ]
-    # Read back once the models are there: one may have set switches of its own.
     return runners, [enter(name, setting.device)[1] for name in names]
 
 
@@ -176,6 +180,18 @@ def _summary(arm: Ready, index: int, found: Comparison, check: LongBlocks | None
         burst_quads=found.bursts[index],
         long_block_pct=100 * check.difference if check else None,
     )
+
+
+def _read_after_a_step(runner: TorchRunner) -> Switches:
+    """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
+    runner.activate()
+    runner.run(1)
+    runner.synchronize()
+    return read_back(runner.arm.precision, runner.arm.device)
+
+
+def _settings(switches: Switches) -> str:
+    return f"matmul {switches.fp32_matmul}, conv {switches.fp32_conv}"
 
 
 def _with_tail(speed: Speed, arm: Ready, trial: Trial, send: Callable[[Message], None]) -> Speed:

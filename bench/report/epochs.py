@@ -76,6 +76,8 @@ def _why(arm: pd.Series, fp32: pd.Series, share: float) -> str:
     waits = arm["data_wait_pct"], fp32["data_wait_pct"]
     if not known(waits[0]) or not known(waits[1]):
         return "The time spent waiting for data is not known, so neither is the cause."
+    # On a GPU the host runs ahead, and waits also where the GPU has work to do meanwhile.
+    on_cpu = str(arm["placement"]).startswith("cpu")
     said = (
         f"The host waited for data {number(waits[1], 2)} % of fp32's training time and {number(waits[0], 2)} % of "
         f"{arm['precision']}'s"
@@ -83,7 +85,8 @@ def _why(arm: pd.Series, fp32: pd.Series, share: float) -> str:
     if share < 0 and waits[0] > max(MUCH_WAITING_PCT, waits[1]):
         rest = arm["epoch_speedup"] * (1 - waits[1] / 100) / (1 - waits[0] / 100) if waits[0] < 100 else np.inf
         if rest / arm["speedup"] - 1 >= -APART:
-            return f"{said}: loading data is what limits {arm['precision']}."
+            unless = "" if on_cpu else ", unless the GPU had work to do meanwhile"
+            return f"{said}: loading data is what limits {arm['precision']}{unless}."
         return f"{said}, which explains a part: without it epochs would be {ratio(rest)}× as fast."
     return f"{said}, which does not explain it.{_steps(arm, fp32)}"
 

@@ -29,7 +29,7 @@ READING = (
     '95 % interval over fresh processes; with "one process" it holds within that process only, and another '
     "process may land outside it.",
     "FASTER and SLOWER mean that the whole interval lies further from 1 than the floor, which is how far fp32 was "
-    "from itself on this machine (1 % where that was not measured); SAME that it lies within 1 % or the floor; "
+    "from itself on this machine (1 % where that was not measured); SAME that it lies within 1 %; "
     "INCONCLUSIVE that the measurement does not say.",
     "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
     "than the step does, look at the time spent waiting for data.",

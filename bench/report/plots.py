@@ -73,6 +73,7 @@ def _speedup(axes: Axes, rows: pd.DataFrame) -> None:
         house.batch_axis(axes, sizes)
     else:
         house.precision_axis(axes, [name for name, _ in arms], sizes[0])
+    axes.set_ylim(0, axes.get_ylim()[1])
     axes.set_title("Speedup over fp32")
     axes.set_ylabel("speedup (×), 95 % interval")
 

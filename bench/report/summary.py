@@ -15,6 +15,8 @@ from bench.spec import BASELINE
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
+RESIDENT_RESOLUTION = 5 * 2**20
+"""Bytes by which the resident peaks of two processes of one kind differ anyway: less is not told on a CPU."""
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which the factors are rounded first."""
 
@@ -42,7 +44,9 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["ieee"] = _ieee(trials, table)
     baselines = table.loc[table["precision"] == BASELINE, [*CELL, "memory_bytes"]]
     fp32 = table[CELL].merge(baselines, on=CELL, how="left")["memory_bytes"]
-    table["memory_change"] = (table["memory_bytes"] / fp32.where(fp32 > 0) - 1).where(table["precision"] != BASELINE)
+    change = table["memory_bytes"] / fp32.where(fp32 > 0) - 1
+    told = ~table["placement"].str.startswith("cpu") | ((table["memory_bytes"] - fp32).abs() >= RESIDENT_RESOLUTION)
+    table["memory_change"] = change.where((table["precision"] != BASELINE) & told)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     order = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
     return table.sort_values(order, kind="stable", ignore_index=True)

@@ -142,7 +142,9 @@ def _memory(arm: pd.Series) -> str:
         size = change(abs(share)).removeprefix("+")
         return f"{size} less peak memory" if share < 0 else f"{size} more peak memory"
     word = arm["memory_status"]
-    return f"memory {word}" if known(word) and word not in ("ok", "unconverged") else "memory saved unknown"
+    if known(word) and word not in ("ok", "unconverged"):
+        return f"memory {word}"
+    return "peak memory not told apart" if known(arm["memory_bytes"]) else "memory saved unknown"
 
 
 def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
