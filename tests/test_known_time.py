@@ -73,8 +73,8 @@ def burning(request):
 @pytest.mark.parametrize("burning", [False, True], indirect=True, ids=["alone", "beside a burning process"])
 def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(tmp_path, burning):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
-    words = "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --quick --time-budget 3 --target-ci 0.3% --phases speed --out out"
-    assert call(*words.split(), cwd=tmp_path).returncode == 0
+    words = "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --quick --time-budget 3 --target-ci 0.3%"
+    assert call(*words.split(), "--phases", "speed", "--out", "out", cwd=tmp_path).returncode == 0
     with (tmp_path / "out" / "trials.csv").open(newline="") as file:
         rows = {row["precision"]: row for row in csv.DictReader(file)}
     assert float(rows["amp-bf16"]["speedup"]) == pytest.approx(1.5, rel=0.01)
