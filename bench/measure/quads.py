@@ -19,6 +19,8 @@ MAX_QUADS = 5000
 """More are never needed: an interval that is still too wide then is wide for another reason."""
 HARD_LIMIT = 5
 """Times the budget, after which even the fewest quads are not waited for."""
+LOOKS = 3
+"""Looks running at which every interval must be narrow enough."""
 LOOK_SHARE = 5
 """Between two looks at the intervals the number of quads grows by a fifth, and by four at least."""
 WATCH_NS = 500_000_000
@@ -78,7 +80,7 @@ def compare(
     """Time the runners in quads until every speedup over the first is known well enough, or time is up.
 
     With one runner, until its own time per step is. The intervals are looked at ever more rarely, and must be
-    narrow enough at two looks running: to stop at the first would favour moments at which they are too narrow.
+    narrow enough at three looks running: to stop at the first would favour moments at which they are too narrow.
 
     Args:
         runners: the arms, the baseline first.
@@ -124,7 +126,7 @@ def compare(
                 looks = looks + 1 if all(narrow) else 0
                 next_look = count + max(4, count // LOOK_SHARE)
             watch(quad + 1, [None, *(log and log.exp() for log in estimates[1:])])
-            if last or looks == 2:
+            if last or looks == LOOKS:
                 break
             if quad % 20 == 19:
                 collect()

@@ -46,7 +46,7 @@ def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
     found = measure(machine, arms, min_quads=20)
     assert found.speedups[0] is None
     assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
-    assert found.quads == 24  # the second look that finds it narrow enough
+    assert found.quads == 28  # the third look that finds it narrow enough
     assert found.converged == (True, True)
 
 
@@ -86,7 +86,7 @@ def test_more_noise_takes_more_quads():
         assert all(found.converged)
         assert found.speedups[1].center == pytest.approx(1.5, rel=0.03)
         quads.append(found.quads)
-    assert quads[0] == 24 < quads[1] < MAX_QUADS
+    assert quads[0] == 28 < quads[1] < MAX_QUADS
 
 
 def test_steps_longer_than_the_budget_still_give_a_few_quads():
@@ -138,7 +138,7 @@ def test_the_watcher_hears_the_running_speedup():
     machine, arms = pair(ratio=1.5)
     heard = []
     compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, watch=lambda *news: heard.append(news))
-    assert heard[-1][0] == 24
+    assert heard[-1][0] == 28
     assert heard[-1][1][1].center == pytest.approx(1.5)
 
 
@@ -187,7 +187,7 @@ def test_what_ended_a_tenth_of_a_second_before_a_cause_is_told_does_not_count_ei
     assert void[-1] == 11
     assert len(void) == len(found.invalid)
     assert 0.1e9 / quad_ns - 2 <= len(void) - 1 <= 0.1e9 / quad_ns + 3
-    assert found.quads == 24
+    assert found.quads == 28
 
 
 def test_where_every_quad_is_disturbed_nothing_is_said():
