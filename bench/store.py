@@ -20,10 +20,10 @@ from bench.records import Block, Device, EpochResult, Numeric, Sample, Status, T
 from bench.spec import UsageError
 from bench.trial import Trial
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the columns."""
-READABLE = (1, 2)
-"""Versions that a reader understands: 2 added columns, which are empty where a run of 1 is read."""
+READABLE = (1, 2, 3)
+"""Versions that a reader understands: each added columns, which are empty where an earlier run is read."""
 
 
 def _names(record: type) -> list[str]:
@@ -39,7 +39,18 @@ _PARTS = {
     "training": Training,
     "inference": Inference,
 }
-_ASKED = ["schema", "run", "trial", "config", "suite", "parameters", "placement", "device", "architecture"]
+_ASKED = [
+    "schema",
+    "run",
+    "trial",
+    "config",
+    "suite",
+    "parameters",
+    "techniques",
+    "placement",
+    "device",
+    "architecture",
+]
 _ASKED += ["batch_size", "data", "phase", "replicate", "seed"]
 TRIAL_COLUMNS = (
     _ASKED
@@ -123,6 +134,7 @@ class Store:
             "config": trial.config,
             "suite": cell.suite.name,
             "parameters": " ".join(f"{name}={value}" for name, value in cell.suite.parameters),
+            "techniques": "+".join(cell.techniques),
             "placement": cell.placement.name,
             "device": device.name,
             "architecture": device.architecture,
@@ -196,7 +208,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     except (ValueError, AttributeError) as error:
         raise UsageError(f"'{path}' cannot be read ({error}). Restore it, or start a new run.") from error
     if found not in READABLE:
-        known = " and ".join(map(str, READABLE))
+        known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(f"The run in '{folder}' has schema {found}; this version reads schema {known}.")
     return run
 

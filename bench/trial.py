@@ -112,6 +112,8 @@ class Cell:
     data: DataSource
     classes: int | None = None
     """Number of classes of the data, where it is not the suite's own."""
+    techniques: tuple[str, ...] = ()
+    """What else all arms are trained with, by canonical names, such as channels-last."""
 
     def __post_init__(self) -> None:
         require(self.batch_size > 0, "--batch-sizes", "whole numbers above 0", self.batch_size)
@@ -151,6 +153,7 @@ class Trial:
         tails = {"floor": replicate, "speed": replicate, "train": seed, "numerics": seed, "inference": seed}
         tail = tails.get(self.phase, "")
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
+        changed += "".join(f"+{technique}" for technique in cell.techniques)
         return f"{cell.suite.name}{changed}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
 
     @property

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
     {"spec", "findings", "stats"},
-    {"precision_names", "records"},
+    {"precision_names", "technique_names", "records"},
     {"trial"},
     {"options"},
     {"catalog", "plan", "store", "cli"},

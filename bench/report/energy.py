@@ -13,7 +13,8 @@ from bench.report.tables import Table
 from bench.spec import BASELINE
 
 FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
-ORDER = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
+ORDER = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
+ORDER += ["batch_size", "rank"]
 
 
 def energies(trials: pd.DataFrame) -> pd.DataFrame:

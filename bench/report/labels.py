@@ -27,7 +27,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _workload(row: Mapping[Hashable, Any]) -> str:
-    parts = [row["parameters"]] if row["parameters"] else []
+    parts = [row[name] for name in ("parameters", "techniques") if row[name]]
     parts += [row["data"]] if row["several_data"] else []
     return f"{row['suite']} ({', '.join(parts)})" if parts else str(row["suite"])
 

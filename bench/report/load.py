@@ -13,16 +13,17 @@ import pandas as pd
 from bench.spec import UsageError
 from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 
-TEXT = {"run", "trial", "config", "suite", "parameters", "placement", "device", "architecture", "data", "phase"}
+TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
+TEXT |= {"data", "phase"}
 TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
 TEXT |= {"steady", "paired", "compute_dtypes", "energy_source", "invalid", "kind", "layer", "name"}
 """Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
 
-CELL = ["run", "suite", "parameters", "data", "architecture", "device", "placement", "batch_size"]
+CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """What tells one cell from another: within one, precisions are compared."""
 SUBJECT = CELL[:-1]
 """What a verdict is about: one recipe on one device in one run."""
-WORKLOAD = ["suite", "parameters", "data"]
+WORKLOAD = ["suite", "parameters", "techniques", "data"]
 """What devices and runs may be compared on: the same recipe on the same data."""
 
 
@@ -134,7 +135,7 @@ def _read(path: Path, columns: list[str]) -> pd.DataFrame:
         raise UsageError(f"'{path}' cannot be read: {error}. Repair or remove that line.") from error
     other = frame.loc[~frame["schema"].isin(READABLE), "schema"]
     if len(other):
-        known = " and ".join(map(str, READABLE))
+        known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
     # Columns that an earlier version did not have are empty.
     return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns]

@@ -20,7 +20,8 @@ KINDS = {
     "temporary_bytes": "temporaries",
 }
 ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
-ORDER = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
+ORDER = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
+ORDER += ["batch_size", "rank"]
 ABOUT = (
     "Peak is the headline: of allocated bytes on a GPU, of resident memory on a CPU. Tensors is the most that a step's "
     "tensors held at once, counted one by one in a step of its own, and the kinds are of that moment and add up to it: "

@@ -48,7 +48,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     told = ~table["placement"].str.startswith("cpu") | ((table["memory_bytes"] - fp32).abs() >= RESIDENT_RESOLUTION)
     table["memory_change"] = change.where((table["precision"] != BASELINE) & told)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
-    order = ["suite", "parameters", "data", "architecture", "device", "run", "placement", "batch_size", "rank"]
+    order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
+    order += ["batch_size", "rank"]
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 

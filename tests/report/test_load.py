@@ -11,7 +11,7 @@ from bench.records import TrialResult
 from bench.report import verdicts, write_report
 from bench.report.load import load
 from bench.spec import UsageError
-from bench.store import Store
+from bench.store import SCHEMA, Store
 from tests.report.builders import RunBuilder, epoch_of
 
 
@@ -40,7 +40,7 @@ def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
 def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     trials = run.folder / "trials.csv"
-    trials.write_text(trials.read_text().replace("\n2,", "\n7,"))
+    trials.write_text(trials.read_text().replace(f"\n{SCHEMA},", "\n7,"))
     with pytest.raises(UsageError, match="schema 7"):
         verdicts([run.folder])
     (run.folder / "run.json").write_text(json.dumps({"schema": 99}))

@@ -1,0 +1,67 @@
+"""From words to techniques: whatever changes speed or memory at equal arithmetic, as in ``channels-last,compile``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bench.spec import UsageError, nearest
+
+TECHNIQUES: dict[str, str] = {
+    "set-to-none": "gradients are dropped, not zeroed, before each step (on already, as in torch itself)",
+    "non-blocking": "batches are copied from pinned memory, without waiting for the copy",
+    "prefetcher": "the next batch is copied, cast and normalised beside the step: on a CUDA stream, or a thread",
+    "channels-last": "images and convolutions' weights lie in memory channel by channel (NHWC)",
+    "fused-optimizer": "the optimizer updates all parameters in one kernel",
+    "compile": "torch.compile; what it takes to compile is told apart",
+    "cuda-graphs": "the step is captured once, and replayed without launching its kernels one by one",
+    "grad-accumulation": "gradients of N parts of the batch are added up before the optimizer's step",
+    "checkpointing": "activations are computed again in backward instead of kept",
+}
+"""By name, each with its summary, in the order in which names are canonical."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Techniques:
+    """Which techniques an arm uses."""
+
+    set_to_none: bool = True
+    """On, as in torch; only the ladder's first rungs zero gradients."""
+    non_blocking: bool = False
+    prefetcher: bool = False
+    channels_last: bool = False
+    fused_optimizer: bool = False
+    compile: bool = False
+    cuda_graphs: bool = False
+    grad_accumulation: int = 1
+    """Parts that each batch is cut into."""
+    checkpointing: bool = False
+
+
+def parse_techniques(text: str) -> tuple[str, ...]:
+    """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
+
+    Raises:
+        UsageError: a name is unknown, or its number is none.
+    """
+    found: dict[str, str] = {}
+    for word in (part.strip() for part in text.split(",")):
+        name, equals, value = word.partition("=")
+        if name not in TECHNIQUES:
+            known = ", ".join(TECHNIQUES)
+            raise UsageError(f"There is no technique '{name}'.{nearest(name, TECHNIQUES)} Available: {known}.")
+        if name == "grad-accumulation":
+            if not (value.isascii() and value.isdigit() and int(value) > 1):
+                raise UsageError(f"grad-accumulation must be a whole number above 1, as in {name}=4, not '{value}'.")
+        elif equals:
+            raise UsageError(f"{name} takes no value, so '={value}' means nothing.")
+        found[name] = f"{name}={int(value)}" if value else name
+    return tuple(found[name] for name in TECHNIQUES if name in found)
+
+
+def techniques(names: tuple[str, ...], base: Techniques = Techniques()) -> Techniques:
+    """Return the techniques that canonical names switch on, on top of ``base``."""
+    changed: dict[str, bool | int] = {}
+    for word in names:
+        name, _, value = word.partition("=")
+        changed[name.replace("-", "_")] = int(value) if value else True
+    return replace(base, **changed)  # type: ignore[arg-type]  # names are fields'
