@@ -45,7 +45,8 @@ def report(command: Command) -> int:
     from bench import session
 
     runs = list(command.runs)
-    session.report(runs, command.out or session.report_folder(runs), published=command.published)
+    out = command.out or session.report_folder(runs)
+    session.report(runs, out, published=command.published, layers=command.layers)
     return 0
 
 

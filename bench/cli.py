@@ -46,6 +46,7 @@ class Command:
     resume: Path | None = None
     runs: tuple[Path, ...] = ()
     published: bool = False
+    layers: bool = False
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -72,7 +73,14 @@ def parse(argv: Sequence[str]) -> Command:
 
 def _parse_report(words: list[str], argv: tuple[str, ...]) -> Command:
     given = report_parser().parse_args(words)
-    return Command(name="report", argv=argv, runs=tuple(given.runs), out=given.out, published=given.published)
+    return Command(
+        name="report",
+        argv=argv,
+        runs=tuple(given.runs),
+        out=given.out,
+        published=given.published,
+        layers=given.layers,
+    )
 
 
 def _parse_doctor(words: list[str], argv: tuple[str, ...]) -> Command:

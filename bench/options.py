@@ -44,6 +44,7 @@ def report_parser() -> Parser:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     parser.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
+    parser.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
     return parser
 
 

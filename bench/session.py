@@ -77,10 +77,10 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     return folder, fine
 
 
-def report(runs: list[Path], out: Path, *, published: bool = False) -> None:
-    """Write the report of some runs, with published figures if asked for; print its verdict and where it is."""
+def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> None:
+    """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page = reporter.write_report(runs, out, published=published)
+    page = reporter.write_report(runs, out, published=published, layers=layers)
     for sentence in reporter.verdicts(runs):
         print(sentence)
     print(f"Report: {page}")

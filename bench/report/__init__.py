@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def write_report(runs: list[Path], out: Path, *, published: bool = False) -> Path:
+def write_report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> Path:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.
         out: the report's folder, made where it does not exist.
         published: whether the literature's figures for the same recipes stand beside the measured ones.
+        layers: whether the magnitudes of gradients are drawn layer by layer, too.
 
     Returns:
         The path of report.md.
@@ -27,7 +28,7 @@ def write_report(runs: list[Path], out: Path, *, published: bool = False) -> Pat
     from bench.report.load import load
     from bench.report.page import write
 
-    return write(load(runs), out, published=published)
+    return write(load(runs), out, published=published, layers=layers)
 
 
 def verdicts(runs: list[Path]) -> list[str]:

@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, inference, numerics, numerics_plots, tables
+from bench.report import behind, epochs, facts, inference, numerics, numerics_layers, numerics_plots, tables
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -69,31 +69,33 @@ class Report:
     notes: Table | None
 
 
-def write(runs: Runs, out: Path, *, published: bool = False) -> Path:
+def write(runs: Runs, out: Path, *, published: bool = False, layers: bool = False) -> Path:
     """Write report.md, report.html and the plots into ``out``; return the path of report.md.
 
     Args:
         runs: what was measured.
         out: the report's folder.
         published: whether the literature's figures for the same recipes stand beside the measured ones.
+        layers: whether the magnitudes of gradients are drawn layer by layer, too.
 
     Raises:
         UsageError: published figures are asked for, and there are none or they cannot be read.
     """
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out, literature)
+    report = compose(runs, out, literature, layers=layers)
     page = out / "report.md"
     page.write_text(_render("report.md.j2", report, html=False), encoding="utf-8")
     (out / "report.html").write_text(_render("report.html.j2", report, html=True), encoding="utf-8")
     return page
 
 
-def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Report:
+def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, layers: bool = False) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
     summary = summarise(runs.trials)
     plots = draw(summary, runs.epochs, out)
-    for workload, found in numerics_plots.draw(summary, runs.numerics, out).items():
+    painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])]
+    for workload, found in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
         plots.setdefault(workload, []).extend(found)
     return Report(
         runs=[run.label for run in runs.runs],

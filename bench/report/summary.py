@@ -32,12 +32,16 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     Beside the columns of ``KEY`` it has those of ``speeds``, ``details`` and ``trainings``, ``memory_status``,
     ``memory_bytes``, ``memory_change`` (a share of fp32's, negative is less), ``matmul_error`` and
     ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
-    ``lost_train`` (how many trials did not count), and the names of ``labels.subjects``.
+    ``lost_train`` (how many trials did not count), ``numerics_status`` and ``inference_status``,
+    and the names of ``labels.subjects``.
     """
     arms = pd.DataFrame(index=pd.MultiIndex.from_frame(trials[KEY].drop_duplicates()))
     table = arms.join([_memories(trials), speeds(trials), details(trials), energies(trials), trainings(trials)])
     table["matmul_error"] = trials.groupby(KEY, sort=False)["matmul_error"].max()
     lost = trials[~trials["status"].isin(MEASURED)]
+    for phase in ("numerics", "inference"):
+        rows = trials[trials["phase"] == phase]
+        table[f"{phase}_status"] = status_of(rows, rows["status"].isin(MEASURED))
     for phase in ("speed", "train"):
         table[f"lost_{phase}"] = lost[lost["phase"] == phase].groupby(KEY, sort=False).size()
     table = table.reset_index().merge(subjects(trials), on=SUBJECT, how="left")

@@ -98,10 +98,23 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
         best = _first(ran, "samples_per_s", largest=True)
         pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
         return f"use {best['precision']}", f"fp32 does not fit (oom), so there is no speedup to state; {pace}"
+    looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
+    if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
+        return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
     words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in ("ok", "unconverged")]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {text}" for _, row in arms.iterrows() if (text := _besides(rows, row))]
     return "no verdict on speed", "; ".join([why, *parts])
+
+
+def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
+    """Say how each precision fared in phases that time nothing against fp32."""
+    found = []
+    for phase in phases:
+        known_rows = cell[cell[f"{phase}_status"].notna()]
+        groups = known_rows.groupby(f"{phase}_status", sort=False)["precision"]
+        found.append(f"{phase}: " + "; ".join(f"{status} {', '.join(names)}" for status, names in groups))
+    return ". ".join(found)
 
 
 def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:

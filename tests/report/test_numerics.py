@@ -10,7 +10,10 @@ import torch
 from bench.records import Numeric, TrialResult
 from bench.report.load import load
 from bench.report.numerics import FINITE_ONLY, FORMATS, error, extremes, formats, last_steps, numerics
+from bench.report.numerics_layers import shares
 from bench.report.page import write
+from bench.report.summary import summarise
+from bench.report.verdict import sentences
 from bench.store import Store
 from tests.report.builders import RunBuilder
 
@@ -62,6 +65,8 @@ def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, s
             say("gradient", step, "zero", zero),
             say("gradient", step, "-20", 75),
             say("gradient", step, "-30", 25),
+            *(say("gradient", step, "-10", 3, layer) for layer in ("fc", "conv1")),
+            say("gradient", step, "zero", 1, "conv1"),
         ]
         for kind in ("float16", "float16_scaled"):
             lost = {"nonzero": 100, "zero": 25, "subnormal": 75, "overflow": 0} if kind == "float16" else {}
@@ -131,3 +136,19 @@ def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numeri
     other = write(load([plain.folder]), tmp_path / "other").read_text()
     assert "Numerics" not in other
     assert "Formats" not in other
+
+
+def test_layers_are_drawn_on_request_in_the_models_order(run, tmp_path):
+    write(run, tmp_path / "report", layers=True)
+    assert (tmp_path / "report" / "mlp-nvidia-test-1-b128-gradients-by-layer.png").stat().st_size > 10_000
+    rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
+    found = shares(rows[rows["precision"] == "fp32"])
+    assert list(found.index) == ["fc", "conv1"]
+    assert found.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
+    assert found.loc["fc", "-10"] == 100.0
+
+
+def test_where_only_numerics_were_looked_at_the_verdict_says_so(run):
+    (said,) = sentences(summarise(run.trials))
+    assert said.advice == "no verdict, only numerics were looked at"
+    assert said.evidence == "numerics: ok fp32, amp-fp16; nonfinite fp16"
