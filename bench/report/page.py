@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, inference, numerics, numerics_layers, numerics_plots, tables
+from bench.report import behind, epochs, facts, inference, numerics, numerics_layers, numerics_plots, tables, trainers
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -114,6 +114,8 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
 
 def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:
     found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs), epochs.remarks(rows)
+    if (framework := trainers.against_plain(runs.trials, rows)) is not None:
+        found.append(framework)
     if literature is not None:
         beside = published_beside(rows, runs, literature)
         found += [beside] if isinstance(beside, Table) else []
