@@ -124,7 +124,8 @@ def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], lite
 
 
 def _tables(rows: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
-    found = [tables.cells(device, hosts) for _, device in rows.groupby(["architecture", "device"], sort=False)]
+    measured = rows[rows[["memory_status", "speed_status", "train_status"]].notna().any(axis=1)]
+    found = [tables.cells(device, hosts) for _, device in measured.groupby(["architecture", "device"], sort=False)]
     if len(rows[SUBJECT].drop_duplicates()) > 1:
         found.append(tables.architectures(rows, hosts))
     best = tables.best_batch(rows)
