@@ -6,6 +6,11 @@ from dataclasses import dataclass, replace
 
 from bench.spec import UsageError, nearest
 
+
+class UnsupportedError(UsageError):
+    """A technique cannot be used with this suite or on this device; the message says why."""
+
+
 TECHNIQUES: dict[str, str] = {
     "set-to-none": "gradients are dropped, not zeroed, before each step (on already, as in torch itself)",
     "non-blocking": "batches are copied from pinned memory, without waiting for the copy",
@@ -37,6 +42,10 @@ class Techniques:
     checkpointing: bool = False
 
 
+PLAIN = Techniques()
+"""What everybody does anyway."""
+
+
 def parse_techniques(text: str) -> tuple[str, ...]:
     """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
 
@@ -58,7 +67,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
     return tuple(found[name] for name in TECHNIQUES if name in found)
 
 
-def techniques(names: tuple[str, ...], base: Techniques = Techniques()) -> Techniques:
+def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
     """Return the techniques that canonical names switch on, on top of ``base``."""
     changed: dict[str, bool | int] = {}
     for word in names:
