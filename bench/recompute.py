@@ -23,15 +23,17 @@ FEWEST_LAYERS = 3
 """A shorter Sequential of plain layers keeps as much as its runs' inputs would be."""
 
 
-def recompute_activations(model: nn.Module) -> int:
+def recompute_activations(model: nn.Module, *, compiled: bool = False) -> int:
     """Let the model's blocks keep no activations, in place; return how many blocks there are.
 
     Random numbers drawn in a block are drawn again as they were, and batch norm counts each batch once, so that
     training is the same.
 
     Raises:
-        UnsupportedError: the model has no such blocks.
+        UnsupportedError: the model has no such blocks, or has batch norm in them and will be compiled.
     """
+    if compiled and any(isinstance(module, _BatchNorm) for module in model.modules()):
+        raise UnsupportedError("torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice")
     count = sum(_wrap(container) for container in _outermost(model))
     if not count:
         raise UnsupportedError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.spec import Data, Suite
-from bench.technique_names import Techniques, UnsupportedError
+from bench.technique_names import NEEDS_CUDA, PLAIN, Techniques, UnsupportedError
 
 COMPILED_ARMS = 64
 """So many versions of one model may be compiled in a process: each arm is one, and torch gives up after eight."""
@@ -29,8 +31,10 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
     """
     if techniques.channels_last and len(data.input_shape) != 3:
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
+    if suite.trainer == "lightning" and techniques != PLAIN:
+        raise UnsupportedError("Lightning's Trainer runs steps of its own, without techniques")
     if techniques.cuda_graphs and device.type != "cuda":
-        raise UnsupportedError("cuda-graphs needs a CUDA device")
+        raise UnsupportedError(NEEDS_CUDA["cuda-graphs"])
     if techniques.compile:
         require_compiler(device.type)
 
@@ -88,15 +92,14 @@ def compiled(model: nn.Module) -> Callable[..., Tensor]:
         if hasattr(config, name):
             setattr(config, name, COMPILED_ARMS)
             break
-    forward: Callable[..., Tensor] = torch.compile(model)
+    forward: Callable[..., Tensor] = torch.compile(model, dynamic=False)  # all batches of a trial have one shape
     return forward
 
 
 def compilations() -> int:
     """Return how many graphs torch.compile has compiled in this process."""
-    import torch._dynamo.utils as dynamo
-
-    return int(dynamo.counters["stats"]["unique_graphs"])
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")  # not imported before something is compiled
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 @cache
@@ -109,8 +112,6 @@ def require_compiler(kind: str) -> None:
     Raises:
         UnsupportedError: it cannot be compiled, with the reason.
     """
-    import os
-
     folder = Path(tempfile.mkdtemp(prefix="ampmeter-compile-"))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=0)

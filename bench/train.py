@@ -86,7 +86,7 @@ def build_arm(
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
-        recompute_activations(model)
+        recompute_activations(model, compiled=techniques.compile)
     loss = build_loss(suite, data)
     if precision.float8:
         switches.use_float8(model)
