@@ -14,6 +14,7 @@ from types import ModuleType
 
 from bench.precision_names import options
 from bench.spec import PRECISIONS, Parameter, Suite, UsageError, nearest
+from bench.technique_names import TECHNIQUES
 from bench.trial import SuiteRef
 
 
@@ -151,4 +152,6 @@ def overview() -> list[str]:
         lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
         if known := options(precision):
             lines.append(f"  {'':<18} {' '.join(known)}")
+    lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
+    lines += [f"  {name:<18} {summary}" for name, summary in TECHNIQUES.items()]
     return lines

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from bench.options import doctor_parser, list_parser, report_parser, run_parser
 from bench.precision_names import parse_precision, split
 from bench.spec import UsageError, nearest
+from bench.technique_names import parse_techniques
 from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 
 COMMANDS = ("run", "report", "list", "doctor")
@@ -31,6 +32,7 @@ class Command:
     gpus: tuple[str, ...] | None = None
     precisions: tuple[str, ...] | None = None
     batch_sizes: tuple[int, ...] | None = None
+    techniques: tuple[str, ...] = ()
     epochs: int | None = None
     target_accuracy_pct: float | None = None
     clip_grad: float | None = None
@@ -121,6 +123,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         gpus=_placements(given.gpus),
         precisions=_listed(given.precisions, parse_precision, "--precisions", split),
         batch_sizes=_listed(given.batch_sizes, lambda word: _whole(word, "--batch-sizes", 1), "--batch-sizes"),
+        techniques=() if given.techniques is None else parse_techniques(given.techniques),
         epochs=None if given.epochs is None else _whole(given.epochs, "--epochs", 1),
         target_accuracy_pct=_percentage(given.target_accuracy),
         clip_grad=_norm(given.clip_grad),

@@ -13,6 +13,7 @@ from bench.measure.sampler import Sampler
 from bench.plan import Plan, unsupported_reason
 from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.store import Store, finished
+from bench.technique_names import refusal
 from bench.trial import Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
@@ -124,8 +125,10 @@ class _Inbox:
 
 
 def _refusal(trial: Trial, device: Device) -> Ending | None:
-    """Return how a trial ends, before any process starts, whose precision the device cannot do."""
+    """Return how a trial ends, before any process starts, whose precision or technique the device cannot do."""
     reasons = [unsupported_reason(device, name) for name in trial.precisions]
+    if why := refusal(trial.cell.techniques, device.kind, trial.phase):
+        return Ending(kind="unsupported", text=why)
     return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None
 
 

@@ -18,7 +18,8 @@ from bench.plan import (
 )
 from bench.records import Environment
 from bench.spec import BASELINE, Suite, UsageError
-from bench.trial import DataSource, SuiteRef
+from bench.technique_names import DATA, techniques
+from bench.trial import PHASES, DataSource, SuiteRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,7 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     plan = _without_repetition(make_plan(request, suites, data, environment, flops), variants)
     _require_full_batches(plan, data)
     _require_even_batches(plan, variants)
+    warnings += _idle_techniques(request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
@@ -80,6 +82,7 @@ def _request(command: Command) -> Request:
         gpus=command.gpus,
         precisions=command.precisions,
         batch_sizes=command.batch_sizes,
+        techniques=command.techniques,
         epochs=command.epochs,
         target_accuracy_pct=command.target_accuracy_pct,
         clip_grad=command.clip_grad,
@@ -203,9 +206,26 @@ def _require_full_batches(plan: Plan, data: dict[str, PreparedData]) -> None:
 
 def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
     for trial in plan.trials:
-        devices = suites[trial.cell.suite].devices
+        devices, parts = suites[trial.cell.suite].devices, techniques(trial.cell.techniques).grad_accumulation
         if trial.cell.batch_size % devices:
             raise UsageError(
                 f"The batch size {trial.cell.batch_size} cannot be divided among {devices} devices. "
                 f"Name --batch-sizes that are multiples of {devices}."
             )
+        if trial.cell.batch_size // devices % parts:
+            raise UsageError(
+                f"The batch size {trial.cell.batch_size} cannot be divided into {parts} equal parts for "
+                f"grad-accumulation. Name --batch-sizes that are multiples of {devices * parts}."
+            )
+
+
+def _idle_techniques(request: Request) -> list[str]:
+    """Warn of techniques that change nothing in a phase that was asked for."""
+    idle = [name for name in DATA if name in request.techniques]
+    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
+    if not idle or not others:
+        return []
+    return [
+        f"{' and '.join(idle)} change how batches reach the device in training; {', '.join(others)} are measured on "
+        "batches that are there already, so nothing changes in them."
+    ]

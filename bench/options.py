@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.spec import PRECISIONS, UsageError
+from bench.technique_names import TECHNIQUES
 from bench.trial import PHASES
 
 EXAMPLES = """
@@ -79,6 +80,11 @@ def run_parser() -> Parser:
         "--weights",
         metavar="PATH",
         help="initial weights: a state dict's path, imagenet or none (default: the suite's)",
+    )
+    what.add_argument(
+        "--techniques",
+        metavar="LIST",
+        help=f"of {', '.join(TECHNIQUES)} (as in grad-accumulation=4), for all precisions alike: docs/techniques.md",
     )
     where = parser.add_argument_group("where")
     where.add_argument("--gpus", metavar="LIST", help=GPUS_HELP)

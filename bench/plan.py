@@ -26,6 +26,7 @@ class Request:
     gpus: tuple[str, ...] | None = None
     precisions: tuple[str, ...] | None = None
     batch_sizes: tuple[int, ...] | None = None
+    techniques: tuple[str, ...] = ()
     epochs: int | None = None
     target_accuracy_pct: float | None = None
     clip_grad: float | None = None
@@ -161,7 +162,14 @@ def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, de
     trials = []
     for size in sorted({size for chosen in sizes.values() for size in chosen}):
         placement = Placement(name=device.placement)
-        cell = Cell(suite=ref, placement=placement, batch_size=size, data=data.source, classes=data.classes)
+        cell = Cell(
+            suite=ref,
+            placement=placement,
+            batch_size=size,
+            data=data.source,
+            classes=data.classes,
+            techniques=request.techniques,
+        )
         for phase in PHASES:
             if phase in request.phases and size in sizes[phase] and (phase != "energy" or device.energy):
                 trials += _trials(request, suite, cell, phase, device)

@@ -150,6 +150,8 @@ class TrialResult:
     started: str = ""
     """UTC, ISO 8601."""
     wall_s: float | None = None
+    compile_s: float | None = None
+    """What compiling took before the first ordinary step (floor, speed, train)."""
     switches: Switches = Switches()
     operations: Operations | None = None
     memory: MemoryPeak | None = None
@@ -200,8 +202,8 @@ class Done:
 class Failed:
     """The last word of a process that could not."""
 
-    kind: Literal["usage", "oom", "error"]
-    """Something that the user can mend, memory that did not suffice, or anything else."""
+    kind: Literal["usage", "unsupported", "oom", "error"]
+    """What the user can mend, what this device or suite cannot do, memory that did not suffice, or anything else."""
     text: str
 
 

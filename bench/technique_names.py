@@ -6,6 +6,11 @@ from dataclasses import dataclass, replace
 
 from bench.spec import UsageError, nearest
 
+
+class UnsupportedError(UsageError):
+    """A technique cannot be used with this suite or on this device; the message says why."""
+
+
 TECHNIQUES: dict[str, str] = {
     "set-to-none": "gradients are dropped, not zeroed, before each step (on already, as in torch itself)",
     "non-blocking": "batches are copied from pinned memory, without waiting for the copy",
@@ -36,6 +41,42 @@ class Techniques:
     """Parts that each batch is cut into."""
     checkpointing: bool = False
 
+    @property
+    def hidden(self) -> bool:
+        """Whether a step's operations cannot be watched one by one."""
+        return self.compile or self.cuda_graphs
+
+
+PLAIN = Techniques()
+"""What everybody does anyway."""
+NEEDS_CUDA = {
+    "non-blocking": "non-blocking copies go to a GPU from memory that is pinned for it; on a CPU nothing is copied",
+    "cuda-graphs": "cuda-graphs needs a CUDA device",
+}
+NOT_IN_PHASE = {
+    ("compile", "numerics"): "numerics looks between the layers, which compile fuses",
+    ("cuda-graphs", "numerics"): "numerics looks at every step's layers, which a captured graph does not show",
+    ("cuda-graphs", "inference"): "cuda-graphs captures the training step, and inference has none",
+}
+CLASH = ("cuda-graphs", "checkpointing")
+DATA = ("non-blocking", "prefetcher")
+"""Those that are about batches on their way to the device."""
+
+
+def refusal(names: tuple[str, ...], kind: str, phase: str) -> str | None:
+    """Say why techniques cannot be used whatever the suite, or None where nothing speaks against them.
+
+    Args:
+        names: canonical names.
+        kind: the kind of device, cuda or cpu.
+        phase: the phase of the trial.
+    """
+    if kind != "cuda" and (lacking := [why for name, why in NEEDS_CUDA.items() if name in names]):
+        return lacking[0]
+    if set(CLASH) <= set(names):
+        return "checkpointing saves and restores the random generator's state, which no captured graph can do"
+    return next((why for (name, where), why in NOT_IN_PHASE.items() if name in names and where == phase), None)
+
 
 def parse_techniques(text: str) -> tuple[str, ...]:
     """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
@@ -58,7 +99,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
     return tuple(found[name] for name in TECHNIQUES if name in found)
 
 
-def techniques(names: tuple[str, ...], base: Techniques = Techniques()) -> Techniques:
+def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
     """Return the techniques that canonical names switch on, on top of ``base``."""
     changed: dict[str, bool | int] = {}
     for word in names:

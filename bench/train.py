@@ -8,30 +8,22 @@ same for all.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from bench import precision as switches
+from bench import techniques as how
+from bench.graphs import GraphedStep
 from bench.master import Weights
+from bench.recompute import recompute_activations
 from bench.spec import BASELINE, PRECISIONS, Data, Precision, Suite
-
-
-class TakenSteps:
-    """A hook on an optimizer that counts its steps; those that a GradScaler skips never reach it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(  # the signature that torch gives hooks
-        self, _optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
-    ) -> None:
-        """Count one."""
-        self.count += 1
+from bench.taken import TakenSteps
+from bench.technique_names import PLAIN, Techniques
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +40,14 @@ class Arm:
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
     """The model's, and what the optimizer updates in their place where there is a master copy."""
+    forward: Callable[..., Tensor]
+    """The model in the training step: itself, or what torch.compile made of it."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     clip_grad: float | None = None
     """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
+    techniques: Techniques = PLAIN
+    graph: GraphedStep | None = None
+    """Computes the gradients by a CUDA graph, where one is used."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return the region in which the forward pass and the loss run."""
@@ -66,6 +63,7 @@ def build_arm(
     seed: int,
     steps: int | None = None,
     clip_grad: float | None = None,
+    techniques: Techniques = PLAIN,
 ) -> Arm:
     """Build a suite's model, loss and optimizer, with the same initial weights for every precision, but for rounding.
 
@@ -77,20 +75,31 @@ def build_arm(
         seed: seed of the initial weights and of dropout.
         steps: optimizer steps of the whole run, for the schedule; None trains at a constant rate.
         clip_grad: the norm to clip gradients to; None leaves them alone.
+        techniques: how else it is trained.
+
+    Raises:
+        UnsupportedError: a technique does not go with this suite or device.
     """
+    how.require_supported(techniques, suite, data, device)
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
+    if techniques.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if techniques.checkpointing:
+        recompute_activations(model, compiled=techniques.compile)
     loss = build_loss(suite, data)
     if precision.float8:
         switches.use_float8(model)
     weights = Weights(model, precision)
-    optimizer = suite.optimizer(weights.trained())
-    schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
     scaler = switches.grad_scaler(precision, device)
+    optimizer = suite.optimizer(weights.trained())
+    if techniques.fused_optimizer:
+        optimizer = how.fused(optimizer, scaled=scaler.is_enabled())
+    schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
     taken = TakenSteps()
     optimizer.register_step_post_hook(taken)
     weights.follow(optimizer)
-    return Arm(
+    arm = Arm(
         precision=precision,
         device=device,
         model=model,
@@ -99,9 +108,14 @@ def build_arm(
         scaler=scaler,
         taken=taken,
         weights=weights,
+        forward=how.compiled(model) if techniques.compile else model,
         schedule=schedule,
         clip_grad=clip_grad,
+        techniques=techniques,
     )
+    if techniques.cuda_graphs:
+        return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
+    return arm
 
 
 def build_loss(suite: Suite, data: Data) -> nn.Module:
@@ -122,10 +136,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     Returns:
         The loss, a scalar still on the device, so that nothing waits for it.
     """
-    arm.optimizer.zero_grad(set_to_none=True)
-    with arm.autocast():  # forward and loss in one region; backward runs outside it, in the types forward chose
-        loss: Tensor = arm.loss(arm.model(inputs), targets)
-    arm.scaler.scale(loss).backward()
+    loss = arm.graph(inputs, targets) if arm.graph else leave_gradients(arm, inputs, targets)
     if arm.clip_grad is not None:
         arm.scaler.unscale_(arm.optimizer)  # the norm is the gradients' own, not the scaled ones'
         nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
@@ -133,7 +144,31 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     arm.scaler.update()
     if arm.schedule is not None:
         arm.schedule.step()
-    return loss.detach()
+    return loss
+
+
+def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Run forward and backward over a batch, in as many parts as gradients are accumulated over.
+
+    Args:
+        arm: whose gradients are wanted; what was in them is dropped.
+        inputs: shape (batch, *input shape), on the arm's device.
+        targets: shape (batch,) of classes, or (batch, *target shape).
+
+    Returns:
+        The mean of the parts' losses, a scalar on the device.
+    """
+    arm.optimizer.zero_grad(set_to_none=arm.techniques.set_to_none)
+    parts, losses = arm.techniques.grad_accumulation, []
+    inputs = how.arrange(inputs, arm.techniques)
+    for some, wanted in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
+        with arm.autocast():  # forward and loss in one region; backward runs outside it, in the types forward chose
+            loss: Tensor = arm.loss(arm.forward(some), wanted)
+        if parts > 1:
+            loss = loss / parts
+        arm.scaler.scale(loss).backward()
+        losses.append(loss.detach())
+    return losses[0] if parts == 1 else torch.stack(losses).sum()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +217,7 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
     count, classified = 0, False
     for inputs, targets in batches:
         with arm.autocast():
-            outputs = arm.model(inputs)
+            outputs = arm.model(how.arrange(inputs, arm.techniques))
             loss = arm.loss(outputs, targets)
         total += loss.double() * len(inputs)
         classified = not targets.is_floating_point()

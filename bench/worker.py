@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torchvision
@@ -29,6 +29,7 @@ from bench.data import Prepared, prepare
 from bench.phases import energy, inference, memory, numerics, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
+from bench.technique_names import UnsupportedError
 from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
@@ -60,13 +61,15 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         module, name = target.split(":")
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
         connection.send(Done(value=value))
+    except UnsupportedError as error:
+        connection.send(Failed(kind="unsupported", text=str(error)))
     except UsageError as error:
         connection.send(Failed(kind="usage", text=str(error)))
     except Exception as error:
         traceback.print_exc()
         connection.send(
             Failed(
-                kind="oom" if is_out_of_memory(error) else "error",
+                kind=_kind(error),
                 text=f"{type(error).__name__}: {_first_line(str(error))}",
             )
         )
@@ -107,6 +110,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         sign in text for sign in ("DefaultCPUAllocator", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     )
+
+
+def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
+    if is_out_of_memory(error):
+        return "oom"
+    # What torch.compile cannot compile is no fault of the model's, which runs without it.
+    return "unsupported" if type(error).__module__.startswith("torch._dynamo") else "error"
 
 
 def _print_to(log: str) -> None:

@@ -16,7 +16,7 @@ FLOORS = [
     {"catalog", "plan", "store", "cli"},
     {"precision"},
     {"data", "measure"},
-    {"master"},
+    {"master", "taken", "techniques", "recompute", "graphs"},
     {"train", "environment", "neighbours", "weights"},
     {"checkpoint", "lightning_loop", "ranks"},
     {"phases", "flops"},

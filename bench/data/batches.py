@@ -42,7 +42,14 @@ class Batches(Protocol):
 
 
 def open_batches(
-    data: Data, source: DataSource, *, batch_size: int, device: torch.device, seed: int, share: Share = WHOLE
+    data: Data,
+    source: DataSource,
+    *,
+    batch_size: int,
+    device: torch.device,
+    seed: int,
+    share: Share = WHOLE,
+    non_blocking: bool = False,
 ) -> Batches:
     """Open the samples of ``source`` as batches on ``device``.
 
@@ -56,6 +63,7 @@ def open_batches(
         device: where batches are wanted.
         seed: of order and augmentation, or of the synthetic values.
         share: this process's part of every training batch; the test set is always whole.
+        non_blocking: whether images that do not stay on the device are copied there without waiting.
 
     Raises:
         UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be shared evenly.
@@ -64,4 +72,12 @@ def open_batches(
     if is_synthetic(data, source):
         return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, share=share)
     dataset = load(data, source)
-    return ImageBatches(dataset, filled_in(data, dataset), batch_size=batch_size, device=device, seed=seed, share=share)
+    return ImageBatches(
+        dataset,
+        filled_in(data, dataset),
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        share=share,
+        non_blocking=non_blocking,
+    )

@@ -33,6 +33,7 @@ class ImageBatches:
         device: torch.device,
         seed: int,
         share: Share = WHOLE,
+        non_blocking: bool = False,
     ) -> None:
         """Bring the images to the device if they fit.
 
@@ -55,7 +56,9 @@ class ImageBatches:
         self._normalized = Normalizer(data.mean, data.std, device)
         total_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
         resident = total_bytes < _RESIDENT_SHARE * _free_bytes(device)
-        self._train, self._test = (_Store(split, device, resident) for split in (dataset.train, dataset.test))
+        self._train, self._test = (
+            _Store(split, device, resident, non_blocking) for split in (dataset.train, dataset.test)
+        )
 
     def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield full batches, (B, 3, H, W) float32 and (B,) int64, in the order of ``seed`` and ``epoch``.
@@ -96,11 +99,11 @@ class ImageBatches:
 class _Store:
     """One split's images, on the device or in host memory, and its labels, on the device."""
 
-    def __init__(self, split: Split, device: torch.device, resident: bool) -> None:
+    def __init__(self, split: Split, device: torch.device, resident: bool, non_blocking: bool) -> None:
         # A copy on the CPU too: mapped from the file, pages would arrive while something is measured.
         self._images = split.images.to(device, copy=True) if resident else split.images
         self._labels = split.labels.to(device, copy=True)
-        self._device = device
+        self._device, self._non_blocking = device, non_blocking
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -110,11 +113,12 @@ class _Store:
         labels = self._labels.index_select(0, there)
         if self._images.device == self._device:
             return self._images.index_select(0, there), labels
-        # Only the batch is pinned, so that images larger than memory can stay in their file. The allocator of pinned
-        # memory knows of the copy under way, and does not hand this buffer out again before it ends.
-        batch = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=True)
+        # Pinned for a copy that nobody waits for, and only the batch, so that images larger than memory can stay in
+        # their file. The allocator of pinned memory knows of the copy under way, and does not hand this buffer out
+        # again before it ends.
+        batch = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=self._non_blocking)
         torch.index_select(self._images, 0, rows, out=batch)
-        return batch.to(self._device, non_blocking=True), labels
+        return batch.to(self._device, non_blocking=self._non_blocking), labels
 
 
 def _free_bytes(device: torch.device) -> int:

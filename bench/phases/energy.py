@@ -81,7 +81,9 @@ class TrainingLoad:
 def _measure(trial: Trial, meter: energy.NvmlMeter, send: Callable[[Message], None]) -> TrialResult:
     setting = open_setting(trial)
     precision, _ = enter(trial.precisions[0], setting.device)
-    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    arm = build_arm(
+        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
+    )
     apply(precision)
     batches = random_batches(
         setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed

@@ -21,6 +21,7 @@ from bench.measure.warmup import prepare
 from bench.phases.setting import Setting, enter, open_setting
 from bench.records import Device, Message, Progress, Status, TrialResult
 from bench.spec import BASELINE
+from bench.techniques import arrange, compilations
 from bench.train import Arm, build_arm, synchronize
 from bench.trial import Trial
 
@@ -53,7 +54,7 @@ class ForwardRunner:
     def answer(self, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch, (B, ...)."""
         with torch.inference_mode(), self.arm.autocast():
-            output: Tensor = self.arm.model(inputs)
+            output: Tensor = self.arm.forward(arrange(inputs, self.arm.techniques))
         return output
 
     def synchronize(self) -> None:
@@ -61,9 +62,10 @@ class ForwardRunner:
         synchronize(self.arm.device)
 
     def fingerprint(self) -> object:
-        """Return the number of device allocations."""
+        """Return the number of device allocations, and of compilations."""
         on_gpu = self.arm.device.type == "cuda"
-        return torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0) if on_gpu else 0
+        allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0) if on_gpu else 0
+        return allocations, compilations()
 
     def taken_steps(self) -> int:
         """Return the number of passes; none is ever skipped."""
@@ -113,7 +115,9 @@ def _build(trial: Trial, setting: Setting, names: Sequence[str]) -> list[Forward
     runners = []
     for name in names:
         precision, _ = enter(name, setting.device)
-        arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+        arm = build_arm(
+            setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
+        )
         arm.model.eval()
         runners.append(ForwardRunner(name=name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda"))
     return runners

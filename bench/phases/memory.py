@@ -31,7 +31,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(Progress(text=f"{precision.name}: a small step to load the libraries"))
         _touch_libraries(setting, precision, trial)
         resident_before = memory.resident_bytes()
-    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    arm = build_arm(
+        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
+    )
     apply(precision)
     batches = random_batches(
         setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
@@ -51,13 +53,15 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         uuid=device.uuid,
         model_bytes=memory.model_bytes(arm.model),
     )
-    kinds = tensor_bytes(
-        step,
-        setting.device,
-        modules=[arm.model, arm.loss],
-        optimizer=arm.optimizer,
-        held=[tensor for batch in batches for tensor in batch],
-    )
+    kinds = None
+    if not setting.techniques.hidden:
+        kinds = tensor_bytes(
+            step,
+            setting.device,
+            modules=[arm.model, arm.loss],
+            optimizer=arm.optimizer,
+            held=[tensor for batch in batches for tensor in batch],
+        )
     if kinds is not None:
         peaks = replace(peaks, **asdict(kinds))
     switches = read_back(precision, setting.device)  # after the model has had its chance to change them
@@ -70,8 +74,10 @@ def _touch_libraries(setting: Setting, precision: Precision, trial: Trial) -> No
     The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to 30 MiB, and fills
     caches that stay. None of it is the model's, so it must lie below the peak's zero.
     """
-    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    arm = build_arm(
+        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
+    )
     apply(precision)
-    small = min(SMALL_BATCH, trial.cell.batch_size)
+    small = min(SMALL_BATCH * setting.techniques.grad_accumulation, trial.cell.batch_size)
     (batch,) = random_batches(setting.data, batch_size=small, count=1, device=setting.device, seed=trial.seed)
     training_step(arm, *batch)

@@ -47,6 +47,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], steps: in
         seed=trial.seed,
         steps=max(steps, trial.epochs * batches.steps_per_epoch),
         clip_grad=trial.clip_grad,
+        techniques=setting.techniques,
     )
     apply(precision)  # again: a model may have set switches of its own
     watch = _Watch(arm=arm, trial=trial, send=send, setting=setting, data=batches.data)

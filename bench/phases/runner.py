@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench import precision as switches
+from bench.techniques import compilations
 from bench.train import Arm, synchronize, training_step
 
 BATCHES = 4
@@ -43,16 +44,20 @@ class TorchRunner:
             self.loss = training_step(self.arm, *self.batches[self.turn % BATCHES])
             self.turn += 1
 
+    def unhidden(self) -> TorchRunner:
+        """Return a runner of the same arm whose operations can be watched one by one: neither compiled nor captured."""
+        return replace(self, arm=replace(self.arm, forward=self.arm.model, graph=None))
+
     def synchronize(self) -> None:
         """Wait for the device."""
         synchronize(self.arm.device)
 
     def fingerprint(self) -> object:
-        """Return the number of device allocations and the loss scale."""
+        """Return the number of device allocations, the loss scale and the number of compilations."""
         allocations = 0
         if self.arm.device.type == "cuda":
             allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
-        return allocations, self.arm.scaler.get_scale()
+        return allocations, self.arm.scaler.get_scale(), compilations()
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps were not skipped."""

@@ -11,6 +11,7 @@ from bench import precision as switches
 from bench.findings import Switches
 from bench.precision_names import precision as parse
 from bench.spec import Data, Precision, Suite
+from bench.technique_names import Techniques, techniques
 from bench.trial import Trial
 
 
@@ -21,6 +22,7 @@ class Setting:
     suite: Suite
     data: Data
     device: torch.device
+    techniques: Techniques
 
 
 def open_setting(trial: Trial) -> Setting:
@@ -31,7 +33,7 @@ def open_setting(trial: Trial) -> Setting:
     device = torch.device("cpu") if index is None else torch.device("cuda", index)
     # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
     torch.backends.cudnn.benchmark = True
-    return Setting(suite=suite, data=data, device=device)
+    return Setting(suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
 
 
 def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:

@@ -18,6 +18,7 @@ from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
 from bench.measure.timing import TimedBlock
 from bench.measure.warmup import Cut, prepare
+from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
 from bench.precision import read_back
@@ -41,6 +42,7 @@ class Ready:
     runner: TorchRunner
     switches: Switches
     operations: Operations | None
+    compile_s: float | None
     cut: Cut
 
 
@@ -49,14 +51,21 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     floor = trial.phase == "floor"
     names = trial.precisions * 2 if floor else trial.precisions
     runners, switches_read = _build(trial, names)
-    ran = [None if floor else observe(partial(runner.run, 1)) for runner in runners]
+    compiling = [_compile(runner, trial, send) for runner in runners]
+    ran = [None if floor else observe(partial(runner.unhidden().run, 1)) for runner in runners]
     cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
     arms = [
-        Ready(runner=runner, switches=read, operations=operations, cut=cut)
-        for runner, read, operations, cut in zip(runners, switches_read, ran, cuts, strict=True)
+        Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
+        for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
     ]
+    recompilations = Recompilations()
     with open_watch(device) as disturbance:
-        arms, found, checks = _measure(arms, trial, disturbance.edge, _watcher(trial, names, send))
+
+        def edge() -> str:
+            causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
+            return "; ".join(cause for cause in causes if cause)
+
+        arms, found, checks = _measure(arms, trial, edge, _watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
     for block in found.blocks:
         send(_record(block, trial, floor))
@@ -75,6 +84,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 precision=arm.runner.name,
                 status=status,
                 detail=detail,
+                compile_s=arm.compile_s,
                 switches=after,
                 operations=arm.operations,
                 speed=speed if floor else _with_tail(speed, arm, trial, send),
@@ -110,13 +120,28 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
     runners = [
         TorchRunner(
             name=name,
-            arm=build_arm(setting.suite, setting.data, precision(name), setting.device, seed=trial.seed),
+            arm=build_arm(
+                setting.suite,
+                setting.data,
+                precision(name),
+                setting.device,
+                seed=trial.seed,
+                techniques=setting.techniques,
+            ),
             batches=batches,
             asynchronous=setting.device.type == "cuda",
         )
         for name in names
     ]
     return runners, [enter(name, setting.device)[1] for name in names]
+
+
+def _compile(runner: TorchRunner, trial: Trial, send: Callable[[Message], None]) -> float | None:
+    """Let an arm compile before anything is watched or timed."""
+    if not runner.arm.techniques.compile:
+        return None
+    send(Progress(text=f"{runner.name}: compiling"))
+    return compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
 
 
 def _watcher(

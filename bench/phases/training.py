@@ -16,8 +16,10 @@ from torch import Tensor
 from bench import lightning_loop, ranks
 from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.data import WHOLE, Batches, Share, open_batches
+from bench.data.transfer import feed
 from bench.findings import Training
 from bench.measure.nvml import NvmlFailure, open_nvml
+from bench.phases.compiling import compile_s
 from bench.phases.setting import enter, open_setting
 from bench.precision import apply, read_back
 from bench.records import Device, EpochResult, Message, Progress, TrialResult
@@ -51,8 +53,15 @@ def run(
         return
     precision, _ = enter(trial.precisions[0], setting.device)
     source, batch_size = trial.cell.data, trial.cell.batch_size
+    chosen = setting.techniques
     batches = open_batches(
-        setting.data, source, batch_size=batch_size, device=setting.device, seed=trial.seed, share=share
+        setting.data,
+        source,
+        batch_size=batch_size,
+        device=setting.device,
+        seed=trial.seed,
+        share=share,
+        non_blocking=chosen.non_blocking or chosen.prefetcher,
     )
     steps = trial.epochs * batches.steps_per_epoch
     arm = build_arm(
@@ -63,8 +72,12 @@ def run(
         seed=trial.seed,
         steps=steps,
         clip_grad=trial.clip_grad,
+        techniques=chosen,
     )
     apply(precision)  # again: a model may have set switches of its own
+    if chosen.compile:
+        send(Progress(text=f"{precision.name}: compiling"))
+    spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
     rows = _go_on(arm, trial, checkpoint)
     for row in rows:
         send(row)
@@ -78,7 +91,8 @@ def run(
         rate = float(arm.optimizer.param_groups[0]["lr"])
         watch = _Watch(send=send, epoch=number, epochs=trial.epochs)
         before_j = energy_j()
-        epoch = train(watch(batches.train(number), "step"))
+        with feed(batches.train(number), setting.device, prefetch=chosen.prefetcher) as fed:
+            epoch = train(watch(fed, "step"))
         after_j = energy_j()
         drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
         tested = _test(arm, batches, watch)
@@ -92,6 +106,7 @@ def run(
             precision=precision.name,
             status="ok" if finite else "nonfinite",
             detail="" if finite else f"the training loss became {rows[-1].train_loss} in epoch {rows[-1].epoch}",
+            compile_s=spent_s,
             switches=read_back(precision, setting.device),
             training=_summary(trial, rows, arm),
         )

@@ -55,6 +55,28 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
     return without_empty(Table(title="What ran", headers=headers, rows=body, about=about), 3)
 
 
+def compiling(trials: pd.DataFrame) -> Table | None:
+    """Return what torch.compile took for each arm of one workload, median over processes; None without it.
+
+    Args:
+        trials: the workload's trials, each with ``where``, the name of its device.
+    """
+    rows = trials[trials["compile_s"].notna()]
+    if rows.empty:
+        return None
+    found = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
+    headers = ["device", "batch size", "precision", "compiling (s)", "processes"]
+    body = [
+        [row["where"], f"{row['batch_size']:.0f}", row["precision"], number(row["median"], 3), f"{row['size']:.0f}"]
+        for row in found.to_dict("records")
+    ]
+    about = (
+        "What torch.compile took before the first ordinary step, from an empty cache, in forward and backward alone; "
+        "it is in no other time. A training pays for it once."
+    )
+    return Table(title="Compiling", headers=headers, rows=body, about=about)
+
+
 def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
     """Return how one workload's blocks were cut and what disturbed them.
 

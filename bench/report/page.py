@@ -136,9 +136,11 @@ def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
     """Return the tables that a sceptical reader asks for."""
     workload = rows[WORKLOAD].drop_duplicates()
     trials, blocks = runs.trials.merge(workload), runs.blocks.merge(workload)
-    found = (energy(trials), memory(trials), behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks)))
-    watched = numerics.numerics(runs.numerics.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
-    answered = inference.inference(trials.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
+    names = rows[[*SUBJECT, "where"]].drop_duplicates()
+    ran, timed = behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks))
+    found = (energy(trials), memory(trials), ran, behind.compiling(trials.merge(names)), timed)
+    watched = numerics.numerics(runs.numerics.merge(names))
+    answered = inference.inference(trials.merge(names))
     return [*(made for made in found if made), *watched, *answered]
 
 

@@ -1,0 +1,64 @@
+"""torch.compile, told apart: what it takes before the first ordinary step, and whether it comes back later."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from bench.data import random_batches
+from bench.precision import apply
+from bench.spec import Data
+from bench.techniques import compilations
+from bench.train import Arm, leave_gradients, synchronize
+
+MOST_STEPS = 8
+"""A model that is compiled again after so many steps of one shape has not finished; timing will tell."""
+
+
+def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
+    """Let an arm compile, and return the seconds that took; None where it does not compile.
+
+    Forward and backward run over one random batch until nothing is compiled any more. What they take beyond steps
+    that compile nothing is what compiling takes. Nothing is learned from it: weights stay as they are, batch norm's
+    statistics and the generators are put back, and gradients are dropped.
+
+    Args:
+        arm: newly built.
+        data: what a sample is.
+        batch_size: samples in the batches that it will be trained on.
+    """
+    if not arm.techniques.compile:
+        return None
+    apply(arm.precision)
+    (batch,) = random_batches(data, batch_size=batch_size, count=1, device=arm.device, seed=0)
+    buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
+    spent, steps = 0.0, 0
+    with torch.random.fork_rng(devices=[arm.device] if arm.device.type == "cuda" else []):
+        while True:
+            before = compilations()
+            synchronize(arm.device)
+            start = time.perf_counter()
+            leave_gradients(arm, *batch)
+            synchronize(arm.device)
+            step_s = time.perf_counter() - start
+            if compilations() == before or steps == MOST_STEPS:
+                break
+            spent, steps = spent + step_s, steps + 1
+    arm.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, held in buffers:
+            buffer.copy_(held)
+    return max(0.0, spent - steps * step_s)
+
+
+class Recompilations:
+    """Whether anything was compiled since one last looked: it would be in what was timed meanwhile."""
+
+    def __init__(self) -> None:
+        self._seen = compilations()
+
+    def cause(self) -> str:
+        """Return ``recompiled`` where something was, or nothing."""
+        before, self._seen = self._seen, compilations()
+        return "recompiled" if self._seen != before else ""

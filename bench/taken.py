@@ -1,0 +1,35 @@
+"""How many optimizer steps were taken, and not skipped by a GradScaler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class TakenSteps:
+    """A hook on an optimizer that counts its steps; those that a GradScaler skips do not count.
+
+    They never reach an ordinary optimizer. A fused one is called all the same, with a tensor on the device that
+    tells it to change nothing; these tensors are kept, and looked at when the count is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._called, self._found_inf = 0, list[Tensor]()
+
+    def __call__(  # the signature that torch gives hooks
+        self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> None:
+        """Count one."""
+        self._called += 1
+        if (found := getattr(optimizer, "found_inf", None)) is not None:
+            self._found_inf.append(found)
+
+    @property
+    def count(self) -> int:
+        """Steps taken so far; with a fused optimizer under a GradScaler, this waits for the device."""
+        if self._found_inf:
+            self._called -= int(torch.stack(self._found_inf).count_nonzero())
+            self._found_inf.clear()
+        return self._called

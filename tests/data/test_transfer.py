@@ -1,0 +1,169 @@
+"""Batches one ahead: the same ones in the same order, errors where they belong, nothing left running."""
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+
+from bench.data.transfer import Prefetcher, feed, to_device
+from tests import fake_graph
+
+CPU = torch.device("cpu")
+NAME = "ampmeter-prefetcher"
+
+
+def batch(number):
+    return torch.full((2, 3), float(number)), torch.tensor([number, number])
+
+
+class Source:
+    """Five batches, or an error in the place of one; keeps how many were asked for, and whether it was closed."""
+
+    def __init__(self, fails_at=None):
+        self.asked, self.closed, self.threads, self.fails_at = 0, False, set(), fails_at
+
+    def __iter__(self):
+        try:
+            for number in range(5):
+                self.asked += 1
+                self.threads.add(threading.current_thread().name)
+                if number == self.fails_at:
+                    raise OSError(f"batch {number} is broken")
+                yield batch(number)
+        finally:
+            self.closed = True
+
+
+@pytest.fixture(params=["thread", "stream"])
+def device(request, monkeypatch):
+    """The CPU, once as it is and once as if it were a GPU."""
+    if request.param == "thread":
+        return CPU
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    fake_graph.install(monkeypatch)
+    return fake_graph.CUDA
+
+
+def running():
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def wait_for(condition):
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def numbers(batches):
+    return [int(targets[0]) for _, targets in batches]
+
+
+def test_batches_come_in_order_and_prepared(device):
+    source = Source()
+    with Prefetcher(source, device, lambda made: (made[0] * 2, made[1])) as ahead:
+        found = list(ahead)
+        assert next(ahead, None) is None
+    assert numbers(found) == [0, 1, 2, 3, 4]
+    assert torch.equal(torch.stack([inputs for inputs, _ in found]), 2 * torch.stack([batch(n)[0] for n in range(5)]))
+    assert source.closed
+    assert source.threads == ({NAME} if device is CPU else {threading.current_thread().name})
+    assert wait_for(lambda: not running())
+
+
+def test_a_batch_is_made_while_the_one_before_is_used(device):
+    source = Source()
+    with Prefetcher(source, device) as ahead:
+        next(ahead)
+        assert wait_for(lambda: source.asked >= 2)
+        most = 3 if device is CPU else 2  # one waits in the queue, and the thread holds the next
+        time.sleep(0.05)
+        assert source.asked <= most
+
+
+def test_an_error_comes_in_its_batchs_place_and_is_the_end(device):
+    source = Source(fails_at=2)
+    with Prefetcher(source, device) as ahead:
+        assert numbers([next(ahead), next(ahead)]) == [0, 1]
+        with pytest.raises(OSError, match="batch 2 is broken"):
+            next(ahead)
+        assert next(ahead, None) is None
+    assert source.closed
+
+
+def test_an_error_in_preparing_is_told_too(device):
+    def fail(made):
+        raise ValueError("cannot be normalised")
+
+    with Prefetcher(Source(), device, fail) as ahead, pytest.raises(ValueError, match="cannot be normalised"):
+        next(ahead)
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_closing_in_the_middle_ends_the_source_and_the_thread(device, taken):
+    source = Source()
+    with Prefetcher(source, device) as ahead:
+        for _ in range(taken):
+            next(ahead)
+    assert source.closed
+    assert not running()
+    assert source.asked < 5
+    assert next(ahead, None) is None
+    ahead.close()
+
+
+def test_one_that_is_dropped_unclosed_ends_its_thread():
+    ahead, source = Prefetcher(Source(), CPU), Source()
+    assert running()
+    del ahead
+    gc.collect()
+    assert wait_for(lambda: not running())
+    assert not source.closed
+
+
+def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch):
+    streams, recorded, inside = fake_graph.install(monkeypatch), [], []
+
+    class Entered:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __enter__(self):
+            inside.append(self.stream)
+
+        def __exit__(self, *_):
+            inside.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", Entered)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(stream))
+    made_on = []
+    with Prefetcher(Source(), fake_graph.CUDA, lambda made: made_on.append(inside[-1]) or made) as ahead:
+        current, side = streams
+        assert side.waited == [current]
+        for count in range(1, 4):
+            next(ahead)
+            assert current.waited == [side] * count
+            assert recorded == [current] * 2 * count
+    assert set(made_on) == {side}
+    assert inside == []
+
+
+def test_without_prefetching_the_batches_are_fed_as_they_are():
+    source = iter(Source())
+    with feed(source, CPU, prefetch=False) as fed:
+        assert fed is source
+    with feed(iter(Source()), CPU, prefetch=True) as fed:
+        assert numbers(fed) == [0, 1, 2, 3, 4]
+
+
+def test_only_pageable_memory_that_nobody_waits_for_is_pinned(monkeypatch):
+    moves = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: moves.append("pin") or self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, where, non_blocking: moves.append(non_blocking) or self)
+    to_device(batch(1), fake_graph.CUDA, non_blocking=True)
+    to_device(batch(1), fake_graph.CUDA)
+    to_device(batch(1), CPU, non_blocking=True)
+    assert moves == ["pin", True, "pin", True, False, False, True, True]

@@ -1,0 +1,68 @@
+"""CUDA graphs on a CPU: operations are written down while they run, and a replay does them again in the same memory.
+
+As on a GPU, a replay reads and writes the tensors of the capture, whatever Python has done with their names since.
+"""
+
+import contextlib
+from types import SimpleNamespace
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class FakeGraph:
+    def __init__(self):
+        self.operations = []
+        self.replays = 0
+
+    @torch.no_grad()
+    def replay(self):
+        self.replays += 1
+        for operation, args, kwargs, outputs in self.operations:
+            inputs = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if is_tensor(leaf)}
+            again = operation(*args, **kwargs)
+            for held, fresh in zip(tree_leaves(outputs), tree_leaves(again), strict=True):
+                if is_tensor(held) and held.untyped_storage().data_ptr() not in inputs:
+                    held.copy_(fresh)
+
+
+def is_tensor(leaf):
+    return isinstance(leaf, torch.Tensor)
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self, graph):
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing\nand so on")
+        outputs = operation(*args, **(kwargs or {}))
+        self.graph.operations.append((operation, args, kwargs or {}, outputs))
+        return outputs
+
+
+class FakeStream:
+    """A stream of a device that does everything at once."""
+
+    def __init__(self, device=None):
+        self.waited = []
+
+    def wait_stream(self, other):
+        self.waited.append(other)
+
+
+def install(monkeypatch):
+    """Let torch.cuda capture on the CPU; return the streams that were made, the current one first."""
+    streams = [FakeStream()]
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", Recorder)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: streams.append(FakeStream()) or streams[-1])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: streams[0])
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    return streams
+
+
+CUDA = SimpleNamespace(type="cuda")
