@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bench.fit import Largest, at_any_size, fitting_at
 from bench.precision_names import base, precision
 from bench.records import Device, Environment
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
@@ -14,6 +15,8 @@ EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
 TRIAL_OVERHEAD_S = 2.0
 NUMERICS_STEPS = 80
 """About as many steps as a numerics trial takes, those in float64 and the looks at gradients counted in."""
+UNTOUCHED: tuple[Phase, ...] = ("train", "numerics")
+"""Phases that do not follow the largest batch: at another batch size it is another training."""
 ENERGY_S = 10.0
 """An energy trial's idle time and its steps."""
 
@@ -26,6 +29,10 @@ class Request:
     gpus: tuple[str, ...] | None = None
     precisions: tuple[str, ...] | None = None
     batch_sizes: tuple[int, ...] | None = None
+    largest_batch: bool = False
+    """Whether the largest batch that fits is looked for, and measured at, beside ``batch_sizes``."""
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The parameters that ``suites`` vary, with their values as they were written."""
     epochs: int | None = None
     target_accuracy_pct: float | None = None
     clip_grad: float | None = None
@@ -53,6 +60,11 @@ class Plan:
 
     trials: tuple[Trial, ...]
     seconds: tuple[float | None, ...]
+
+    def only(self, phase: Phase) -> Plan:
+        """Return the trials of one phase."""
+        kept = [pair for pair in zip(self.trials, self.seconds, strict=True) if pair[0].phase == phase]
+        return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
     @property
     def total_s(self) -> float | None:
@@ -98,8 +110,10 @@ def slower(device: Device, name: str) -> bool:
 
 def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
     """Return the batch sizes of a phase: those asked for, else the suite's sweep, or its recipe's for training."""
-    if request.batch_sizes:
-        return request.batch_sizes
+    if any(name == "batch_size" for name, _ in request.sweep):
+        return (suite.batch_size,)
+    if request.batch_sizes or (request.largest_batch and phase not in UNTOUCHED):
+        return request.batch_sizes or ()
     if phase in ("train", "numerics"):
         return (suite.batch_size,)
     sweep = suite.cpu_batch_sizes if device.kind == "cpu" else ()
@@ -108,10 +122,12 @@ def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Ph
 
 def make_plan(
     request: Request,
-    suites: dict[str, Suite],
-    data: dict[str, PreparedData],
+    suites: dict[SuiteRef, Suite],
+    data: dict[SuiteRef, PreparedData],
     environment: Environment,
-    flops: dict[str, float | None],
+    flops: dict[SuiteRef, float | None],
+    *,
+    largest: Largest | None = None,
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
 
@@ -119,10 +135,11 @@ def make_plan(
 
     Args:
         request: what was asked.
-        suites: the suites by name.
-        data: their data by suite name.
+        suites: the suites.
+        data: their data.
         environment: the machine, with the devices to run on.
-        flops: FLOPs of a training step per sample by suite name, for the estimate.
+        flops: FLOPs of a training step per sample, for the estimate.
+        largest: the largest batches that fit, once they are known; until then the plan holds the search for them.
 
     Raises:
         UsageError: no device can do any of the precisions that were asked for.
@@ -131,15 +148,15 @@ def make_plan(
     trials: list[Trial] = []
     for ref in request.suites:
         for device in environment.devices:
-            trials += _place(request, ref, suites[ref.name], data[ref.name], device)
+            trials += _place(request, ref, suites[ref], data[ref], device, largest=largest)
     devices = {device.placement: device for device in environment.devices}
     seconds = tuple(
         estimate_s(
             trial,
-            suites[trial.cell.suite.name],
-            data[trial.cell.suite.name],
+            suites[trial.cell.suite],
+            data[trial.cell.suite],
             devices[trial.cell.placement.name],
-            flops.get(trial.cell.suite.name),
+            flops.get(trial.cell.suite),
         )
         for trial in trials
     )
@@ -156,15 +173,28 @@ def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
     raise UsageError(f"{device.name} cannot do {reasons}. It can do: {rest}.")
 
 
-def _place(request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device) -> list[Trial]:
+def _place(
+    request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device, *, largest: Largest | None
+) -> list[Trial]:
     sizes = {phase: choose_batch_sizes(suite, request, device, phase) for phase in request.phases}
-    trials = []
-    for size in sorted({size for chosen in sizes.values() for size in chosen}):
-        placement = Placement(name=device.placement)
-        cell = Cell(suite=ref, placement=placement, batch_size=size, data=data.source, classes=data.classes)
+    start = (device.kind == "cpu" and min(suite.cpu_batch_sizes, default=0)) or suite.batch_size
+    placement = Placement(name=device.placement)
+    cell = Cell(suite=ref, placement=placement, batch_size=start, data=data.source, classes=data.classes)
+    names, seed = choose_precisions(request, device), request.seeds[0]
+    if request.largest_batch and largest is None:
+        trials = [Trial(cell=cell, phase="fit", precisions=(name,), seed=seed) for name in names]
+    else:
+        trials = []
+    fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
+    for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
+        at = replace(cell, batch_size=size)
         for phase in PHASES:
-            if phase in request.phases and size in sizes[phase] and (phase != "energy" or device.energy):
-                trials += _trials(request, suite, cell, phase, device)
+            if phase not in request.phases or (phase == "energy" and not device.energy):
+                continue
+            if size in sizes[phase]:
+                trials += _trials(request, suite, at, phase, device)
+            elif size in fitting and phase not in UNTOUCHED and (phase != "floor" or BASELINE in fitting[size]):
+                trials += _trials(replace(request, precisions=fitting[size]), suite, at, phase, device)
     return trials
 
 
@@ -206,7 +236,7 @@ def estimate_s(
     """
     if all(unsupported_reason(device, name) for name in trial.precisions):
         return 0.0
-    if flops_per_sample is None or not device.fp32_gflops:
+    if trial.phase == "fit" or flops_per_sample is None or not device.fp32_gflops:
         return None
     rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in trial.precisions]
     step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * min(rates) * 1e9)

@@ -29,7 +29,7 @@ def gpu(index=0, **more):
 
 def plan(machine, *devices, **asked):
     machine = replace(machine, devices=devices) if devices else machine
-    return make_plan(Request(suites=(REF,), **asked), {"small": SUITE}, {"small": SYNTHETIC}, machine, {"small": 1e9})
+    return make_plan(Request(suites=(REF,), **asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9})
 
 
 def arms(trials, phase):
