@@ -206,7 +206,9 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         batches = [str(size) for size in known]
         batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
         batches = batches or [str(size) for size in sizes["train"]]
-        line = f"{key[0]} on {key[1]}: {', '.join(arms)}; batch {', '.join(batches)}"
+        variants = dict.fromkeys(trial.cell.suite.parameters for trial in trials)
+        each = f", {len(variants)} variants" if len(variants) > 1 else ""
+        line = f"{key[0]} on {key[1]}{each}: {', '.join(arms)}; batch {', '.join(batches)}"
         training = next((trial for trial in trials if trial.phase == "train"), None)
         if training is not None:
             line += f"; {training.epochs} epochs at batch {', '.join(str(size) for size in sizes['train'])}"

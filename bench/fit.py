@@ -56,7 +56,7 @@ class Search:
     def run(self) -> tuple[int, TrialResult]:
         """Return the largest batch size that fits, with its row; where none does, the smallest tried."""
         low, high = self._bracket(self.trial.cell.batch_size)
-        while low and high and (middle := between(low, high)):
+        while low and self.bound != "time" and (middle := between(low, high)):  # time is no sharp limit
             if self._fits(middle):
                 low = middle
             else:
