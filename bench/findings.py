@@ -175,6 +175,8 @@ class Training:
     """The same with floating-point weights stored in 16 bits."""
     train_energy_j: float | None = None
     """What the board drew in all epochs' training."""
+    data_place: str = ""
+    """Where the samples were: ``device``; ``host`` memory; ``file``, mapped from the disk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.data.images import ImageBatches
+from bench.data.places import Place
 from bench.data.prepare import filled_in, is_synthetic, load
 from bench.data.share import WHOLE, Share
 from bench.data.synthetic import SyntheticBatches
@@ -26,6 +27,10 @@ class Batches(Protocol):
     @property
     def steps_per_epoch(self) -> int:
         """Training batches in an epoch; all are full."""
+
+    @property
+    def place(self) -> Place:
+        """Where the samples are while they are trained on."""
 
     @property
     def has_test(self) -> bool:

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def run(
             status="ok" if finite else "nonfinite",
             detail="" if finite else f"the training loss became {rows[-1].train_loss} in epoch {rows[-1].epoch}",
             switches=read_back(precision, setting.device),
-            training=_summary(trial, rows, arm),
+            training=replace(_summary(trial, rows, arm), data_place=batches.place),
         )
     )
 

@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, inference, numerics, numerics_plots, tables
+from bench.report import behind, epochs, facts, inference, loader, numerics, numerics_plots, tables
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -111,7 +111,9 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
 
 
 def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:
-    found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs), epochs.remarks(rows)
+    trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
+    found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, runs)
+    remarks = epochs.remarks(rows) + loader.remarks(rows)
     if literature is not None:
         beside = published_beside(rows, runs, literature)
         found += [beside] if isinstance(beside, Table) else []
@@ -119,12 +121,12 @@ def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], lite
     return Section(title=title, tables=found, remarks=remarks, plots=plots)
 
 
-def _tables(rows: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
+def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
     found = [tables.cells(device, hosts) for _, device in rows.groupby(["architecture", "device"], sort=False)]
     if len(rows[SUBJECT].drop_duplicates()) > 1:
         found.append(tables.architectures(rows, hosts))
-    best = tables.best_batch(rows)
-    return [*found, *([best] if best else []), *training(rows)]
+    sizes = (tables.same_and_best(rows), tables.best_batch(rows), tables.largest_batch(trials, rows))
+    return [*found, *(made for made in sizes if made), *training(rows)]
 
 
 def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
