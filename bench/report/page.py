@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, inference, loader, numerics, numerics_plots, tables
+from bench.report import behind, epochs, facts, inference, loader, numerics, numerics_plots, sweeps, tables
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -100,14 +100,30 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
         verdicts=sentences(summary),
         machines=facts.machines(runs.runs),
         sections=[
-            _section(str(name), rows, runs, plots.get(str(name), []), literature)
-            for name, rows in summary.groupby("workload", sort=False)
+            *_sweeps(sweeps.swept(summary, runs), out),
+            *(
+                _section(str(name), rows, runs, plots.get(str(name), []), literature)
+                for name, rows in summary.groupby("workload", sort=False)
+            ),
         ],
         formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
         warnings=facts.warnings(runs.runs),
         notes=facts.notes(runs.trials),
     )
+
+
+def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:
+    """Return a section for each suite and parameter that was swept, before those of the single values."""
+    return [
+        Section(
+            title=f"Sweep of {sweep.suite}'s {sweep.name}",
+            tables=[sweeps.table_of(sweep)],
+            remarks=[],
+            plots=sweeps.plots_of(sweep, out),
+        )
+        for sweep in found
+    ]
 
 
 def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:

@@ -19,19 +19,8 @@ GOOD = ("ok", "unconverged")
 WORDS = {"run (host)", "placement", "precision", "verdict", "measured in", "architecture", "device", "parity"}
 WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"}
 WORDS |= {"capability", "cannot do", "fp32 matmul", "fp32 conv", "autocast", "loss scaling", "so fp32 products are"}
-WORDS |= {
-    "computed in",
-    "suite",
-    "batch sizes",
-    "phase",
-    "status",
-    "detail",
-    "data",
-    "source",
-    "note",
-    "bound by",
-    "data from",
-}
+WORDS |= {"computed in", "suite", "batch sizes", "phase", "status", "detail", "data", "source", "note"}
+WORDS |= {"bound by", "data from", "other parameters"}
 """Headers of columns that hold words."""
 LEGEND = {
     "†": "unconverged: the interval is wider than was asked for.",

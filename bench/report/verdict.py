@@ -130,7 +130,8 @@ def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
     if best is None or best.fp32 == best.own == arm["batch_size"]:
         return ""
     said = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
-    return f"{best}× with each at its best batch ({said})"
+    center, brackets, rest = str(best).partition(" ")
+    return f"{center}×{brackets}{rest} with each at its best batch ({said})"
 
 
 def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
