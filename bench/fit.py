@@ -16,7 +16,9 @@ MULTIPLE = 8
 MARGIN = 0.2
 """On a CPU, the share of available memory that is left alone: what is short is swapped, or the process is killed."""
 STEP_LIMIT_S: dict[DeviceKind, float] = {"cpu": 2.0, "cuda": 30.0}
-"""A batch whose step is predicted to take longer is not tried."""
+"""A batch whose step is predicted to take longer is not tried,"""
+ATTEMPT_LIMIT_S: dict[DeviceKind, float] = {"cpu": 20.0, "cuda": 120.0}
+"""nor one whose whole attempt is, the making of its random samples included."""
 Bound = str
 """What keeps the next larger batch from fitting: ``memory``, ``predicted memory``, ``time`` or ``error``."""
 Largest = Mapping[tuple[Cell, str], int]
@@ -101,15 +103,15 @@ class Search:
         if not known or size <= known[-1][0]:
             return ""
         at, fit = known[-1]
+        times = size / at * (fit.fit_step_s or 0.0), size / at * (self.fitted[at].wall_s or 0.0)
         if self.kind == "cpu" and fit.fit_peak_bytes is not None:
             slope = fit.fit_peak_bytes / at
             if len(known) > 1 and (before := known[-2][1].fit_peak_bytes) is not None:
                 slope = max(0.0, (fit.fit_peak_bytes - before) / (at - known[-2][0]))
             if fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * self.free_bytes:
                 return "predicted memory"
-        if fit.fit_step_s is not None and fit.fit_step_s * size / at > STEP_LIMIT_S[self.kind]:
-            return "time"
-        return ""
+        slow = times[0] > STEP_LIMIT_S[self.kind] or times[1] > ATTEMPT_LIMIT_S[self.kind]
+        return "time" if slow else ""
 
     def _told(self) -> str:
         why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""

@@ -26,7 +26,9 @@ from tests.test_store import rows
 MIB = 2**20
 
 
-def search(trial, most, *, kind="cuda", free=2**40, sample_bytes=MIB, fixed_bytes=0, sample_s=1e-9, other="oom"):
+def search(
+    trial, most, *, kind="cuda", free=2**40, sample_bytes=MIB, fixed_bytes=0, sample_s=1e-9, wall_s=0.0, other="oom"
+):
     """Search where batches up to ``most`` fit; return size, row and the sizes that were really tried."""
     tried = []
 
@@ -36,7 +38,7 @@ def search(trial, most, *, kind="cuda", free=2**40, sample_bytes=MIB, fixed_byte
         if size > most:
             return TrialResult(precision="fp32", status=other, detail="too big")
         fit = Fit(fit_peak_bytes=fixed_bytes + sample_bytes * size, fit_step_s=sample_s * size)
-        return TrialResult(precision="fp32", status="ok", fit=fit)
+        return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
 
     size, found = Search(trial, kind, free, attempt).run()
     return size, found, tried
@@ -79,6 +81,8 @@ def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_t
 def test_steps_that_would_take_too_long_end_the_search(tiny_trial):
     size, found, tried = search(tiny_trial, 10**9, kind="cpu", sample_s=0.01)
     assert (size, max(tried), found.fit.fit_bound) == (128, 128, "time")
+    size, found, tried = search(tiny_trial, 10**9, wall_s=1.0)
+    assert (size, max(tried), found.fit.fit_bound) == (64, 64, "time")
 
 
 def test_neighbouring_sizes_are_near_enough():

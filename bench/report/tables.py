@@ -214,7 +214,7 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
         "The largest batch of which a few training steps fit, found by doubling and bisection to a sixteenth of its "
         "size, one precision alone in a fresh process each time. Bound by: memory, if the next larger one tried ran "
         "out of it; predicted memory, if on a CPU less than a fifth of what is available would have been left; time, "
-        "if its step was predicted to take more than 2 s on a CPU or 30 s on a GPU, so that more may fit."
+        "if its step or the whole attempt was predicted to take too long, so that more may fit (docs/measuring.md)."
     )
     headers = ["device", "precision", "largest batch", "× fp32's", "bound by", "held at its peak (GiB)"]
     return table("Largest batch", [*headers, "free before (GiB)"], body, about=about)
