@@ -9,6 +9,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -52,6 +53,24 @@ def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
     suite = _build(function, converted, word)
     text = Path(function.__code__.co_filename).read_bytes()
     return SuiteRef(name=suite.name, file=file, digest=hashlib.sha256(text).hexdigest()[:12], parameters=converted)
+
+
+def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> tuple[SuiteRef, ...]:
+    """Return the suite once for each value of ``--sweep``, or it alone where it has no such parameter.
+
+    Raises:
+        UsageError: a word is no value of this parameter, or the suite cannot be built with it.
+    """
+    defaults = parameters(ref)
+    if name not in defaults:
+        return (ref,)
+    values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
+    varied = tuple(
+        replace(ref, parameters=tuple(sorted({**dict(ref.parameters), name: value}.items()))) for value in values
+    )
+    for one in varied:
+        load(one)
+    return varied
 
 
 def load(ref: SuiteRef) -> Suite:
@@ -125,17 +144,17 @@ def _blame(error: BaseException, where: str) -> str:
     return f"{line}{type(error).__name__}: {error}."
 
 
-def _convert(name: str, text: str, default: Parameter) -> Parameter:
+def _convert(name: str, text: str, default: Parameter, option: str = "--set") -> Parameter:
     """Convert a command line's text to the type of the argument's default."""
     if isinstance(default, bool):
         if text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
             return text.lower() in ("true", "yes", "on", "1")
-        raise UsageError(f"--set {name} must be yes or no, not '{text}'.")
+        raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
     try:
         return type(default)(text)
     except ValueError as error:
         kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
-        raise UsageError(f"--set {name} must be {kind}, not '{text}'.") from error
+        raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
 
 
 def overview() -> list[str]:

@@ -17,6 +17,8 @@ from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
 
 COMMANDS = ("run", "report", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
+MAX = "max"
+"""Among the batch sizes: the largest that fits."""
 RIGOROUS = Protocol(replicates=10)
 USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics", "inference"))
 """The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
@@ -40,7 +42,10 @@ class Command:
     data: str | None = None
     data_dir: str = "data"
     phases: tuple[Phase, ...] = USUAL
+    largest_batch: bool = False
+    """Whether ``--batch-sizes`` says max, beside the sizes that it names or alone."""
     parameters: tuple[tuple[str, str], ...] = ()
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
     protocol: Protocol = Protocol()
     exclusive: bool = False
     dry_run: bool = False
@@ -114,6 +119,8 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     if idle and "train" not in phases:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         raise UsageError(f"{said} is for training, and --phases leaves train out.")
+    sizes = _listed(given.batch_sizes, _batch_size, "--batch-sizes")
+    sweep = _sweep(given.sweep, given.set, sizes is not None)
     if given.data:
         DataSource.parse(given.data, given.data_dir)
     return Command(
@@ -122,7 +129,8 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         suites=_listed(given.suite, str, "--suite") or (),
         gpus=_placements(given.gpus),
         precisions=_listed(given.precisions, parse_precision, "--precisions", split),
-        batch_sizes=_listed(given.batch_sizes, lambda word: _whole(word, "--batch-sizes", 1), "--batch-sizes"),
+        batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
+        largest_batch=MAX in (sizes or ()),
         techniques=() if given.techniques is None else parse_techniques(given.techniques),
         epochs=None if given.epochs is None else _whole(given.epochs, "--epochs", 1),
         target_accuracy_pct=_percentage(given.target_accuracy),
@@ -132,6 +140,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         data_dir=given.data_dir,
         phases=phases,
         parameters=_parameters(given.set, given.weights),
+        sweep=sweep,
         protocol=protocol,
         exclusive=given.exclusive,
         dry_run=given.dry_run,
@@ -170,6 +179,10 @@ def _whole(word: str, option: str, least: int) -> int:
     if not re.fullmatch(r"\d{1,9}", word) or int(word) < least:
         raise UsageError(f"{option} takes whole numbers from {least} to 999999999, not '{word}'.")
     return int(word)
+
+
+def _batch_size(word: str) -> int | str:
+    return MAX if word == MAX else _whole(word, "--batch-sizes", 1)
 
 
 def _share(word: str) -> float:
@@ -219,8 +232,21 @@ def _parameters(words: list[str], weights: str | None) -> tuple[tuple[str, str],
     return (*given, ("weights", weights if weights in ("none", "imagenet") else str(Path(weights).resolve())))
 
 
-def _assignment(word: str) -> tuple[str, str]:
+def _sweep(words: list[str], settings: list[str], sizes: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Split each ``--sweep`` into a parameter's name and its values."""
+    swept: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        name, text = _assignment(word, "--sweep", "NAME=V1,V2")
+        if name in swept or name in dict(_assignment(setting) for setting in settings):
+            raise UsageError(f"{name} is set twice: give it one --sweep, and no --set.")
+        if name == "batch_size" and sizes:
+            raise UsageError("--sweep batch_size and --batch-sizes say two things: give one of the two.")
+        swept[name] = _listed(text, str, "--sweep") or ()
+    return tuple(swept.items())
+
+
+def _assignment(word: str, option: str = "--set", form: str = "NAME=VALUE") -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
-        raise UsageError(f"--set takes NAME=VALUE, not '{word}'.")
+        raise UsageError(f"{option} takes {form}, not '{word}'.")
     return name, value

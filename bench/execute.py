@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from bench.face import Face
+from bench.fit import Largest, Search, at_any_size
+from bench.host_memory import available_bytes
 from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
-from bench.plan import Plan, unsupported_reason
+from bench.plan import Plan
 from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
-from bench.store import Store, finished
+from bench.request import unsupported_reason
+from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
 from bench.trial import Trial
 
@@ -72,12 +75,14 @@ class Execution:
 
     def _run_trial(self, trial: Trial) -> None:
         """Run one trial and store what it sent."""
-        inbox = _Inbox(watch=self._watch)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
         device = self.devices[trial.cell.placement.name]
-        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
-        self.store.add_samples(self.sampler.drain())
-        results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+        if trial.phase == "fit" and _refusal(trial, device) is None:
+            search = Search(trial, device.kind, available_bytes(), attempt=lambda one: self._answer(one, device)[1][0])
+            size, found = search.run()
+            trial = replace(trial, cell=replace(trial.cell, batch_size=size))
+            inbox, results = _Inbox(watch=self._watch), [found]
+        else:
+            inbox, results = self._answer(trial, device)
         self.store.add_blocks(inbox.blocks)
         self.store.add_epochs(inbox.epochs)
         self.store.add_numerics(inbox.numerics)
@@ -86,6 +91,20 @@ class Execution:
         self.done[trial.config] = {result.precision: result.status for result in results}
         if trial.phase == "train":
             self._drop_checkpoint(trial)
+
+    def _answer(self, trial: Trial, device: Device) -> tuple[_Inbox, list[TrialResult]]:
+        """Run one trial's process and return what it sent, with a result for each precision."""
+        inbox = _Inbox(watch=self._watch)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
+        self.store.add_samples(self.sampler.drain())
+        return inbox, [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+
+    def largest(self, plan: Plan) -> Largest:
+        """Return the largest batches that the searches of a plan have found, in this run or before it was resumed."""
+        found = fitted(self.store.folder)
+        searches = [trial for trial in plan.trials if trial.phase == "fit" and trial.config in found]
+        return {(at_any_size(trial.cell), trial.precisions[0]): found[trial.config] for trial in searches}
 
     def _drop_checkpoint(self, trial: Trial) -> None:
         """Remove what training kept, unless it is to be tried again from there."""

@@ -135,7 +135,8 @@ def describe_trial(trial: Trial) -> str:
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
     detail = process if trial.phase in ("floor", "speed") else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
-    return f"{cell.suite.name}, {where}, batch {cell.batch_size}, {trial.phase} ({detail})"
+    batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
+    return f"{cell.suite.name}, {where}, {batch}, {trial.phase} ({detail})"
 
 
 def describe_results(results: Sequence[TrialResult]) -> str:
@@ -146,9 +147,8 @@ def describe_results(results: Sequence[TrialResult]) -> str:
 def _describe(result: TrialResult) -> str:
     if result.status not in ("ok", "unconverged"):
         return f"{result.precision} {result.status}: {result.detail}"
-    if result.memory is not None:
-        peak = result.memory.headline_bytes
-        return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
+    if result.memory is not None or result.fit is not None:
+        return _describe_size(result)
     if result.energy is not None:
         return f"{result.energy.energy_j_per_step:.4g} J/step"
     if result.training is not None:
@@ -162,6 +162,13 @@ def _describe(result: TrialResult) -> str:
     if speed.speedup is not None and speed.speedup_low is not None and speed.speedup_high is not None:
         text += f" = {speed.speedup:.3f}× {BASELINE} [{speed.speedup_low:.3f}, {speed.speedup_high:.3f}]"
     return text + (" (unconverged)" if result.status == "unconverged" else "")
+
+
+def _describe_size(result: TrialResult) -> str:
+    if result.fit is not None:
+        return f"{result.precision} {result.detail.split(';')[0]} (then: {result.fit.fit_bound})"
+    peak = result.memory.headline_bytes if result.memory else None
+    return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
 
 
 def describe_sample(sample: Sample) -> str:
@@ -195,8 +202,13 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
     for key, trials in lines.items():
         arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
         sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
-        batches = ", ".join(str(size) for size in sizes["speed"] or sorted({t.cell.batch_size for t in trials}))
-        line = f"{key[0]} on {key[1]}: {', '.join(arms)}; batch {batches}"
+        known = sizes["speed"] or sorted({t.cell.batch_size for t in trials if t.phase not in ("fit", "train")})
+        batches = [str(size) for size in known]
+        batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
+        batches = batches or [str(size) for size in sizes["train"]]
+        variants = dict.fromkeys(trial.cell.suite.parameters for trial in trials)
+        each = f", {len(variants)} variants" if len(variants) > 1 else ""
+        line = f"{key[0]} on {key[1]}{each}: {', '.join(arms)}; batch {', '.join(batches)}"
         training = next((trial for trial in trials if trial.phase == "train"), None)
         if training is not None:
             line += f"; {training.epochs} epochs at batch {', '.join(str(size) for size in sizes['train'])}"

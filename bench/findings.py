@@ -133,6 +133,20 @@ class Energy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """A batch that fits, and what keeps the next larger one tried from fitting."""
+
+    fit_bound: str = ""
+    """``memory``: it ran out; ``predicted memory``: a CPU's would not have sufficed; ``time``: its step was predicted
+    to take too long; ``error``: it failed otherwise."""
+    fit_peak_bytes: int | None = None
+    """GPU: the most that the allocator held. CPU: peak resident set above what it was before the model."""
+    fit_free_bytes: int | None = None
+    """What was free before the model was built, on the device or, for a CPU, of the machine or container."""
+    fit_step_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """A whole training run, in summary."""
 
@@ -161,6 +175,8 @@ class Training:
     """The same with floating-point weights stored in 16 bits."""
     train_energy_j: float | None = None
     """What the board drew in all epochs' training."""
+    data_place: str = ""
+    """Where the samples were: ``device``; ``host`` memory; ``file``, mapped from the disk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench import catalog, neighbours
 from bench.cli import Command
+from bench.fit import Largest
 from bench.launch.local import LocalLauncher
-from bench.plan import (
-    Plan,
-    PreparedData,
-    Request,
-    choose_source,
-    make_plan,
-    slower,
-)
+from bench.plan import Plan, make_plan
 from bench.records import Environment
-from bench.spec import BASELINE, Suite, UsageError
+from bench.request import PreparedData, Request, choose_source, slower
+from bench.spec import BASELINE, Data, Suite, UsageError
 from bench.technique_names import DATA, techniques
 from bench.trial import PHASES, DataSource, SuiteRef
 
@@ -30,6 +26,8 @@ class Question:
     environment: Environment
     plan: Plan
     warnings: tuple[str, ...] = ()
+    plan_again: Callable[[Largest], Plan] | None = None
+    """Makes the plan anew once the largest batches are known; None where the plan is whole."""
 
 
 def gather(command: Command, launcher: LocalLauncher) -> Question:
@@ -39,9 +37,8 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
         UsageError: it cannot, and why; nothing has been written but decoded images into the data folder.
     """
     request = _request(command)
-    suites = {ref.name: catalog.load(ref) for ref in request.suites}
-    variants = {ref: catalog.load(ref) for ref in request.suites}
-    _require_lightning(variants)
+    suites = {ref: catalog.load(ref) for ref in request.suites}
+    _require_lightning(suites)
     environment: Environment = launcher.call("bench.environment:survey", request.gpus)
     environment = replace(environment, removed_variables=launcher.removed_variables)
     warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in launcher.removed_variables]
@@ -49,27 +46,33 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     warnings += _emulated(environment, request)
     for ref in request.suites:
         _fetch_weights(ref, launcher)
-    data = {name: _prepare(suite, request, launcher) for name, suite in suites.items()}
+    data = _prepare_all(suites, request, launcher)
+    named = {ref.name: ref for ref in request.suites}
     warnings += [
         f"{name} is not trained on images, so it uses synthetic data whatever --data says."
-        for name, suite in suites.items()
-        if request.data and not suite.data.is_image
+        for name, ref in named.items()
+        if request.data and not suites[ref].data.is_image
     ]
     warnings += [
         f"{name} is trained on synthetic data, which have no test set, so nothing reaches --target-accuracy."
-        for name, prepared in data.items()
-        if request.target_accuracy_pct and "train" in request.phases and prepared.source.kind == "synthetic"
+        for name, ref in named.items()
+        if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "synthetic"
     ]
-    flops = {ref.name: _count(ref, launcher) for ref in {ref.name: ref for ref in request.suites}.values()}
-    plan = _without_repetition(make_plan(request, suites, data, environment, flops), variants)
+    flops = {ref: _count(ref, launcher) for ref in request.suites}
+
+    def planned(largest: Largest | None = None) -> Plan:
+        return _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
+
+    plan = planned()
     _require_full_batches(plan, data)
-    _require_even_batches(plan, variants)
+    _require_even_batches(plan, suites)
     warnings += _idle_techniques(request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
-    return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings))
+    again = planned if request.largest_batch else None
+    return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings), plan_again=again)
 
 
 def _request(command: Command) -> Request:
@@ -78,11 +81,13 @@ def _request(command: Command) -> Request:
     if len({ref.name for ref in refs}) < len(refs):
         raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
     return Request(
-        suites=tuple(variant for ref in refs for variant in _variants(ref)),
+        suites=tuple(variant for ref in refs for variant in _variants(ref, command.sweep)),
         gpus=command.gpus,
         precisions=command.precisions,
         batch_sizes=command.batch_sizes,
         techniques=command.techniques,
+        largest_batch=command.largest_batch,
+        sweep=command.sweep,
         epochs=command.epochs,
         target_accuracy_pct=command.target_accuracy_pct,
         clip_grad=command.clip_grad,
@@ -98,7 +103,7 @@ def _request(command: Command) -> Request:
 def _require_used(command: Command, refs: tuple[SuiteRef, ...]) -> None:
     """Refuse a --set that no suite has: a setting silently ignored would be a wrong result."""
     known = {name for ref in refs for name in catalog.parameters(ref)}
-    for name, _ in command.parameters:
+    for name, _ in (*command.parameters, *command.sweep):
         if name == "weights" and name not in known:
             raise UsageError(
                 "No suite here takes initial weights. --weights is for suites whose function has an argument "
@@ -108,12 +113,16 @@ def _require_used(command: Command, refs: tuple[SuiteRef, ...]) -> None:
             raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
 
 
-def _variants(ref: SuiteRef) -> tuple[SuiteRef, ...]:
-    """Return what a suite is compared as: the rows that it names itself, or it alone."""
-    return tuple(
+def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[SuiteRef, ...]:
+    """Return what a suite is compared as: the rows that it names itself, or it alone, with all swept values."""
+    own = tuple(
         replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **variant}.items())))
         for variant in catalog.load(ref).variants
-    ) or (ref,)
+    )
+    refs = own or (ref,)
+    for name, words in sweep:
+        refs = tuple(varied for one in refs for varied in catalog.vary(one, name, words))
+    return tuple(dict.fromkeys(refs))
 
 
 def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
@@ -174,6 +183,17 @@ def _emulated(environment: Environment, request: Request) -> list[str]:
     ]
 
 
+def _prepare_all(
+    suites: dict[SuiteRef, Suite], request: Request, launcher: LocalLauncher
+) -> dict[SuiteRef, PreparedData]:
+    """Prepare every suite's images, those of suites with the same data once."""
+    made: dict[Data, PreparedData] = {}
+    for suite in suites.values():
+        if suite.data not in made:
+            made[suite.data] = _prepare(suite, request, launcher)
+    return {ref: made[suite.data] for ref, suite in suites.items()}
+
+
 def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
@@ -194,9 +214,9 @@ def _count(ref: SuiteRef, launcher: LocalLauncher) -> float | None:
     return found[ref.name]
 
 
-def _require_full_batches(plan: Plan, data: dict[str, PreparedData]) -> None:
+def _require_full_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
     for trial in plan.trials:
-        samples = data[trial.cell.suite.name].train_samples
+        samples = data[trial.cell.suite].train_samples
         if trial.phase == "train" and samples is not None and trial.cell.batch_size > samples:
             raise UsageError(
                 f"The batch size {trial.cell.batch_size} is larger than the {samples} training images of "

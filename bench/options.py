@@ -72,9 +72,20 @@ def run_parser() -> Parser:
         metavar="NAMES",
         help=f"of {', '.join(PRECISIONS)} (default: by device), with options as in amp-fp16:init_scale=1024,cache=off",
     )
-    what.add_argument("--batch-sizes", metavar="SIZES", help="such as 64,128,256 (default: the suite's)")
+    what.add_argument(
+        "--batch-sizes",
+        metavar="SIZES",
+        help="such as 64,128,256, and max for the largest that fits (default: the suite's)",
+    )
     what.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="a suite's parameter; repeatable"
+    )
+    what.add_argument(
+        "--sweep",
+        metavar="NAME=V1,V2",
+        action="append",
+        default=[],
+        help="compare with each of a suite's parameter's values, such as width=4096,4097; repeatable: all combinations",
     )
     what.add_argument(
         "--weights",

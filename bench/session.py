@@ -65,7 +65,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             store.write_run(run)
             devices = {device.placement: device for device in question.environment.devices}
             execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, face=face)
-            fine = execution.run(question.plan)
+            fine = _run(execution, question)
             store.add_samples(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*question.warnings, *lost], "finished": _now()})
@@ -75,6 +75,14 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     finally:
         face.close()
     return folder, fine
+
+
+def _run(execution: Execution, question: Question) -> bool:
+    """Run the plan; where the largest batches are to be found first, the searches, and then the plan with them."""
+    if question.plan_again is None:
+        return execution.run(question.plan)
+    fine = execution.run(question.plan.only("fit"))
+    return execution.run(question.plan_again(execution.largest(question.plan))) and fine
 
 
 def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.findings import Energy, Inference, MemoryPeak, Operations, Speed, Switches, Training
+from bench.findings import Energy, Fit, Inference, MemoryPeak, Operations, Speed, Switches, Training
 from bench.records import Block, Device, EpochResult, Numeric, Sample, Status, TrialResult
 from bench.spec import UsageError
 from bench.trial import Trial
@@ -38,6 +38,7 @@ _PARTS = {
     "energy": Energy,
     "training": Training,
     "inference": Inference,
+    "fit": Fit,
 }
 _ASKED = [
     "schema",
@@ -191,6 +192,16 @@ def finished(folder: Path) -> dict[str, dict[str, Status]]:
             else:
                 trials.setdefault(row["config"], {})[row["precision"]] = status
     return trials
+
+
+def fitted(folder: Path) -> dict[str, int]:
+    """Return the largest batch sizes that a run has found, by the config of the search."""
+    path = folder / "trials.csv"
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        rows = [row for row in csv.DictReader(file) if row["phase"] == "fit" and row["status"] == "ok"]
+    return {row["config"]: int(row["batch_size"]) for row in rows}
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -7,14 +7,15 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.spec import Parameter, UsageError, require
 
-Phase = Literal["memory", "floor", "speed", "energy", "train", "numerics", "inference"]
+Phase = Literal["fit", "memory", "floor", "speed", "energy", "train", "numerics", "inference"]
 PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics", "inference")
 """In the order they run within a cell. ``floor`` is the baseline timed against itself, ``numerics`` a
-short training that is watched, ``inference`` the forward pass alone."""
+short training that is watched, ``inference`` the forward pass alone. ``fit``, which looks for the largest batch,
+is not among them: ``--batch-sizes max`` asks for it, before all others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +141,7 @@ class Trial:
     protocol: Protocol = Protocol()
 
     def __post_init__(self) -> None:
-        require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
+        require(self.phase in get_args(Phase), "Trial.phase", f"one of {', '.join(get_args(Phase))}", self.phase)
         require(bool(self.precisions), "Trial.precisions", "at least one precision", self.precisions)
         require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
 
@@ -154,7 +155,8 @@ class Trial:
         tail = tails.get(self.phase, "")
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
-        return f"{cell.suite.name}{changed}-{cell.placement.name}-b{cell.batch_size}-{self.phase}{arms}{tail}"
+        batch = "" if self.phase == "fit" else f"-b{cell.batch_size}"
+        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}-{self.phase}{arms}{tail}"
 
     @property
     def checkpoint(self) -> Path:
@@ -166,5 +168,7 @@ class Trial:
         """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
         asked = asdict(self)
         del asked["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
+        if self.phase == "fit":
+            del asked["cell"]["batch_size"]  # which is the answer
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

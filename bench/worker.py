@@ -26,7 +26,7 @@ import torch
 import torchvision
 
 from bench.data import Prepared, prepare
-from bench.phases import energy, inference, memory, numerics, speed, training
+from bench.phases import energy, fit, inference, memory, numerics, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.technique_names import UnsupportedError
@@ -34,6 +34,7 @@ from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
 _PHASES: dict[str, ModuleType] = {
+    "fit": fit,
     "memory": memory,
     "floor": speed,
     "speed": speed,

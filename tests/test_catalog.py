@@ -96,3 +96,11 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, text, s
 def test_an_unknown_suite_gets_the_nearest_name():
     with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_lightning"):
         catalog.refer("resnet5")
+
+
+def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone():
+    ref = catalog.refer("mlp", {"lr": "0.5"})
+    found = catalog.vary(ref, "width", ("64", "065", "64"))
+    assert [dict(one.parameters) for one in found] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
+    assert [catalog.load(one).data.input_shape for one in found] == [(64,), (65,)]
+    assert catalog.vary(ref, "crop_padding", ("1", "2")) == (ref,)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench import stats
+from bench import execute, fit, stats
 from tests.conftest import TINY, call
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,6 +176,11 @@ def test_ctrl_c_stops_a_run_which_goes_on_where_it_stopped(place):
         (("--data", "folder:missing"), "'missing' does not exist"),
         (("--precisions", "tf32"), "cannot do tf32"),
         (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
+        (("--sweep", "depth=3,4"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
+        (("--sweep", "width=3,deep"), "--sweep width must be a whole number, not 'deep'"),
+        (("--sweep", "width"), "--sweep takes NAME=V1,V2, not 'width'"),
+        (("--sweep", "width=3,4", "--set", "width=5"), "width is set twice"),
+        (("--sweep", "batch_size=3,4", "--batch-sizes", "5"), "give one of the two"),
         (("--out", "images"), "exists already"),
     ],
 )
@@ -196,6 +201,43 @@ def test_gpus_where_there_are_none_are_refused_with_what_to_do(tmp_path):
     assert done.stderr.startswith("run_bench: There is no GPU 0 and no GPU 1 here: ")
     assert "Use --gpus cpu" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monkeypatch):
+    monkeypatch.setitem(fit.STEP_LIMIT_S, "cpu", 0.0)  # so that the first size that is tried is the largest
+    words = (*SHORT, *ARMS, "--batch-sizes", "max", "--resume", "out")
+    dry = call(*words, "--dry-run", cwd=place)
+    assert "batch the largest that fits, found when it runs; about an unknown time" in dry.stdout
+    assert not (place / "out").exists()
+    done = call(*words, cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(place / "out")
+    assert [(row["phase"], row["batch_size"]) for row in rows] == [
+        (phase, "4") for phase in ("fit", "fit", "memory", "memory", "speed", "speed")
+    ]
+    assert "4 fits, 8 not tried (time)" in rows[0]["detail"]
+    assert "Largest batch" in (place / "reports" / "out" / "report.md").read_text()
+    monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
+    assert call("--resume", "out", cwd=place).returncode == 0
+    assert table(place / "out") == rows
+
+
+def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
+    words = ("--precisions", "fp32", "--phases", "speed", "--time-budget", "0.1")
+    words = (*CPU, "--quick", *words, "--sweep", "width=8,16", "--sweep", "batch_size=4,5", "--out", "out")
+    sweepable = TINY.replace("lr: float = 0.01", "lr: float = 0.01, batch_size: int = 4")
+    (place / "tiny.py").write_text(sweepable.replace("batch_size=4,", "batch_size=batch_size,"))
+    assert "tiny on cpu, 4 variants" in call(*words, "--dry-run", cwd=place).stdout
+    done = call(*words, cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["parameters"], row["batch_size"]) for row in table(place / "out")] == [
+        ("batch_size=4 width=8", "4"),
+        ("batch_size=5 width=8", "5"),
+        ("batch_size=4 width=16", "4"),
+        ("batch_size=5 width=16", "5"),
+    ]
+    report = (place / "reports" / "out" / "report.md").read_text()
+    assert report.index("## Sweep of tiny's width") < report.index("## Sweep of tiny's batch_size")
 
 
 def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):

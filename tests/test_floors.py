@@ -9,10 +9,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
-    {"spec", "findings", "stats"},
+    {"spec", "findings", "stats", "host_memory"},
     {"precision_names", "technique_names", "records"},
     {"trial"},
-    {"options"},
+    {"options", "fit", "request"},
+    {"estimate"},
     {"catalog", "plan", "store", "cli"},
     {"precision"},
     {"data", "measure"},

@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.plan import PreparedData, Request, choose_source, estimate_s, make_plan
+from bench.estimate import estimate_s
+from bench.plan import make_plan
 from bench.records import Device
+from bench.request import PreparedData, Request, choose_source
 from bench.spec import Data, Suite, UsageError
 from bench.trial import DataSource, Protocol, SuiteRef, Trial
 
@@ -29,7 +31,7 @@ def gpu(index=0, **more):
 
 def plan(machine, *devices, **asked):
     machine = replace(machine, devices=devices) if devices else machine
-    return make_plan(Request(suites=(REF,), **asked), {"small": SUITE}, {"small": SYNTHETIC}, machine, {"small": 1e9})
+    return make_plan(Request(suites=(REF,), **asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9})
 
 
 def arms(trials, phase):

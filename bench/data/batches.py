@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.data.images import ImageBatches
+from bench.data.places import Place
 from bench.data.prepare import filled_in, is_synthetic, load
 from bench.data.share import WHOLE, Share
 from bench.data.synthetic import SyntheticBatches
@@ -26,6 +27,10 @@ class Batches(Protocol):
     @property
     def steps_per_epoch(self) -> int:
         """Training batches in an epoch; all are full."""
+
+    @property
+    def place(self) -> Place:
+        """Where the samples are while they are trained on."""
 
     @property
     def has_test(self) -> bool:
@@ -49,7 +54,6 @@ def open_batches(
     device: torch.device,
     seed: int,
     share: Share = WHOLE,
-    non_blocking: bool = False,
 ) -> Batches:
     """Open the samples of ``source`` as batches on ``device``.
 
@@ -63,7 +67,6 @@ def open_batches(
         device: where batches are wanted.
         seed: of order and augmentation, or of the synthetic values.
         share: this process's part of every training batch; the test set is always whole.
-        non_blocking: whether images that do not stay on the device are copied there without waiting.
 
     Raises:
         UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be shared evenly.
@@ -79,5 +82,4 @@ def open_batches(
         device=device,
         seed=seed,
         share=share,
-        non_blocking=non_blocking,
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.data.draws import value_generator
+from bench.data.places import Place
 from bench.data.share import WHOLE, Share
 from bench.spec import Data
 
@@ -53,6 +54,7 @@ class SyntheticBatches:
     """Epochs of ``data.steps_per_epoch`` batches out of a pool on the device; there is no test set."""
 
     has_test = False
+    place: Place = "device"
 
     def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, share: Share = WHOLE) -> None:
         """Fill the pool: all of an epoch's batches, or as many as its memory holds, but at least two."""

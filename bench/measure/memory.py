@@ -132,7 +132,7 @@ def _cpu_peak(step: Callable[[], object], steps: int) -> int | None:
     can_reset = reset_peak_resident()
     for _ in range(steps):
         step()
-    return _status_bytes("VmHWM") if can_reset else None
+    return peak_resident_bytes() if can_reset else None
 
 
 def reset_peak_resident() -> bool:
@@ -152,6 +152,11 @@ def resident_bytes() -> int | None:
     gc.collect()
     _return_free_memory()
     return _status_bytes("VmRSS")
+
+
+def peak_resident_bytes() -> int | None:
+    """Return this process's peak resident set since it was reset, or None where /proc does not tell."""
+    return _status_bytes("VmHWM")
 
 
 def _status_bytes(field: str) -> int | None:

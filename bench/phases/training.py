@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +61,6 @@ def run(
         device=setting.device,
         seed=trial.seed,
         share=share,
-        non_blocking=chosen.non_blocking or chosen.prefetcher,
     )
     steps = trial.epochs * batches.steps_per_epoch
     arm = build_arm(
@@ -108,7 +107,7 @@ def run(
             detail="" if finite else f"the training loss became {rows[-1].train_loss} in epoch {rows[-1].epoch}",
             compile_s=spent_s,
             switches=read_back(precision, setting.device),
-            training=_summary(trial, rows, arm),
+            training=replace(_summary(trial, rows, arm), data_place=batches.place),
         )
     )
 

@@ -14,7 +14,7 @@ from bench.spec import UsageError
 from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
-TEXT |= {"data", "phase"}
+TEXT |= {"data", "phase", "fit_bound", "data_place"}
 TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
 TEXT |= {"steady", "paired", "compute_dtypes", "energy_source", "invalid", "kind", "layer", "name"}
 """Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""

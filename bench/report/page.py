@@ -10,7 +10,19 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report import behind, epochs, facts, inference, numerics, numerics_layers, numerics_plots, tables, trainers
+from bench.report import (
+    behind,
+    epochs,
+    facts,
+    inference,
+    loader,
+    numerics,
+    numerics_layers,
+    numerics_plots,
+    sweeps,
+    tables,
+    trainers,
+)
 from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
@@ -102,8 +114,11 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
         verdicts=sentences(summary),
         machines=facts.machines(runs.runs),
         sections=[
-            _section(str(name), rows, runs, plots.get(str(name), []), literature)
-            for name, rows in summary.groupby("workload", sort=False)
+            *_sweeps(sweeps.swept(summary, runs), out),
+            *(
+                _section(str(name), rows, runs, plots.get(str(name), []), literature)
+                for name, rows in summary.groupby("workload", sort=False)
+            ),
         ],
         formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
@@ -112,8 +127,23 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
     )
 
 
+def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:
+    """Return a section for each suite and parameter that was swept, before those of the single values."""
+    return [
+        Section(
+            title=f"Sweep of {sweep.suite}'s {sweep.name}",
+            tables=[sweeps.table_of(sweep)],
+            remarks=[],
+            plots=sweeps.plots_of(sweep, out),
+        )
+        for sweep in found
+    ]
+
+
 def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:
-    found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs), epochs.remarks(rows)
+    trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
+    found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, runs)
+    remarks = epochs.remarks(rows) + loader.remarks(rows)
     if (framework := trainers.against_plain(runs.trials, rows)) is not None:
         found.append(framework)
     if literature is not None:
@@ -123,13 +153,13 @@ def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], lite
     return Section(title=title, tables=found, remarks=remarks, plots=plots)
 
 
-def _tables(rows: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
+def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
     measured = rows[rows[["memory_status", "speed_status", "train_status"]].notna().any(axis=1)]
     found = [tables.cells(device, hosts) for _, device in measured.groupby(["architecture", "device"], sort=False)]
     if len(rows[SUBJECT].drop_duplicates()) > 1:
         found.append(tables.architectures(rows, hosts))
-    best = tables.best_batch(rows)
-    return [*found, *([best] if best else []), *training(rows)]
+    sizes = (tables.same_and_best(rows), tables.best_batch(rows), tables.largest_batch(trials, rows))
+    return [*found, *(made for made in sizes if made), *training(rows)]
 
 
 def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from bench import stats
+from bench.report import batches
 from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio
 from bench.report.load import SUBJECT
 from bench.report.verdict import reference_batch
@@ -21,6 +20,7 @@ WORDS = {"run (host)", "placement", "precision", "verdict", "measured in", "arch
 WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"}
 WORDS |= {"capability", "cannot do", "fp32 matmul", "fp32 conv", "autocast", "loss scaling", "so fp32 products are"}
 WORDS |= {"computed in", "suite", "batch sizes", "phase", "status", "detail", "data", "source", "note"}
+WORDS |= {"bound by", "data from", "other parameters"}
 """Headers of columns that hold words."""
 LEGEND = {
     "†": "unconverged: the interval is wider than was asked for.",
@@ -149,10 +149,9 @@ def _speedup(row: pd.Series) -> str:
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
     """Return each precision at its own best batch size, and the ratios of throughput between precisions."""
-    timed = rows[rows["samples_per_s"].notna()]
-    if timed.empty:
+    best = batches.best_rows(rows)
+    if best.empty:
         return None
-    best = timed.loc[timed.groupby([*SUBJECT, "precision"], sort=False)["samples_per_s"].idxmax()]
     names = _precisions(best)
     body = []
     for _, subject in best.groupby(SUBJECT, sort=False):
@@ -178,13 +177,47 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
 
 
 def _over(row: dict[Hashable, Any], other: dict[Hashable, Any]) -> str:
-    """Return the ratio of two precisions' throughputs, with its interval where there is one."""
     if row["precision"] == other["precision"]:
         return ratio(1.0)
-    if other["precision"] == BASELINE and row["batch_size"] == other["batch_size"] and known(row["speedup"]):
-        return ratio(row["speedup"], row["low"], row["high"])
-    apart = stats.welch_interval(np.log(row["paces"]), np.log(other["paces"])).exp()
+    apart = batches.over(row, other)
     return ratio(apart.center, apart.low, apart.high)
+
+
+def same_and_best(rows: pd.DataFrame) -> Table | None:
+    """Return the speedup at one batch size beside that of each precision at its own best; None where it is one size."""
+    body = []
+    for _, subject in rows.groupby(SUBJECT, sort=False):
+        batch = reference_batch(subject)
+        cell = {row["precision"]: row for _, row in subject[subject["batch_size"] == batch].iterrows()}
+        for name, best in batches.best_speedups(subject).items():
+            same = _speedup(cell[name]) if name in cell else UNKNOWN
+            where = subject.iloc[0]["where"]
+            body.append([where, name, f"{batch}", same, f"{best.fp32}", f"{best.own}", str(best)])
+    if not body:
+        return None
+    about = (
+        "Two different numbers. At the same batch size the speedup is what changing the precision alone brings. At the "
+        "best batch each precision has the batch size of its highest throughput, and fp32 its own: what memory saved "
+        "can buy beside. Another batch size is another training, which may need another learning rate."
+    )
+    headers = ["device", "precision", "same batch", "same-batch speedup [95 % interval]"]
+    headers += ["fp32's best batch", "its own best batch", "best-batch speedup [95 % interval]"]
+    return table("Same batch and best batch", headers, body, about=about)
+
+
+def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
+    """Return the largest batch that fits of each precision; None where it was not looked for."""
+    body = batches.largest(trials, rows)
+    if not body:
+        return None
+    about = (
+        "The largest batch of which a few training steps fit, found by doubling and bisection to a sixteenth of its "
+        "size, one precision alone in a fresh process each time. Bound by: memory, if the next larger one tried ran "
+        "out of it; predicted memory, if on a CPU less than a fifth of what is available would have been left; time, "
+        "if its step or the whole attempt was predicted to take too long, so that more may fit (docs/measuring.md)."
+    )
+    headers = ["device", "precision", "largest batch", "× fp32's", "bound by", "held at its peak (GiB)"]
+    return table("Largest batch", [*headers, "free before (GiB)"], body, about=about)
 
 
 def _precisions(rows: pd.DataFrame) -> list[str]:

@@ -13,6 +13,7 @@ from bench.report.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.spec import BASELINE
 
 Row = Mapping[Hashable, Any]
+PLACES = {"device": "device", "host": "host memory", "file": "disk"}
 ARM = ["device", "data", "batch size", "precision", "seeds", "epochs"]
 
 
@@ -75,7 +76,7 @@ def _delta(row: Row) -> str:
 
 def _cost(rows: list[dict[Hashable, Any]]) -> Table:
     headers = [*ARM, "time/epoch (s)", "epoch speedup [95 % interval]", "step speedup [95 % interval]"]
-    headers += ["waiting for data (%)", "total time (s)", "time to accuracy (s)"]
+    headers += ["data from", "waiting for data (%)", "total time (s)", "time to accuracy (s)"]
     headers += ["checkpoint (MiB)", "checkpoint in 16 bit (MiB)", "energy (kJ)"]
     body = [
         [
@@ -83,6 +84,7 @@ def _cost(rows: list[dict[Hashable, Any]]) -> Table:
             told(row["train_status"], number(row["time_per_epoch_s"]), row["lost_train"]),
             _speedup(row, "epoch_speedup", "epoch_low", "epoch_high"),
             _speedup(row, "speedup", "low", "high"),
+            PLACES.get(row["data_place"], UNKNOWN),
             number(row["data_wait_pct"], 2),
             number(row["total_s"]),
             _time_to_accuracy(row),

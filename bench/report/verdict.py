@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.report.batches import best_speedups
 from bench.report.format import change, known, number, ratio, signed
 from bench.report.load import SUBJECT
 from bench.report.reasons import reason
@@ -132,8 +133,18 @@ def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
     marks = [arm["verdict"]]
     marks += [arm["measured_in"]] if arm["measured_in"] == "one process" or "apart" in arm["measured_in"] else []
     marks += ["unconverged"] if arm["speed_status"] == "unconverged" else []
-    besides = _besides(rows, arm)
+    besides = ", ".join(text for text in (_at_best(rows, arm), _besides(rows, arm)) if text)
     return f"{speed} ({', '.join(marks)})" + (f", {besides}" if besides else "")
+
+
+def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
+    """Say what each precision at its own best batch size comes to, where that is not this one for both."""
+    best = best_speedups(rows).get(str(arm["precision"]))
+    if best is None or best.fp32 == best.own == arm["batch_size"]:
+        return ""
+    said = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
+    center, brackets, rest = str(best).partition(" ")
+    return f"{center}×{brackets}{rest} with each at its best batch ({said})"
 
 
 def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:

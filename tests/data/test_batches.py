@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Batches, images, open_batches, prepare
+from bench.data import Batches, images, open_batches, places, prepare
 from bench.data.draws import Augmentation, order
 from bench.spec import Data, UsageError
 from bench.trial import DataSource
@@ -140,30 +141,100 @@ def test_small_images_are_resized_to_the_input_and_cropped_there(
     assert next(batches.test())[0].shape == (5, 3, 16, 12)
 
 
-def test_images_too_large_to_be_resident_give_the_same_batches(
+@pytest.mark.parametrize(
+    ("place", "device_times", "host_times"),
+    [("device", 4.0, 4.0), ("host", 3.9, 2.0), ("file", 3.9, 1.9)],
+)
+def test_images_give_the_same_batches_wherever_they_are(
+    open_: Callable[..., Batches],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    device_times: float,
+    host_times: float,
+) -> None:
+    expected, labels = epoch_of(open_(crop_padding=2, flip=True), 0)
+    tested = [part.tolist() for part in next(iter(open_().test()))]
+    size = 22 * 3 * 8 * 8
+    monkeypatch.setattr(images, "free_bytes", lambda *_: (int(device_times * size), int(host_times * size)))
+    batches = open_(crop_padding=2, flip=True)
+    assert batches.place == place
+    for _ in range(2):
+        inputs, classes = epoch_of(batches, 0)
+        assert torch.equal(inputs, expected)
+        assert torch.equal(classes, labels)
+    assert [part.tolist() for part in next(iter(batches.test()))] == tested
+
+
+def test_images_in_their_file_are_not_copied_and_those_in_host_memory_are(
     open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resident, _ = epoch_of(open_(crop_padding=2, flip=True), 0)
-    monkeypatch.setattr(images, "_free_bytes", lambda _: 4 * 22 * 3 * 8 * 8)
-    copies: list[bool] = []
-    store = images._Store
-    monkeypatch.setattr(images, "_Store", lambda *given: copies.append(given[2]) or store(*given))
-    assert torch.equal(resident, epoch_of(open_(crop_padding=2, flip=True), 0)[0])
-    assert copies == [False, False]
-    monkeypatch.setattr(images, "_free_bytes", lambda _: 4 * 22 * 3 * 8 * 8 + 1)
-    open_()
-    assert copies == [False, False, True, True]
+    seen = {}
+    real = images.open_images
+
+    def watched(split, place, device):
+        opened = real(split, place, device)
+        seen[place] = opened._images.data_ptr() == split.images.data_ptr()
+        return opened
+
+    monkeypatch.setattr(images, "open_images", watched)
+    for free in ((2**40, 2**40), (0, 2**40), (0, 0)):
+        monkeypatch.setattr(images, "free_bytes", lambda *_, free=free: free)
+        open_()
+    assert seen == {"device": False, "host": False, "file": True}
+
+
+def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(
+    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered = threading.Semaphore(0)
+    by = []
+    gather = places._gather
+
+    def watched(*given):
+        by.append(threading.current_thread())
+        gathered.release()
+        return gather(*given)
+
+    monkeypatch.setattr(places, "_gather", watched)
+    monkeypatch.setattr(images, "free_bytes", lambda *_: (0, 0))
+    epoch = open_(batch_size=4).train(0)
+    next(epoch)
+    assert gathered.acquire(timeout=10)
+    assert gathered.acquire(timeout=10)  # the second, though it was not asked for yet
+    assert threading.main_thread() not in by
+    epoch.close()  # an epoch that is left early leaves no thread behind
+    by[0].join(timeout=10)
+    assert not by[0].is_alive()
+    assert len(by) == 2
+
+
+def test_an_error_while_gathering_reaches_the_training(
+    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(places, "_gather", broken)
+    monkeypatch.setattr(images, "free_bytes", lambda *_: (0, 0))
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(open_().train(0))
+
+
+def test_several_processes_share_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "available_bytes", lambda: 1000)
+    assert places.free_bytes(CPU) == (1000, 1000)
+    assert places.free_bytes(CPU, 4) == (250, 250)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("free_bytes", [0, 2**40])
+@pytest.mark.parametrize("free", [(0, 0), (0, 2**40), (2**40, 2**40)])
 def test_a_gpu_gets_the_same_batches(
-    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch, free_bytes: int
+    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch, free: tuple[int, int]
 ) -> None:
     changes = {"crop_padding": 2, "flip": True}
     expected, labels = epoch_of(open_(**changes), 0)
-    monkeypatch.setattr(images, "_free_bytes", lambda _: free_bytes)
+    monkeypatch.setattr(images, "free_bytes", lambda *_: free)
     inputs, there = epoch_of(open_(device=torch.device("cuda", 0), **changes), 0)
     assert inputs.is_cuda
     assert there.is_cuda

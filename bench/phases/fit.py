@@ -1,0 +1,58 @@
+"""One attempt of the search for the largest batch: whether a few training steps fit, alone in a fresh process.
+
+Held is what the speed phase holds of one precision, so that what fits here fits there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from bench.data import random_batches
+from bench.findings import Fit
+from bench.host_memory import available_bytes
+from bench.measure import memory
+from bench.measure.operations import observe
+from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.setting import enter, open_setting
+from bench.precision import read_back
+from bench.records import Device, Message, Progress, TrialResult
+from bench.train import build_arm
+from bench.trial import Trial
+
+STEPS = 3
+"""After the first, which tries workspaces: gradients, the optimizer's state and all caches are then there."""
+
+
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+    """Train a few steps at the trial's batch size; what does not fit raises."""
+    setting = open_setting(trial)
+    precision, _ = enter(trial.precisions[0], setting.device)
+    send(Progress(text=f"{precision.name}: does a batch of {trial.cell.batch_size} fit?"))
+    on_gpu = setting.device.type == "cuda"
+    free = torch.cuda.mem_get_info(setting.device)[0] if on_gpu else available_bytes()
+    before = 0 if on_gpu else memory.resident_bytes()
+    resettable = not on_gpu and memory.reset_peak_resident()
+    batches = random_batches(
+        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
+    )
+    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=on_gpu)
+    runner.activate()
+    observe(partial(runner.run, 1))
+    runner.synchronize()
+    start = time.perf_counter()
+    runner.run(STEPS)
+    runner.synchronize()
+    step_s = (time.perf_counter() - start) / STEPS
+    if on_gpu:
+        peak: int | None = torch.cuda.max_memory_reserved(setting.device)
+    else:
+        highest = memory.peak_resident_bytes() if resettable else None
+        peak = highest - before if highest is not None and before is not None else None
+    fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
+    switches = read_back(precision, setting.device)
+    send(TrialResult(precision=precision.name, status="ok", switches=switches, fit=fit))

@@ -1,0 +1,43 @@
+"""Where the loader, not arithmetic, is what training waits for: in words."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bench.report.format import known, number
+
+WAITING_PCT = 10.0
+"""Share of training time spent waiting for batches from which the loader may be what limits."""
+OF_THE_STEP = 0.9
+"""But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
+
+
+def remarks(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each arm of each cell whose training the loader limits.
+
+    Args:
+        rows: rows of the summary, of one workload.
+    """
+    waiting = rows[rows["data_wait_pct"] >= WAITING_PCT]
+    return [_remark(arm) for _, arm in waiting.iterrows() if not _as_fast_as_the_step(arm)]
+
+
+def _as_fast_as_the_step(arm: pd.Series) -> bool:
+    pace, alone = arm["train_samples_per_s"], arm["samples_per_s"]
+    return known(pace) and known(alone) and pace >= OF_THE_STEP * alone
+
+
+def _remark(arm: pd.Series) -> str:
+    said = (
+        f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: the loader, not arithmetic, is the "
+        f"limit. Training waited for batches {number(arm['data_wait_pct'], 2)} % of its time"
+    )
+    if known(arm["samples_per_s"]):
+        share = 100 * arm["train_samples_per_s"] / arm["samples_per_s"]
+        said += f" and reached {number(share, 2)} % of the throughput of its steps on data already on the device"
+    places = {
+        "host": "the images came from host memory",
+        "file": "the images came from the disk, for they do not fit into memory",
+    }
+    place = places.get(str(arm["data_place"]), "")
+    return f"{said}; {place}." if place else f"{said}."
