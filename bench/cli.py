@@ -13,7 +13,7 @@ from bench.options import doctor_parser, list_parser, report_parser, run_parser
 from bench.precision_names import parse_precision, split
 from bench.spec import UsageError, nearest
 from bench.technique_names import parse_techniques
-from bench.trial import PHASES, DataSource, Phase, Placement, Protocol
+from bench.trial import LADDER, PHASES, DataSource, Phase, Placement, Protocol
 
 COMMANDS = ("run", "report", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
@@ -115,6 +115,8 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     brief = given.quick and all(option is None for option in training)
     phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
     phases = cast("tuple[Phase, ...] | None", _listed(given.phases, _phase, "--phases")) or phases
+    if given.ladder:
+        phases = (*(phases if given.phases else ()), *LADDER)
     idle = [name for name in ("epochs", "target_accuracy", "clip_grad") if getattr(given, name) is not None]
     if idle and "train" not in phases:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in idle)

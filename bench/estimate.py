@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.records import Device
 from bench.request import PreparedData, slower, unsupported_reason
+from bench.rungs import parse_rung
 from bench.spec import Suite
 from bench.trial import Trial
 
@@ -23,21 +24,23 @@ def estimate_s(
 
     Every precision is guessed to be as slow as fp32, but for one that is emulated.
     """
-    if all(unsupported_reason(device, name) for name in trial.precisions):
+    names = [parse_rung(name).precision for name in trial.precisions]
+    if all(unsupported_reason(device, name) for name in names):
         return 0.0
     if trial.phase == "fit" or flops_per_sample is None or not device.fp32_gflops:
         return None
-    rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in trial.precisions]
+    rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in names]
     step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * min(rates) * 1e9)
     work_s = {
         "memory": 4 * step_s,
+        "ladder_memory": 4 * step_s,
         "energy": ENERGY_S + 4 * step_s,
         "numerics": NUMERICS_STEPS * step_s,
         "inference": 2 * (max(5 * step_s, 1.0) + trial.protocol.time_budget_s),
     }
     if trial.phase in work_s:
         return TRIAL_OVERHEAD_S + work_s[trial.phase]
-    if trial.phase in ("floor", "speed"):
+    if trial.phase in ("floor", "speed", "ladder"):
         arms = 2 if trial.phase == "floor" else len(trial.precisions)
         warm_up_s = arms * max(5 * step_s, 1.0)
         shortest_s = trial.protocol.fewest_quads * 2 * 1.7 * step_s * arms

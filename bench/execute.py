@@ -15,9 +15,10 @@ from bench.measure.sampler import Sampler
 from bench.plan import Plan
 from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.request import unsupported_reason
+from bench.rungs import parse_rung
 from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
-from bench.trial import Trial
+from bench.trial import LADDER, Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
@@ -145,7 +146,14 @@ class _Inbox:
 
 def _refusal(trial: Trial, device: Device) -> Ending | None:
     """Return how a trial ends, before any process starts, whose precision or technique the device cannot do."""
-    reasons = [unsupported_reason(device, name) for name in trial.precisions]
+    if trial.phase in LADDER:
+        rungs = [parse_rung(name) for name in trial.precisions]
+        reasons = [
+            unsupported_reason(device, rung.precision) or refusal(rung.techniques, device.kind, trial.phase)
+            for rung in rungs
+        ]
+    else:
+        reasons = [unsupported_reason(device, name) for name in trial.precisions]
     if why := refusal(trial.cell.techniques, device.kind, trial.phase):
         return Ending(kind="unsupported", text=why)
     return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None

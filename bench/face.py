@@ -133,7 +133,7 @@ def describe_trial(trial: Trial) -> str:
     cell = trial.cell
     where = "cpu" if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
-    detail = process if trial.phase in ("floor", "speed") else ", ".join(trial.precisions)
+    detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
     return f"{cell.suite.name}, {where}, {batch}, {trial.phase} ({detail})"

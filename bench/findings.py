@@ -147,6 +147,22 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Climb:
+    """A rung of the ladder beside its speed."""
+
+    rung: int
+    """Its number, from 0 for fp32."""
+    loader_ms: float
+    """Time that the loader takes for a batch when nothing else runs."""
+    wait_pct: float
+    """Share of its time in which the host asked for a batch: waiting for the loader, or copying."""
+    steps_per_epoch: int
+    """Whole batches in an epoch of the loader's samples."""
+    loader_limited: bool
+    """Whether the loader alone takes nearly as long as the step: then it is what is measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """A whole training run, in summary."""
 

@@ -173,10 +173,11 @@ def _busy(environment: Environment, exclusive: bool) -> list[str]:
 
 def _emulated(environment: Environment, request: Request) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
+    asked = bool(request.precisions) or "ladder" in request.phases
     return [
         f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
         f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
-        + (f"{name} will be slow." if request.precisions else f"{name} is left out; --precisions fp32,{name} names it.")
+        + (f"{name} will be slow." if asked else f"{name} is left out; --precisions fp32,{name} names it.")
         for device in environment.devices
         for name in request.precisions or ("amp-bf16",)
         if slower(device, name)
@@ -197,7 +198,9 @@ def _prepare_all(
 def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
-    needed = source.kind == "folder" or (source.kind == "cifar10" and {"train", "numerics"} & set(request.phases))
+    needed = source.kind == "folder" or (
+        source.kind == "cifar10" and {"train", "numerics", "ladder"} & set(request.phases)
+    )
     if not needed:
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)

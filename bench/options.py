@@ -107,6 +107,12 @@ def run_parser() -> Parser:
         help=f"of {', '.join(PHASES)} (default: memory,speed,energy,train; --quick: memory,speed; "
         "--rigorous: floor, too)",
     )
+    how.add_argument(
+        "--ladder",
+        action="store_true",
+        help="climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what --techniques names, "
+        "with a real loader, each on top of the one before",
+    )
     how.add_argument("--epochs", metavar="N", help="epochs to train (default: the suite's short form)")
     how.add_argument("--seeds", metavar="LIST", help="seeds to train with (default: 0)")
     how.add_argument("--target-accuracy", metavar="PCT", help="tell how long training took to this test accuracy")

@@ -8,8 +8,9 @@ from bench.estimate import estimate_s
 from bench.fit import Largest, at_any_size, fitting_at
 from bench.records import Device, Environment
 from bench.request import UNTOUCHED, PreparedData, Request, choose_batch_sizes, choose_precisions, unsupported_reason
+from bench.rungs import build_ladder, choose_mixed
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
-from bench.trial import PHASES, Cell, Phase, Placement, SuiteRef, Trial
+from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +106,7 @@ def _place(
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
         at = replace(cell, batch_size=size)
-        for phase in PHASES:
+        for phase in (*PHASES, *LADDER):
             if phase not in request.phases or (phase == "energy" and not device.energy):
                 continue
             if size in sizes[phase]:
@@ -115,7 +116,26 @@ def _place(
     return trials
 
 
+def _climb(request: Request, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
+    """Return the trials of the ladder: memory rung by rung, or all rungs together; and a row for each that cannot."""
+    mixed = choose_mixed(request.precisions, device.unsupported or {})
+    ladder = build_ladder(mixed, device.kind, cell.techniques)
+    first = Trial(
+        cell=replace(cell, techniques=()),  # those are rungs here
+        phase=phase,
+        precisions=tuple(rung.name for rung in ladder.rungs),
+        seed=request.seeds[0],
+        protocol=request.protocol,
+    )
+    if phase == "ladder_memory":
+        return [replace(first, precisions=(name,)) for name in first.precisions]
+    together = [replace(first, replicate=replicate) for replicate in range(request.protocol.replicates)]
+    return [*together, *(replace(first, precisions=(rung.name,)) for rung, _ in ladder.missing)]
+
+
 def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
+    if phase in LADDER:
+        return _climb(request, cell, phase, device)
     precisions = choose_precisions(request, device)
     seed = request.seeds[0]
     if phase in ("memory", "energy"):

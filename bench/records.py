@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench.findings import Energy, Fit, Inference, MemoryPeak, Operations, Speed, Switches, Training
+from bench.findings import Climb, Energy, Fit, Inference, MemoryPeak, Operations, Speed, Switches, Training
 
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 DeviceKind = Literal["cuda", "cpu"]
@@ -159,6 +159,7 @@ class TrialResult:
     energy: Energy | None = None
     training: Training | None = None
     inference: Inference | None = None
+    climb: Climb | None = None
     fit: Fit | None = None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.precision_names import base, precision
 from bench.records import Device
 from bench.spec import BASELINE, Suite
-from bench.trial import DataSource, Phase, Protocol, SuiteRef
+from bench.trial import LADDER, DataSource, Phase, Protocol, SuiteRef
 
 UNTOUCHED: tuple[Phase, ...] = ("train", "numerics")
 """Phases that do not follow the largest batch: at another batch size it is another training."""
@@ -88,6 +88,8 @@ def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Ph
         return (suite.batch_size,)
     if request.batch_sizes or (request.largest_batch and phase not in UNTOUCHED):
         return request.batch_sizes or ()
+    if phase in LADDER:
+        return (min(suite.cpu_batch_sizes, default=suite.batch_size) if device.kind == "cpu" else suite.batch_size,)
     if phase in ("train", "numerics"):
         return (suite.batch_size,)
     sweep = suite.cpu_batch_sizes if device.kind == "cpu" else ()

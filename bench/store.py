@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.findings import Energy, Fit, Inference, MemoryPeak, Operations, Speed, Switches, Training
+from bench.findings import Climb, Energy, Fit, Inference, MemoryPeak, Operations, Speed, Switches, Training
 from bench.records import Block, Device, EpochResult, Numeric, Sample, Status, TrialResult
 from bench.spec import UsageError
 from bench.trial import Trial
@@ -38,6 +38,7 @@ _PARTS = {
     "energy": Energy,
     "training": Training,
     "inference": Inference,
+    "climb": Climb,
     "fit": Fit,
 }
 _ASKED = [
@@ -142,7 +143,7 @@ class Store:
             "batch_size": cell.batch_size,
             "data": str(cell.data),
             "phase": trial.phase,
-            "replicate": trial.replicate if trial.phase in ("floor", "speed") else None,
+            "replicate": trial.replicate if trial.phase in ("floor", "speed", "ladder") else None,
             "seed": trial.seed,
         }
         self._append("trials.csv", [{**asked, **_flat(result)} for result in results])

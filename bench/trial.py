@@ -11,11 +11,15 @@ from typing import Literal, get_args
 
 from bench.spec import Parameter, UsageError, require
 
-Phase = Literal["fit", "memory", "floor", "speed", "energy", "train", "numerics", "inference"]
+Phase = Literal[
+    "fit", "memory", "floor", "speed", "energy", "train", "numerics", "inference", "ladder_memory", "ladder"
+]
 PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics", "inference")
 """In the order they run within a cell. ``floor`` is the baseline timed against itself, ``numerics`` a
 short training that is watched, ``inference`` the forward pass alone. ``fit``, which looks for the largest batch,
 is not among them: ``--batch-sizes max`` asks for it, before all others."""
+LADDER: tuple[Phase, ...] = ("ladder_memory", "ladder")
+"""The phases of ``--ladder``, whose arms are rungs (bench/rungs.py): memory one by one, then all timed together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,9 +153,10 @@ class Trial:
     def id(self) -> str:
         """A readable name, unique within a run."""
         cell = self.cell
-        arms = "" if self.phase == "speed" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
+        arms = "" if self.phase in ("speed", "ladder") and len(self.precisions) > 1 else f"-{self.precisions[0]}"
         replicate, seed = f"-r{self.replicate}", f"-s{self.seed}"
-        tails = {"floor": replicate, "speed": replicate, "train": seed, "numerics": seed, "inference": seed}
+        tails = dict.fromkeys(("floor", "speed", "ladder"), replicate)
+        tails |= dict.fromkeys(("train", "numerics", "inference"), seed)
         tail = tails.get(self.phase, "")
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)

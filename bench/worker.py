@@ -26,7 +26,7 @@ import torch
 import torchvision
 
 from bench.data import Prepared, prepare
-from bench.phases import energy, fit, inference, memory, numerics, speed, training
+from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.technique_names import UnsupportedError
@@ -42,6 +42,8 @@ _PHASES: dict[str, ModuleType] = {
     "train": training,
     "numerics": numerics,
     "inference": inference,
+    "ladder_memory": rung_memory,
+    "ladder": ladder,
 }
 
 

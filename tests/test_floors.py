@@ -12,7 +12,7 @@ FLOORS = [
     {"spec", "findings", "stats", "host_memory"},
     {"precision_names", "technique_names", "records"},
     {"trial"},
-    {"options", "fit", "request"},
+    {"options", "rungs", "fit", "request"},
     {"estimate"},
     {"catalog", "plan", "store", "cli"},
     {"precision"},

@@ -86,6 +86,16 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     return dataset
 
 
+def training_images(path: str) -> Listing:
+    """List a folder's training images.
+
+    Raises:
+        UsageError: the folder is not laid out as it must be.
+    """
+    root = Path(path)
+    return list_split(root, _find(root, need_test=False)["train"])
+
+
 def list_split(root: Path, folder: Path) -> Listing:
     """List the images of a split's ``folder``, whose sub-folders are the classes; hidden names are not looked at.
 

@@ -15,7 +15,7 @@ from typing import Any
 from bench.measure.sampler import sigint_held
 from bench.records import SPIN_VARIABLES, Device, Done, Failed, Message, Progress
 from bench.spec import UsageError
-from bench.trial import Trial
+from bench.trial import Phase, Trial
 
 PRELOAD = "bench.worker"
 SILENCE_S = 1800.0
@@ -23,6 +23,9 @@ SILENCE_S = 1800.0
 SPIN_COUNT = "1000"
 """Less than GNU OpenMP's default of 300,000: with that, threads that wait for one whose core another program has
 taken keep it waiting, and steps take tens of times as long. About 15 µs of spinning are enough where nobody does."""
+PARENTS: frozenset[Phase] = frozenset({"ladder"})
+"""Phases whose processes have children of their own, a loader's, which no daemonic process may. These end by
+themselves when their parent is gone."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 """Variables that turn TF32 on or off behind the program's back."""
 
@@ -87,13 +90,18 @@ class LocalLauncher:
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial in a fresh process, handing its records on as they come."""
-        return self._run("bench.worker:run_trial", (trial, device, self.workspace), on_message)
+        parent = trial.phase in PARENTS
+        return self._run("bench.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
 
-    def _run(self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None]) -> Ending:
+    def _run(
+        self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
+    ) -> Ending:
         receiving, sending = self._context.Pipe(duplex=False)
         with tempfile.NamedTemporaryFile(prefix="ampmeter-", suffix=".log") as log:
             kills = _oom_kills()
-            process = self._context.Process(target=_serve, args=(sending, log.name, target, arguments), daemon=True)
+            process = self._context.Process(
+                target=_serve, args=(sending, log.name, target, arguments), daemon=not parent
+            )
             with sigint_held():  # the worker lifts it when what it prints goes to its log
                 process.start()
             sending.close()

@@ -5,8 +5,6 @@ The floor phase is the same with the baseline as both arms.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,15 +14,14 @@ from bench.findings import Operations, Speed, Switches
 from bench.measure.disturbance import open_watch
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
-from bench.measure.timing import TimedBlock
 from bench.measure.warmup import Cut, prepare
 from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
+from bench.phases.timed import judge, record, summary, watcher
 from bench.precision import read_back
 from bench.precision_names import precision
-from bench.records import Block, Device, Message, Progress, Status, TrialResult
-from bench.spec import BASELINE
+from bench.records import Device, Message, Progress, TrialResult
 from bench.stats import Interval
 from bench.train import build_arm
 from bench.trial import Trial
@@ -65,19 +62,19 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
             return "; ".join(cause for cause in causes if cause)
 
-        arms, found, checks = _measure(arms, trial, edge, _watcher(trial, names, send))
+        arms, found, checks = _measure(arms, trial, edge, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
     for block in found.blocks:
-        send(_record(block, trial, floor))
+        send(record(block, trial, floor=floor))
     for index, arm in enumerate(arms):
         if floor and index == 0:
             continue
-        status, detail = _judge(arm.runner, found, index, checks[index], trial)
+        status, detail = judge(arm.runner, found, index, checks[index], trial)
         after = _read_after_a_step(arm.runner)
         if status != "nonfinite" and _settings(after) != _settings(arm.switches):
             status = "invalid"
             detail = f"the model changed the fp32 switches from {_settings(arm.switches)} to {_settings(after)}"
-        speed = _summary(arm, index, found, checks[index], trial)
+        speed = summary(arm.cut, index, found, checks[index], trial)
         speed = replace(speed, foreign_load_pct=foreign_pct)
         send(
             TrialResult(
@@ -144,69 +141,6 @@ def _compile(runner: TorchRunner, trial: Trial, send: Callable[[Message], None])
     return compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
 
 
-def _watcher(
-    trial: Trial, names: Sequence[str], send: Callable[[Message], None]
-) -> Callable[[int, Sequence[Interval | None]], None]:
-    """Return a watcher that tells the running speedups, twice a second at most."""
-    start = said = time.monotonic()
-    budget_s = trial.protocol.time_budget_s * len(names)
-
-    def watch(quads: int, speedups: Sequence[Interval | None]) -> None:
-        nonlocal said
-        now = time.monotonic()
-        if now - said < 0.5:
-            return
-        said = now
-        running = [
-            f"{name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
-            for name, speedup in zip(names, speedups, strict=True)
-            if speedup is not None and speedup.low is not None
-        ]
-        text = f"{quads} quads" + (": " + ", ".join(running) if running else "")
-        send(Progress(text=text, done=min(1.0, (now - start) / budget_s)))
-
-    return watch
-
-
-def _record(block: TimedBlock, trial: Trial, floor: bool) -> Block:
-    return Block(
-        trial=trial.id,
-        precision=("fp32", "fp32 again")[block.arm] if floor else trial.precisions[block.arm],
-        quad=block.quad,
-        position=block.position,
-        steps=block.steps,
-        time_ms=block.time_ns / 1e6,
-        start_s=block.start_s,
-        skipped_steps=block.skipped_steps,
-        invalid=block.invalid,
-    )
-
-
-def _summary(arm: Ready, index: int, found: Comparison, check: LongBlocks | None, trial: Trial) -> Speed:
-    blocks = [block for block in found.blocks if block.arm == index]
-    step_ns = statistics.median(block.step_ns for block in blocks if not block.invalid or not found.quads)
-    speedup = found.speedups[index] if trial.precisions[0] == BASELINE else None
-    return Speed(
-        steady=arm.cut.warm.steady,
-        warmup_steps=arm.cut.warm.steps,
-        settle_steps=arm.cut.sizes.settle,
-        block_steps=arm.cut.sizes.steps,
-        switch_transient_pct=arm.cut.profile.transient_pct,
-        clock_overhead_pct=100 * arm.cut.empty_ns / (step_ns * arm.cut.sizes.steps),
-        paired=len(found.logs) > 1,
-        quads=found.quads,
-        step_ms=step_ns / 1e6,
-        samples_per_s=trial.cell.batch_size / (step_ns / 1e9),
-        speedup=speedup.center if speedup else None,
-        speedup_low=speedup.low if speedup else None,
-        speedup_high=speedup.high if speedup else None,
-        skipped_steps=sum(block.skipped_steps for block in blocks),
-        invalid_quads=len(found.invalid),
-        burst_quads=found.bursts[index],
-        long_block_pct=100 * check.difference if check else None,
-    )
-
-
 def _read_after_a_step(runner: TorchRunner) -> Switches:
     """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
     runner.activate()
@@ -236,21 +170,3 @@ def _with_tail(speed: Speed, arm: Ready, trial: Trial, send: Callable[[Message],
         tflops=tflops,
         pct_of_peak=share,
     )
-
-
-def _judge(
-    runner: TorchRunner, found: Comparison, index: int, check: LongBlocks | None, trial: Trial
-) -> tuple[Status, str]:
-    if not runner.finite():
-        return "nonfinite", "the loss became NaN or Inf while timing"
-    if not found.quads:
-        return "invalid", f"every quad was disturbed: {found.invalid[-1]}"
-    if check is not None and not check.agree:
-        return "invalid", (
-            f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
-            "so the arms have not settled after a switch"
-        )
-    if not found.converged[index]:
-        target, budget = f"{100 * trial.protocol.target_ci:g} %", f"{trial.protocol.time_budget_s:g} s"
-        return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
-    return "ok", ""

@@ -37,8 +37,10 @@ def verdicts(runs: list[Path]) -> list[str]:
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial.
     """
+    from bench.report.ladder import climbed, sentence
     from bench.report.load import load
     from bench.report.summary import summarise
     from bench.report.verdict import sentences
 
-    return [str(sentence) for sentence in sentences(summarise(load(runs).trials))]
+    read = load(runs)
+    return [str(said) for said in (*sentences(summarise(read.trials)), *map(sentence, climbed(read)))]

@@ -12,11 +12,12 @@ import pandas as pd
 
 from bench.spec import UsageError
 from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
+from bench.trial import LADDER
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
 TEXT |= {"data", "phase", "fit_bound", "data_place"}
 TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
-TEXT |= {"steady", "paired", "compute_dtypes", "energy_source", "invalid", "kind", "layer", "name"}
+TEXT |= {"steady", "paired", "loader_limited", "compute_dtypes", "energy_source", "invalid", "kind", "layer", "name"}
 """Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
@@ -56,6 +57,10 @@ class Runs:
     """One row per epoch, with the columns of its cell."""
     blocks: pd.DataFrame
     """One row per timed block of the speed phase, with the columns of its cell."""
+    climbs: pd.DataFrame
+    """One row per trial and rung of the ladder."""
+    climb_blocks: pd.DataFrame
+    """One row per timed block of the ladder, with the columns of its cell."""
     numerics: pd.DataFrame
     """One row per figure of the numerics phase, with the seed and the columns of its cell."""
 
@@ -84,11 +89,15 @@ def load(folders: list[Path]) -> Runs:
         epochs.append(_epochs(folder, rows))
         blocks.append(_blocks(folder, rows))
         numerics.append(_numerics(folder, rows))
+    every, timed = pd.concat(trials, ignore_index=True), pd.concat(blocks, ignore_index=True)
+    climbs, climbing = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
     return Runs(
         runs=runs,
-        trials=pd.concat(trials, ignore_index=True),
+        trials=every[~climbs].reset_index(drop=True),
         epochs=pd.concat(epochs, ignore_index=True),
-        blocks=pd.concat(blocks, ignore_index=True),
+        blocks=timed[~climbing].reset_index(drop=True),
+        climbs=every[climbs].reset_index(drop=True),
+        climb_blocks=timed[climbing].reset_index(drop=True),
         numerics=pd.concat(numerics, ignore_index=True),
     )
 
@@ -153,7 +162,7 @@ def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     """Read the blocks of a run's speed trials, each with the columns of its cell."""
     blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS)
     blocks = blocks.drop_duplicates(["trial", "precision", "quad", "position"], keep="last")
-    cells = trials.loc[trials["phase"] == "speed", ["trial", "precision", *CELL]]
+    cells = trials.loc[trials["phase"].isin(("speed", "ladder")), ["trial", "precision", "phase", *CELL]]
     return blocks.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
 
 

@@ -15,6 +15,7 @@ from bench.report import (
     epochs,
     facts,
     inference,
+    ladder,
     loader,
     numerics,
     numerics_layers,
@@ -104,16 +105,17 @@ def write(runs: Runs, out: Path, *, published: bool = False, layers: bool = Fals
 
 def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, layers: bool = False) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
-    summary = summarise(runs.trials)
+    summary, ladders = summarise(runs.trials), ladder.climbed(runs)
     plots = draw(summary, runs.epochs, out)
     painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])]
     for workload, found in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
         plots.setdefault(workload, []).extend(found)
     return Report(
         runs=[run.label for run in runs.runs],
-        verdicts=sentences(summary),
+        verdicts=[*sentences(summary), *map(ladder.sentence, ladders)],
         machines=facts.machines(runs.runs),
         sections=[
+            *(_ladder(one, out) for one in ladders),
             *_sweeps(sweeps.swept(summary, runs), out),
             *(
                 _section(str(name), rows, runs, plots.get(str(name), []), literature)
@@ -123,8 +125,14 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
         formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
         warnings=facts.warnings(runs.runs),
-        notes=facts.notes(runs.trials),
+        notes=facts.notes(pd.concat([runs.trials, runs.climbs], ignore_index=True)),
     )
+
+
+def _ladder(one: ladder.Climbed, out: Path) -> Section:
+    """Return a section for each ladder."""
+    drawn = [ladder.plot_of(one, out)] if one.rows["step_ms"].notna().any() else []
+    return Section(title=f"Ladder of {one.title}", tables=[ladder.table_of(one)], remarks=[], plots=drawn)
 
 
 def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:

@@ -1,0 +1,82 @@
+"""The peak memory of one rung alone in a fresh process, its batches brought to the device as it brings them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bench.data import random_batches
+from bench.data.transfer import Batch
+from bench.measure import memory
+from bench.phases.climbing import on_device
+from bench.phases.setting import Setting, enter, open_setting
+from bench.precision import apply, read_back
+from bench.precision_names import precision
+from bench.records import Device, Message, Progress, TrialResult
+from bench.rungs import Rung, parse_rung
+from bench.train import Arm, build_arm, training_step
+from bench.trial import Trial
+
+BATCHES = 2
+SMALL_BATCH = 2
+"""Samples in the batch that loads the libraries; batch norm needs two."""
+
+
+def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Measure the trial's only rung and send its result."""
+    driver_before = memory.driver_memory_bytes(device.uuid)
+    setting, rung = open_setting(trial), parse_rung(trial.precisions[0])
+    enter(rung.precision, setting.device)
+    resident_before = None
+    if setting.device.type == "cpu":
+        small = min(SMALL_BATCH * rung.chosen.grad_accumulation, trial.cell.batch_size)
+        arm = _arm(setting, trial, rung)
+        training_step(arm, *_host_batches(setting, trial, rung, small)[0])
+        del arm
+        resident_before = memory.resident_bytes()
+    arm = _arm(setting, trial, rung)
+    loaded = itertools.cycle(_host_batches(setting, trial, rung, trial.cell.batch_size))
+    batches: Any = on_device(arm, setting.data, loaded)
+
+    def step() -> None:
+        send(Progress(text=f"{rung.name}: a step"))
+        training_step(arm, *next(batches))
+
+    try:
+        peaks = memory.measure_peaks(
+            step,
+            setting.device,
+            resident_before=resident_before,
+            driver_before=driver_before,
+            uuid=device.uuid,
+            model_bytes=memory.model_bytes(arm.model),
+        )
+    finally:
+        if hasattr(batches, "close"):
+            batches.close()
+    switches = read_back(arm.precision, setting.device)
+    send(TrialResult(precision=rung.name, status="ok", switches=switches, memory=peaks))
+
+
+def _arm(setting: Setting, trial: Trial, rung: Rung) -> Arm:
+    arm = build_arm(
+        setting.suite,
+        setting.data,
+        precision(rung.precision),
+        setting.device,
+        seed=trial.seed,
+        techniques=rung.chosen,
+    )
+    apply(arm.precision)
+    return arm
+
+
+def _host_batches(setting: Setting, trial: Trial, rung: Rung, size: int) -> list[Batch]:
+    """Return batches in host memory as the loader would give them, pinned where it would pin them."""
+    cpu = torch.device("cpu")
+    batches = random_batches(setting.data, batch_size=size, count=BATCHES, device=cpu, seed=trial.seed)
+    pin = rung.chosen.non_blocking and setting.device.type == "cuda"
+    return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches] if pin else batches

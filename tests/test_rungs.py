@@ -1,0 +1,67 @@
+"""The ladder's rungs: their order, their names, and what stands on what."""
+
+import pytest
+
+from bench.rungs import ZEROED, Rung, build_ladder, choose_mixed, parse_rung
+from bench.trial import Protocol
+from tests.test_plan import SUITE, gpu, plan
+
+GPU_RUNGS = [
+    "fp32",
+    "amp-bf16",
+    "amp-bf16+set-to-none",
+    "amp-bf16+set-to-none+non-blocking",
+    "amp-bf16+set-to-none+non-blocking+prefetcher",
+]
+
+
+def test_each_rung_stands_on_the_one_before():
+    ladder = build_ladder("amp-bf16", "cuda", ("channels-last", "set-to-none"))
+    assert [rung.name for rung in ladder.rungs] == [*GPU_RUNGS, f"{GPU_RUNGS[-1]}+channels-last"]
+    assert ladder.missing == ()
+    assert [rung.added for rung in ladder.rungs[:4]] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
+
+
+def test_a_rung_that_the_device_cannot_do_is_left_out_of_those_above():
+    ladder = build_ladder("amp-bf16", "cpu")
+    assert [rung.name for rung in ladder.rungs] == [*GPU_RUNGS[:3], "amp-bf16+set-to-none+prefetcher"]
+    ((rung, reason),) = ladder.missing
+    assert rung.name == GPU_RUNGS[3]
+    assert "on a CPU nothing is copied" in reason
+
+
+@pytest.mark.parametrize("name", [*GPU_RUNGS, "amp-fp16:init_scale=1e+3+set-to-none+grad-accumulation=4"])
+def test_names_are_read_back(name):
+    rung = parse_rung(name)
+    assert rung.name == name
+    assert parse_rung(name).precision == name.split("+set-to-none")[0]
+
+
+def test_the_first_rungs_zero_gradients_and_the_third_does_not():
+    rungs = build_ladder("amp-bf16", "cuda").rungs
+    assert [rung.chosen.set_to_none for rung in rungs] == [False, False, True, True, True]
+    assert Rung(precision="fp32").chosen == ZEROED
+    assert (rungs[3].chosen.non_blocking, rungs[3].chosen.prefetcher, rungs[4].chosen.prefetcher) == (True, False, True)
+
+
+def test_the_mixed_precision_is_the_one_named_else_the_devices():
+    assert choose_mixed(("fp32", "tf32", "amp-fp16", "bf16"), {}) == "amp-fp16"
+    assert choose_mixed(None, {}) == "amp-bf16"
+    assert choose_mixed(None, {"amp-bf16": "Pascal"}) == "amp-fp16"
+
+
+def test_the_plan_has_memory_rung_by_rung_and_all_together_in_each_process(machine):
+    planned = plan(
+        machine,
+        gpu(),
+        phases=("ladder_memory", "ladder"),
+        techniques=("channels-last",),
+        protocol=Protocol(replicates=2),
+    )
+    memory = [trial for trial in planned.trials if trial.phase == "ladder_memory"]
+    together = [trial for trial in planned.trials if trial.phase == "ladder"]
+    assert [trial.precisions[0] for trial in memory][:5] == GPU_RUNGS
+    assert [(trial.replicate, len(trial.precisions)) for trial in together] == [(0, 6), (1, 6)]
+    assert {trial.cell.batch_size for trial in planned.trials} == {SUITE.batch_size}
+    assert all(trial.cell.techniques == () for trial in planned.trials)
+    assert all(second is not None for second in planned.seconds)
