@@ -16,11 +16,14 @@ from bench.launch.local import LocalLauncher
 from bench.phases import compiling, energy, inference, memory, numerics, speed, training
 from bench.phases.runner import TorchRunner
 from bench.records import Block, EpochResult, TrialResult
+from bench.report import behind
+from bench.report.load import load
 from bench.spec import PRECISIONS, UsageError
-from bench.technique_names import Techniques
+from bench.technique_names import Techniques, UnsupportedError
 from bench.techniques import compilations
 from bench.trial import Protocol
 from tests.conftest import call
+from tests.report.builders import RunBuilder, timed
 from tests.test_techniques import CPU, DATA, batches, layers, make, norms, state
 
 PHASES = {"memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
@@ -152,6 +155,32 @@ def test_techniques_are_listed_and_brought_into_one_order():
     listed = "\n".join(catalog.overview())
     assert "cuda-graphs" in listed
     assert "--techniques" in listed
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_suite_that_lightning_trains_takes_no_techniques_before_any_process_is_started(
+    tiny_trial, cpu, monkeypatch, devices
+):
+    suite = replace(catalog.load(tiny_trial.cell.suite), trainer="lightning", devices=devices)
+    monkeypatch.setattr(catalog, "load", lambda ref: suite)
+    with pytest.raises(UnsupportedError, match="Lightning's Trainer runs steps of its own"):
+        run(tiny_trial, cpu, "train", ("fused-optimizer",))
+
+
+def test_compile_time_has_a_table_where_there_is_one(tmp_path):
+    arms = [TrialResult(precision="fp32", status="ok", speed=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
+    run_ = RunBuilder(tmp_path / "run")
+    run_.add(run_.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok"))
+    assert behind.compiling(named(run_)) is None
+    for replicate, arm in enumerate(arms):
+        run_.add(run_.trial("speed", ["fp32"], 128, replicate=replicate), arm)
+    table = behind.compiling(named(run_))
+    assert table.headers == ["device", "batch size", "precision", "compiling (s)", "processes"]
+    assert table.rows == [["somewhere", "128", "fp32", "5.00", "2"]]
+
+
+def named(built):
+    return load([built.folder]).trials.assign(where="somewhere")
 
 
 @pytest.fixture
