@@ -8,9 +8,10 @@ layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -51,29 +52,35 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _wrap(container: nn.Module) -> int:
+    """Give blocks another forward, as methods of their own, so that a copy of the model runs the copy's layers."""
     blocks = [child for child in container.children() if next(child.children(), None) is not None]
-    if not blocks and isinstance(container, nn.Sequential):
-        return _cut(container)
     for block in blocks:
-        _replace_forward(block, block.forward, [block])
+        vars(block)["forward"] = MethodType(_recomputed_block, block)
+    if not blocks and isinstance(container, nn.Sequential) and len(container) >= FEWEST_LAYERS:
+        vars(container)["forward"] = MethodType(_recomputed_layers, container)
+        return len(_runs(container))
     return len(blocks)
 
 
-def _cut(layers: nn.Sequential) -> int:
-    if len(layers) < FEWEST_LAYERS:
-        return 0
-    size = math.ceil(len(layers) / round(math.sqrt(len(layers))))
+def _recomputed_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a block; where it trains, its inputs alone are kept."""
+    forward = partial(type(block).forward, block)
+    return _recomputed(forward, block.modules(), *args, **kwargs) if block.training else forward(*args, **kwargs)
+
+
+def _recomputed_layers(layers: nn.Sequential, inputs: Any) -> Any:
+    """Run plain layers; where they train, the inputs of each run of them alone are kept."""
+    if not layers.training:
+        return _in_turn(list(layers), inputs)
+    for run in _runs(layers):
+        inputs = _recomputed(partial(_in_turn, run), run, inputs)
+    return inputs
+
+
+def _runs(layers: nn.Sequential) -> list[list[nn.Module]]:
     listed = list(layers)
-    runs = [listed[start : start + size] for start in range(0, len(listed), size)]
-    steps = [_checkpointed(partial(_in_turn, run), run) for run in runs]
-
-    def forward(inputs: Any) -> Any:
-        for step in steps:
-            inputs = step(inputs)
-        return inputs
-
-    _set_forward(layers, forward, layers.forward)
-    return len(runs)
+    size = math.ceil(len(listed) / round(math.sqrt(len(listed))))
+    return [listed[start : start + size] for start in range(0, len(listed), size)]
 
 
 def _in_turn(layers: Sequence[nn.Module], inputs: Any) -> Any:
@@ -82,31 +89,16 @@ def _in_turn(layers: Sequence[nn.Module], inputs: Any) -> Any:
     return inputs
 
 
-def _replace_forward(block: nn.Module, forward: Callable[..., Any], modules: Sequence[nn.Module]) -> None:
-    _set_forward(block, _checkpointed(forward, modules), forward)
-
-
-def _set_forward(module: nn.Module, training: Callable[..., Any], evaluating: Callable[..., Any]) -> None:
-    """Let a module run one function in training and another in evaluation, which keeps nothing for backward."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return (training if module.training else evaluating)(*args, **kwargs)
-
-    module.forward = forward
-
-
-def _checkpointed(function: Callable[..., Any], modules: Sequence[nn.Module]) -> Callable[..., Any]:
-    norms = [norm for module in modules for norm in module.modules() if isinstance(norm, _BatchNorm)]
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _uncounted(norms)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if norms:
-            return checkpoint(function, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+def _recomputed(function: Callable[..., Any], modules: Iterable[nn.Module], *args: Any, **kwargs: Any) -> Any:
+    norms = [module for module in modules if isinstance(module, _BatchNorm)]
+    if not norms:
         return checkpoint(function, *args, use_reentrant=False, **kwargs)
+    contexts = partial(_contexts, norms)
+    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    return run
+
+def _contexts(norms: Sequence[_BatchNorm]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _uncounted(norms)
 
 
 @contextmanager

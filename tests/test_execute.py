@@ -144,6 +144,18 @@ def test_a_precision_that_the_device_cannot_do_is_a_row_with_the_reason_and_no_p
         assert execute(folder, both, cpu)[0] == []  # nor when resuming
 
 
+def test_a_technique_that_the_device_cannot_do_is_a_row_for_each_precision_and_no_process(tmp_path, plan, cpu):
+    cell = replace(plan.trials[0].cell, techniques=("channels-last", "cuda-graphs"))
+    graphed = tuple(replace(trial, cell=cell) for trial in plan.trials[2:])  # without the memory phase
+    both = Plan(trials=(*plan.trials, *graphed), seconds=(None,) * (len(plan.trials) + len(graphed)))
+    ran, _, fine = execute(tmp_path / "run", both, cpu)
+    assert ran == [trial.id for trial in plan.trials]
+    refused = [row for row in rows(tmp_path / "run", "trials.csv") if row["techniques"]]
+    assert [row["precision"] for row in refused] == [*ARMS * 2, *ARMS]
+    assert {(row["status"], row["detail"]) for row in refused} == {("unsupported", "cuda-graphs needs a CUDA device")}
+    assert fine
+
+
 def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
     class Half(ScriptedLauncher):
         def run(self, trial, device, on_message):

@@ -1,5 +1,7 @@
 """Every technique trains as the plain step does."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -143,6 +145,16 @@ def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
     assert len(runs) == 2
     evaluate(arm, iter(batches(1)))
     assert len(runs) == 3
+
+
+def test_a_copy_of_a_checkpointed_model_runs_its_own_layers():
+    for model in (norms, layers):
+        arm = make(Techniques(checkpointing=True), model=model)
+        copied = copy.deepcopy(arm.model)
+        with torch.no_grad():
+            for weight in copied.parameters():
+                weight.zero_()
+        assert copied(batches(1)[0][0]).abs().max() == 0
 
 
 def held_for_backward(techniques):

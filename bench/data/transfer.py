@@ -188,5 +188,5 @@ def _put(
     while not stop.is_set():
         with suppress(queue.Full):
             to.put(item, timeout=LOOK_S)
-            return True
+            return not stop.is_set()  # closing makes room, and wants no more
     return False

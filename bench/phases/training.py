@@ -24,6 +24,7 @@ from bench.phases.setting import enter, open_setting
 from bench.precision import apply, read_back
 from bench.records import Device, EpochResult, Message, Progress, TrialResult
 from bench.spec import BASELINE
+from bench.techniques import require_supported
 from bench.train import Arm, Epoch, build_arm, evaluate, evaluate_fp32, train_epoch
 from bench.trial import Trial
 
@@ -48,6 +49,8 @@ def run(
         share: this process's part of every batch, where several train together.
     """
     setting = open_setting(trial)
+    if setting.suite.trainer == "lightning":
+        require_supported(setting.techniques, setting.suite, setting.data, setting.device)  # before others are started
     if setting.suite.devices > share.ranks:
         ranks.run(trial, device, send, setting.suite.devices)
         return

@@ -1,0 +1,110 @@
+"""Techniques that only a GPU has, against the plain step; run with ``pytest -m gpu``."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.data.transfer import Prefetcher, to_device
+from bench.graphs import WARM_UP
+from bench.launch.local import LocalLauncher
+from bench.records import TrialResult
+from bench.spec import PRECISIONS, Suite
+from bench.technique_names import PLAIN, Techniques
+from bench.train import build_arm, train_epoch, training_step
+from bench.trial import Placement
+from tests.test_techniques import DATA, batches, layers, momentum, norms, state
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+GPU = torch.device("cuda", 0)
+STEPS = WARM_UP + 5
+
+
+def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
+    suite = Suite(name="small", title="", data=DATA, model=model, optimizer=optimizer, batch_size=8)
+    return build_arm(suite, DATA, PRECISIONS[precision], GPU, seed=0, techniques=techniques)
+
+
+def train(techniques, precision="fp32", model=layers):
+    arm = make(techniques, precision, model)
+    losses = torch.stack([training_step(arm, *to_device(batch, GPU)) for batch in batches(STEPS)])
+    return arm, losses
+
+
+@pytest.mark.parametrize("model", [layers, norms])
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
+@pytest.mark.parametrize(
+    "techniques",
+    [
+        Techniques(cuda_graphs=True),
+        Techniques(cuda_graphs=True, set_to_none=False),
+        Techniques(cuda_graphs=True, fused_optimizer=True),
+        Techniques(fused_optimizer=True),
+        Techniques(channels_last=True),
+        Techniques(checkpointing=True),
+    ],
+)
+def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, model):
+    plain, losses = train(PLAIN, precision, model)
+    arm, others = train(techniques, precision, model)
+    rough = 1e-4 if precision == "fp32" else 2e-2  # algorithms and the order of sums differ from layout to layout
+    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
+    torch.testing.assert_close(state(arm), state(plain), rtol=rough, atol=rough)
+    assert arm.taken.count == plain.taken.count
+    assert (arm.graph is not None and arm.graph.graph is not None) == techniques.cuda_graphs
+
+
+def test_a_graph_draws_other_random_numbers_in_each_replay():
+    arm = make(Techniques(cuda_graphs=True), model=lambda data: nn.Sequential(nn.Dropout(0.5), layers(data)))
+    (batch,) = (to_device(batch, GPU) for batch in batches(1))
+    for group in arm.optimizer.param_groups:
+        group["lr"] = 0.0  # what differs from step to step is then what was dropped
+    losses = [float(training_step(arm, *batch)) for _ in range(WARM_UP + 4)]
+    assert len(set(losses[WARM_UP:])) > 1
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
+    arm = make(Techniques(fused_optimizer=True, cuda_graphs=graphs), "amp-fp16")
+    before = state(arm)
+    inputs, targets = to_device(batches(1)[0], GPU)
+    assert train_epoch(arm, iter([(inputs * 1e30, targets)] * (WARM_UP + 2))).skipped_steps == WARM_UP + 2
+    assert torch.equal(state(arm), before)
+    assert train_epoch(arm, iter([(inputs, targets)] * 3)).skipped_steps == 0
+    assert state(arm).isfinite().all()
+
+
+def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_busy():
+    mean, held = torch.tensor(0.25, device=GPU), []
+
+    def prepare(batch):
+        inputs, targets = to_device(batch, GPU, non_blocking=True)
+        return (inputs.float() - mean) * 2, targets
+
+    host = [((inputs * 50).to(torch.int16), targets) for inputs, targets in batches(12)]
+    with Prefetcher(host, GPU, prepare) as ahead:
+        for inputs, targets in ahead:
+            torch.cuda._sleep(5_000_000)  # the batch is used long after the next ones have been made
+            held.append((inputs.sum().clone(), inputs.clone(), targets.clone()))
+            del inputs, targets
+    expected = [prepare(batch) for batch in host]
+    assert len(held) == len(expected)
+    for (total, inputs, targets), (wanted, labels) in zip(held, expected, strict=True):
+        assert torch.equal(inputs, wanted)
+        assert torch.equal(targets, labels)
+        torch.testing.assert_close(total, wanted.sum())
+
+
+def test_the_phases_run_with_techniques(tiny_trial):
+    launcher = LocalLauncher()
+    (device,) = launcher.call("bench.environment:survey", ("0",)).devices
+    names = ("non-blocking", "prefetcher", "channels-last", "fused-optimizer", "compile", "cuda-graphs")
+    cell = replace(tiny_trial.cell, placement=Placement(name="0"), techniques=names)
+    for phase in ("memory", "speed", "train"):
+        found = []
+        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase), device, found.append)
+        assert ending.kind == "done", ending.text
+        (result,) = [message for message in found if isinstance(message, TrialResult)]
+        assert result.status in ("ok", "unconverged"), result.detail
+        assert (result.compile_s is None) == (phase == "memory")
