@@ -131,3 +131,15 @@ def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
     assert peak_tflops(PRECISIONS["amp-fp16"], GPU) > 0.5
     assert peak_tflops(PRECISIONS["fp32"], GPU) > 0.5
     assert torch.cuda.memory_allocated(0) - before < 64 * 2**20  # cuBLAS keeps its workspace
+
+
+def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(tiny_trial, environment):
+    (device,) = environment.devices
+    cell = replace(tiny_trial.cell, placement=Placement(name="0"))
+    small = replace(tiny_trial, phase="fit", cell=cell)
+    (before,) = run(small, device)
+    huge = replace(small, cell=replace(cell, batch_size=2**30 // (3 * 8 * 8) * 400))  # 400 GiB of pixels a batch
+    assert LocalLauncher().run(huge, device, lambda _message: None).kind == "oom"
+    (after,) = run(small, device)
+    assert before.fit.fit_peak_bytes == after.fit.fit_peak_bytes > 0
+    assert after.fit.fit_free_bytes > 0.9 * before.fit.fit_free_bytes
