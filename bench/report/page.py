@@ -95,12 +95,13 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
     plots = draw(summary, runs.epochs, out)
     for workload, found in numerics_plots.draw(summary, runs.numerics, out).items():
         plots.setdefault(workload, []).extend(found)
+    seconds = bootstraps(runs.blocks)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=sentences(summary),
         machines=facts.machines(runs.runs),
         sections=[
-            _section(str(name), rows, runs, plots.get(str(name), []), literature)
+            _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature)
             for name, rows in summary.groupby("workload", sort=False)
         ],
         formats=numerics.formats() if len(runs.numerics) else None,
@@ -110,8 +111,15 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
     )
 
 
-def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:
-    found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs), epochs.remarks(rows)
+def _section(
+    title: str,
+    rows: pd.DataFrame,
+    runs: Runs,
+    seconds: pd.Series,
+    plots: list[Plot],
+    literature: pd.DataFrame | None,
+) -> Section:
+    found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs, seconds), epochs.remarks(rows)
     if literature is not None:
         beside = published_beside(rows, runs, literature)
         found += [beside] if isinstance(beside, Table) else []
@@ -127,11 +135,10 @@ def _tables(rows: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
     return [*found, *([best] if best else []), *training(rows)]
 
 
-def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
-    """Return the tables that a sceptical reader asks for."""
-    workload = rows[WORKLOAD].drop_duplicates()
-    trials, blocks = runs.trials.merge(workload), runs.blocks.merge(workload)
-    found = (energy(trials), memory(trials), behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks)))
+def _behind(rows: pd.DataFrame, runs: Runs, seconds: pd.Series) -> list[Table]:
+    """Return the tables that a sceptical reader asks for; ``seconds`` are the bootstrap's opinions by ``KEY``."""
+    trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
+    found = (energy(trials), memory(trials), behind.what_ran(rows), behind.how_timed(rows, seconds))
     watched = numerics.numerics(runs.numerics.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
     answered = inference.inference(trials.merge(rows[[*SUBJECT, "where"]].drop_duplicates()))
     return [*(made for made in found if made), *watched, *answered]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from bench import stats
+from bench.report.bootstrap import bootstrap_intervals
 from bench.report.speed import KEY
 from bench.spec import BASELINE
 
@@ -32,9 +33,17 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
 def bootstraps(blocks: pd.DataFrame) -> pd.Series:
     """Return the hierarchical bootstrap's interval of each arm's speedup, indexed by ``KEY``."""
     logs = log_ratios(blocks)
+    values = logs["log_ratio"].to_numpy()
+    processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
+    for key, at in logs.groupby([*KEY, "trial"], sort=False).indices.items():
+        processes.setdefault(key[:-1], []).append(values[at])
+    alike: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
+    for key, samples in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
+        alike.setdefault((*key[:-1], *(quads.size for quads in samples)), []).append(key)
     found = {
-        key: stats.bootstrap_interval([quads.to_numpy() for _, quads in arm.groupby("trial", sort=False)["log_ratio"]])
-        for key, arm in logs.groupby(KEY, sort=False)
+        key: interval.exp()
+        for keys in alike.values()
+        for key, interval in zip(keys, bootstrap_intervals([processes[key] for key in keys]), strict=True)
     }
     index = pd.MultiIndex.from_tuples(list(found), names=KEY)
-    return pd.Series([interval.exp() for interval in found.values()], index=index, dtype=object)
+    return pd.Series(list(found.values()), index=index, dtype=object)
