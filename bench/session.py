@@ -80,8 +80,8 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
 def report(runs: list[Path], out: Path, *, published: bool = False) -> None:
     """Write the report of some runs, with published figures if asked for; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page = reporter.write_report(runs, out, published=published)
-    for sentence in reporter.verdicts(runs):
+    page, verdicts = reporter.report(runs, out, published=published)
+    for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")
 

@@ -10,6 +10,14 @@ from pathlib import Path
 
 
 def write_report(runs: list[Path], out: Path, *, published: bool = False) -> Path:
+    """Write report.md, report.html and the plots (SVG and PNG) into ``out``; return the path of report.md.
+
+    The arguments and errors are those of ``report``.
+    """
+    return report(runs, out, published=published)[0]
+
+
+def report(runs: list[Path], out: Path, *, published: bool = False) -> tuple[Path, list[str]]:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
@@ -18,7 +26,7 @@ def write_report(runs: list[Path], out: Path, *, published: bool = False) -> Pat
         published: whether the literature's figures for the same recipes stand beside the measured ones.
 
     Returns:
-        The path of report.md.
+        The path of report.md, and its verdicts in plain sentences, one for each device and suite.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
@@ -27,17 +35,5 @@ def write_report(runs: list[Path], out: Path, *, published: bool = False) -> Pat
     from bench.report.load import load
     from bench.report.page import write
 
-    return write(load(runs), out, published=published)
-
-
-def verdicts(runs: list[Path]) -> list[str]:
-    """Return the report's verdict in plain sentences, one for each device and suite.
-
-    Raises:
-        UsageError: a folder is no run, is of another schema version, or holds no finished trial.
-    """
-    from bench.report.load import load
-    from bench.report.summary import summarise
-    from bench.report.verdict import sentences
-
-    return [str(sentence) for sentence in sentences(summarise(load(runs).trials))]
+    page, sentences = write(load(runs), out, published=published)
+    return page, [str(sentence) for sentence in sentences]

@@ -69,8 +69,8 @@ class Report:
     notes: Table | None
 
 
-def write(runs: Runs, out: Path, *, published: bool = False) -> Path:
-    """Write report.md, report.html and the plots into ``out``; return the path of report.md.
+def write(runs: Runs, out: Path, *, published: bool = False) -> tuple[Path, list[Sentence]]:
+    """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
 
     Args:
         runs: what was measured.
@@ -86,7 +86,7 @@ def write(runs: Runs, out: Path, *, published: bool = False) -> Path:
     page = out / "report.md"
     page.write_text(_render("report.md.j2", report, html=False), encoding="utf-8")
     (out / "report.html").write_text(_render("report.html.j2", report, html=True), encoding="utf-8")
-    return page
+    return page, report.verdicts
 
 
 def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Report:
