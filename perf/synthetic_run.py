@@ -49,7 +49,7 @@ class Shape:
 
     @property
     def quads(self) -> int:
-        """Quads of each speed trial, so that all blocks together are about as many as asked."""
+        """Mean quads of a speed trial, so that all blocks together are about as many as asked."""
         return max(1, round(self.blocks / (self.cells * self.replicates * 2 * len(ARMS))))
 
 
@@ -79,7 +79,7 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                     for trial, results in _trials(cell, shape, chance, trains=power == 1):
                         store.add_results(trial, device, results)
                         if trial.phase == "speed":
-                            blocks += _blocks(trial, shape.quads, chance)
+                            blocks += _blocks(trial, round(shape.quads * chance.uniform(0.5, 1.5)), chance)
                         if trial.phase == "train":
                             epochs += _epochs(trial, chance)
         store.add_blocks(blocks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,8 +55,8 @@ def _trimmed_means(values: Values, times: NDArray[np.int32]) -> Values:
     kept = values.size - 2 * trimmed
     ordered = values[order]
     upto = times[order[:-1]]
-    for before, here in itertools.pairwise(upto):  # row by row, which is faster than cumsum down the columns
-        here += before
+    for row in range(1, len(upto)):  # faster than cumsum down the columns
+        upto[row] += upto[row - 1]
     upto -= trimmed
     np.clip(upto, 0, kept, out=upto)
     means: Values = ordered[-1] - (np.diff(ordered) @ upto) / kept

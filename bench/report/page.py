@@ -101,7 +101,7 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None) -> Re
         verdicts=sentences(summary),
         machines=facts.machines(runs.runs),
         sections=[
-            _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature)
+            _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature=literature)
             for name, rows in summary.groupby("workload", sort=False)
         ],
         formats=numerics.formats() if len(runs.numerics) else None,
@@ -117,6 +117,7 @@ def _section(
     runs: Runs,
     seconds: pd.Series,
     plots: list[Plot],
+    *,
     literature: pd.DataFrame | None,
 ) -> Section:
     found, remarks = _tables(rows, facts.hosts(runs.runs)) + _behind(rows, runs, seconds), epochs.remarks(rows)

@@ -21,7 +21,7 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
         A row for each quad and arm: the columns of ``KEY``, ``trial``, ``quad`` and ``log_ratio``.
     """
     counted = blocks[blocks["invalid"] == ""].reset_index(drop=True)
-    log = np.log(counted["time_ms"] / counted["steps"])
+    log: pd.Series = np.log(counted["time_ms"] / counted["steps"])  # type: ignore[assignment]
     quad = _numbers(counted, ["run", "trial", "quad"])
     groups = log.groupby([quad, _numbers(counted, ["precision"])], sort=False)
     first = groups.head(1).index  # of each arm's blocks in a quad
@@ -34,7 +34,8 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
 
 def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     """Number the different values of some columns: one number is compared faster than several words."""
-    return rows.groupby(names, sort=False, observed=True).ngroup().to_numpy(dtype=np.int64)
+    numbers = rows.groupby(names, sort=False, observed=True).ngroup()
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def bootstraps(blocks: pd.DataFrame) -> pd.Series:
@@ -43,11 +44,11 @@ def bootstraps(blocks: pd.DataFrame) -> pd.Series:
     values = logs["log_ratio"].to_numpy()
     processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
     for at in logs.groupby(_numbers(logs, ["run", "trial", "precision"]), sort=False).indices.values():
-        key = tuple(logs[name].iat[at[0]] for name in KEY)
+        key: tuple[object, ...] = tuple(logs[name].iat[at[0]] for name in KEY)
         processes.setdefault(key, []).append(values[at])
     alike: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
-    for key, samples in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
-        alike.setdefault((*key[:-1], *(quads.size for quads in samples)), []).append(key)
+    for arm, samples in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
+        alike.setdefault((*arm[:-1], *(quads.size for quads in samples)), []).append(arm)
     found = {
         key: interval.exp()
         for keys in alike.values()
