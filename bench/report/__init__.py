@@ -33,7 +33,20 @@ def report(runs: list[Path], out: Path, *, published: bool = False) -> tuple[Pat
             figures are asked for, and there are none.
     """
     from bench.report.load import load
-    from bench.report.page import write
+    from bench.report.page import publish
 
-    page, sentences = write(load(runs), out, published=published)
+    page, sentences = publish(load(runs), out, published=published)
     return page, [str(sentence) for sentence in sentences]
+
+
+def verdicts(runs: list[Path]) -> list[str]:
+    """Return the report's verdict in plain sentences, one for each device and suite.
+
+    Raises:
+        UsageError: a folder is no run, is of another schema version, or holds no finished trial.
+    """
+    from bench.report.load import load
+    from bench.report.summary import summarise
+    from bench.report.verdict import sentences
+
+    return [str(sentence) for sentence in sentences(summarise(load(runs).trials))]

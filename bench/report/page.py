@@ -69,7 +69,12 @@ class Report:
     notes: Table | None
 
 
-def write(runs: Runs, out: Path, *, published: bool = False) -> tuple[Path, list[Sentence]]:
+def write(runs: Runs, out: Path, *, published: bool = False) -> Path:
+    """Write the report as ``publish`` does; return the path of report.md."""
+    return publish(runs, out, published=published)[0]
+
+
+def publish(runs: Runs, out: Path, *, published: bool = False) -> tuple[Path, list[Sentence]]:
     """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
 
     Args:
