@@ -185,7 +185,8 @@ def main() -> int:
             outcomes += epochs(given, name, precision, notes)
         outcomes += steps(given, precision, notes) if "steps" in parts else []
     images = f"images of {given.folder}" if given.folder else "random images in memory"
-    notes.append(f"{given.samples:,} {images} an epoch at batch {given.batch}, {given.rounds} rounds.")
+    if {"epochs", "pipelines"} & set(parts):
+        notes.append(f"{given.samples:,} {images} an epoch at batch {given.batch}, {given.rounds} rounds.")
     return outcome.report("Beside others", outcomes, list(dict.fromkeys(notes)))
 
 
