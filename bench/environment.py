@@ -214,6 +214,6 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
         start = time.perf_counter()
         float((a @ a.t() + a @ a + a.t() @ a)[0, 0])  # waits for the products
         best = min(best, time.perf_counter() - start)
-        if start - begin > 0.5:
+        if start - begin > 0.25:
             break
     return 3 * 2 * size**3 / best / 1e9

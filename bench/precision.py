@@ -7,7 +7,7 @@ the precision asks for it, on the GPU and in oneDNN on the CPU.
 from __future__ import annotations
 
 import importlib.util
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -79,10 +79,9 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
     """Return the region in which the forward pass and the loss run; a no-op for fp32 and tf32."""
-    dtype = getattr(torch, precision.autocast) if precision.autocast else None
-    return torch.autocast(
-        device.type, dtype=dtype, enabled=precision.autocast is not None, cache_enabled=precision.cache
-    )
+    if precision.autocast is None:
+        return nullcontext()  # entering a disabled autocast costs 5 µs a step
+    return torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
 
 
 class StaticScaler(torch.amp.GradScaler):

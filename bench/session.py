@@ -88,8 +88,8 @@ def _run(execution: Execution, question: Question) -> bool:
 def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> None:
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page = reporter.write_report(runs, out, published=published, layers=layers)
-    for sentence in reporter.verdicts(runs):
+    page, verdicts = reporter.report(runs, out, published=published, layers=layers)
+    for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")
 

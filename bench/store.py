@@ -81,6 +81,11 @@ def _cell(value: object) -> object:
     return value
 
 
+def _fields(record: Block | EpochResult | Numeric | Sample) -> dict[str, Any]:
+    """Return a record's fields; they are plain values, of which ``asdict`` would make deep copies."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
 def _flat(result: TrialResult) -> dict[str, Any]:
     """Spread a result's parts into columns."""
     row: dict[str, Any] = {}
@@ -150,19 +155,19 @@ class Store:
 
     def add_blocks(self, blocks: Iterable[Block]) -> None:
         """Append timed blocks to blocks.csv."""
-        self._append("blocks.csv", [{"schema": SCHEMA, **asdict(block)} for block in blocks])
+        self._append("blocks.csv", [{"schema": SCHEMA, **_fields(block)} for block in blocks])
 
     def add_epochs(self, epochs: Iterable[EpochResult]) -> None:
         """Append epochs to epochs.csv."""
-        self._append("epochs.csv", [{"schema": SCHEMA, **asdict(epoch)} for epoch in epochs])
+        self._append("epochs.csv", [{"schema": SCHEMA, **_fields(epoch)} for epoch in epochs])
 
     def add_numerics(self, numerics: Iterable[Numeric]) -> None:
         """Append figures of the numerics phase to numerics.csv."""
-        self._append("numerics.csv", [{"schema": SCHEMA, **asdict(numeric)} for numeric in numerics])
+        self._append("numerics.csv", [{"schema": SCHEMA, **_fields(numeric)} for numeric in numerics])
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
         """Append readings of the GPUs to telemetry.csv."""
-        self._append("telemetry.csv", [{"schema": SCHEMA, **asdict(sample)} for sample in samples])
+        self._append("telemetry.csv", [{"schema": SCHEMA, **_fields(sample)} for sample in samples])
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Replace run.json, atomically."""

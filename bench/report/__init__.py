@@ -10,6 +10,14 @@ from pathlib import Path
 
 
 def write_report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> Path:
+    """Write report.md, report.html and the plots (SVG and PNG) into ``out``; return the path of report.md.
+
+    The arguments and errors are those of ``report``.
+    """
+    return report(runs, out, published=published, layers=layers)[0]
+
+
+def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> tuple[Path, list[str]]:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
@@ -19,16 +27,17 @@ def write_report(runs: list[Path], out: Path, *, published: bool = False, layers
         layers: whether the magnitudes of gradients are drawn layer by layer, too.
 
     Returns:
-        The path of report.md.
+        The path of report.md, and its verdicts in plain sentences, one for each device and suite.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
     from bench.report.load import load
-    from bench.report.page import write
+    from bench.report.page import publish
 
-    return write(load(runs), out, published=published, layers=layers)
+    page, sentences = publish(load(runs), out, published=published, layers=layers)
+    return page, [str(sentence) for sentence in sentences]
 
 
 def verdicts(runs: list[Path]) -> list[str]:

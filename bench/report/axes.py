@@ -105,7 +105,7 @@ def save(
             figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-        figure.set_layout_engine("none")  # keeps the layout that the first drawing found, and need not find it again
+        figure.set_layout_engine(None)  # keeps the layout that the first drawing found, and need not find it again
         figure.savefig(folder / f"{name}.png", dpi=144, metadata={"Software": None})
     (folder / f"{name}.svg").write_text(text.getvalue(), encoding="utf-8")
     return Plot(name=name, caption=caption, svg=text.getvalue())

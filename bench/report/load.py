@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.spec import UsageError
@@ -117,12 +118,18 @@ def _info(folder: Path) -> dict[str, Any]:
     return read_run(folder)
 
 
-def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    """Read one CSV; a last line without its end, which a crash leaves, is left out."""
+def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
+    """Read one CSV; a last line without its end, which a crash leaves, is left out.
+
+    Args:
+        path: the file; one that is not there is empty.
+        columns: those that this version knows.
+        words: pandas' type of the columns that are words.
+    """
     data = path.read_bytes() if path.is_file() else b""
     whole = data[: data.rfind(b"\n") + 1]
     if not whole:
-        return pd.DataFrame({name: pd.Series(dtype=str if name in TEXT else float) for name in columns})
+        return pd.DataFrame({name: pd.Series(dtype=words if name in TEXT else float) for name in columns})
     header = whole.split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
     missing = [name for name in columns if name not in header]
     older = whole.split(b"\n", 2)[1].startswith(tuple(b"%d," % known for known in READABLE[:-1]))
@@ -136,7 +143,7 @@ def _read(path: Path, columns: list[str]) -> pd.DataFrame:
         frame = pd.read_csv(
             io.BytesIO(whole),
             usecols=[name for name in columns if name not in missing],
-            dtype={name: str if name in TEXT else float for name in columns if name not in missing},
+            dtype={name: words if name in TEXT else float for name in columns if name not in missing},
             keep_default_na=False,
             na_values={name: ["", "nan", "NaN"] for name in numbers},
         )
@@ -159,11 +166,24 @@ def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
-    """Read the blocks of a run's speed trials, each with the columns of its cell."""
-    blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS)
-    blocks = blocks.drop_duplicates(["trial", "precision", "quad", "position"], keep="last")
-    cells = trials.loc[trials["phase"].isin(("speed", "ladder")), ["trial", "precision", "phase", *CELL]]
-    return blocks.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
+    """Read the blocks of a run's speed trials and ladders, each with the columns of its cell; words are categories.
+
+    There may be millions, so that they are told apart by numbers.
+    """
+    blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS, words="category")
+    pair = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
+    pair += blocks["precision"].cat.codes
+    place = pd.DataFrame({"pair": pair, "quad": blocks["quad"], "position": blocks["position"]})
+    blocks, pair = blocks[kept := ~place.duplicated(keep="last")], pair[kept]
+    timed = trials.loc[trials["phase"].isin(("speed", "ladder")), ["trial", "precision", "phase", *CELL]]
+    timed = timed.drop_duplicates(["trial", "precision"], keep="last")
+    codes, first = np.unique(pair, return_index=True)
+    known = pd.MultiIndex.from_frame(timed[["trial", "precision"]])
+    rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[["trial", "precision"]].iloc[first].astype(object)))
+    row = rows[np.searchsorted(codes, pair)]
+    words = {name: "category" for name in ("phase", *CELL) if name in TEXT}
+    cells = timed[["phase", *CELL]].astype(words).iloc[row[row >= 0]]
+    return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
 
 
 def _numerics(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:

@@ -83,7 +83,12 @@ class Report:
 
 
 def write(runs: Runs, out: Path, *, published: bool = False, layers: bool = False) -> Path:
-    """Write report.md, report.html and the plots into ``out``; return the path of report.md.
+    """Write the report as ``publish`` does; return the path of report.md."""
+    return publish(runs, out, published=published, layers=layers)[0]
+
+
+def publish(runs: Runs, out: Path, *, published: bool = False, layers: bool = False) -> tuple[Path, list[Sentence]]:
+    """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
 
     Args:
         runs: what was measured.
@@ -100,7 +105,7 @@ def write(runs: Runs, out: Path, *, published: bool = False, layers: bool = Fals
     page = out / "report.md"
     page.write_text(_render("report.md.j2", report, html=False), encoding="utf-8")
     (out / "report.html").write_text(_render("report.html.j2", report, html=True), encoding="utf-8")
-    return page
+    return page, report.verdicts
 
 
 def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, layers: bool = False) -> Report:
@@ -110,6 +115,7 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
     painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])]
     for workload, found in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
         plots.setdefault(workload, []).extend(found)
+    seconds = bootstraps(runs.blocks)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ladder.sentence, ladders)],
@@ -118,7 +124,7 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
             *(_ladder(one, out) for one in ladders),
             *_sweeps(sweeps.swept(summary, runs), out),
             *(
-                _section(str(name), rows, runs, plots.get(str(name), []), literature)
+                _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature=literature)
                 for name, rows in summary.groupby("workload", sort=False)
             ),
         ],
@@ -148,9 +154,17 @@ def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:
     ]
 
 
-def _section(title: str, rows: pd.DataFrame, runs: Runs, plots: list[Plot], literature: pd.DataFrame | None) -> Section:
+def _section(
+    title: str,
+    rows: pd.DataFrame,
+    runs: Runs,
+    seconds: pd.Series,
+    plots: list[Plot],
+    *,
+    literature: pd.DataFrame | None,
+) -> Section:
     trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
-    found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, runs)
+    found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, trials, runs, seconds)
     remarks = epochs.remarks(rows) + loader.remarks(rows)
     if (framework := trainers.against_plain(runs.trials, rows)) is not None:
         found.append(framework)
@@ -170,12 +184,10 @@ def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> 
     return [*found, *(made for made in sizes if made), *training(rows)]
 
 
-def _behind(rows: pd.DataFrame, runs: Runs) -> list[Table]:
-    """Return the tables that a sceptical reader asks for."""
-    workload = rows[WORKLOAD].drop_duplicates()
-    trials, blocks = runs.trials.merge(workload), runs.blocks.merge(workload)
+def _behind(rows: pd.DataFrame, trials: pd.DataFrame, runs: Runs, seconds: pd.Series) -> list[Table]:
+    """Return the tables that a sceptical reader asks for; ``seconds`` are the bootstrap's opinions by ``KEY``."""
     names = rows[[*SUBJECT, "where"]].drop_duplicates()
-    ran, timed = behind.what_ran(rows), behind.how_timed(rows, bootstraps(blocks))
+    ran, timed = behind.what_ran(rows), behind.how_timed(rows, seconds)
     found = (energy(trials), memory(trials), ran, behind.compiling(trials.merge(names)), timed)
     watched = numerics.numerics(runs.numerics.merge(names))
     answered = inference.inference(trials.merge(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
 from bench.report.curves import draw_course
+from bench.report.drawing import Job, draw_all
 from bench.report.format import memory_unit
 from bench.report.load import SUBJECT
 from bench.report.summary import precision_rank
@@ -19,20 +21,28 @@ from bench.spec import BASELINE
 
 def draw(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, list[Plot]]:
     """Draw all that there are data for into ``folder``; return the plots of each workload."""
-    plots: dict[str, list[Plot]] = {}
+    jobs: list[Job] = []
+    workloads: list[str] = []
     courses = dict(list(epochs.groupby(SUBJECT, sort=False))) if len(epochs) else {}
     for key, rows in summary.groupby(SUBJECT, sort=False):
         first = rows.iloc[0]
         name, subject = str(first["slug"]), f"{first['workload']} on {first['where']}"
-        found = plots.setdefault(str(first["workload"]), [])
-        if speed := _panels(rows):
+        if _panels(rows):
             caption = f"{subject}: speed and memory"
-            found.append(house.save([speed], rows, name=f"{name}-speed", caption=caption, folder=folder))
+            jobs.append(partial(_draw_speed, rows[DRAWN], name=f"{name}-speed", caption=caption, folder=folder))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{subject}: training at batch size {batch:.0f}"
-            course = draw_course(trained, name=f"{name}-training-b{batch:.0f}", caption=caption, folder=folder)
-            found += [course] if course else []
+            job = partial(draw_course, trained, name=f"{name}-training-b{batch:.0f}", caption=caption, folder=folder)
+            jobs.append(job)
+        workloads += [str(first["workload"])] * (len(jobs) - len(workloads))
+    plots: dict[str, list[Plot]] = {str(name): [] for name in summary["workload"].unique()}
+    for workload, plot in zip(workloads, draw_all(jobs), strict=True):
+        plots[workload] += [plot] if plot else []
     return plots
+
+
+def _draw_speed(rows: pd.DataFrame, *, name: str, caption: str, folder: Path) -> Plot:
+    return house.save([_panels(rows)], rows, name=name, caption=caption, folder=folder)
 
 
 def _panels(rows: pd.DataFrame) -> list[Panel]:
@@ -110,3 +120,5 @@ def _memory(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 SPEED_PANELS: dict[Panel, str] = {_speedup: "speedup", _throughput: "samples_per_s", _memory: "memory_bytes"}
+DRAWN = ["precision", "batch_size", "low", "high", *SPEED_PANELS.values()]
+"""Columns of the summary that are drawn."""

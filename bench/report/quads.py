@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from bench import stats
+from bench.report.bootstrap import bootstrap_intervals
 from bench.report.speed import KEY
 from bench.spec import BASELINE
 
@@ -19,22 +20,39 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row for each quad and arm: the columns of ``KEY``, ``trial``, ``quad`` and ``log_ratio``.
     """
-    counted = blocks[blocks["invalid"] == ""]
+    counted = blocks[blocks["invalid"] == ""].reset_index(drop=True)
     log: pd.Series = np.log(counted["time_ms"] / counted["steps"])  # type: ignore[assignment]
-    quad = [name for name in KEY if name != "precision"] + ["trial", "quad"]
-    mean = log.groupby([counted[name] for name in [*quad, "precision"]], sort=False).mean().rename("log").reset_index()
-    baseline = mean[mean["precision"] == BASELINE].drop(columns="precision")
-    arms = mean[mean["precision"] != BASELINE].merge(baseline, on=quad, suffixes=("", "_fp32"))
+    quad = _numbers(counted, ["run", "trial", "quad"])
+    groups = log.groupby([quad, _numbers(counted, ["precision"])], sort=False)
+    first = groups.head(1).index  # of each arm's blocks in a quad
+    mean = counted.loc[first, [*KEY, "trial", "quad"]].assign(log=groups.mean().to_numpy(), number=quad[first])
+    baseline = mean.loc[mean["precision"] == BASELINE, ["number", "log"]]
+    arms = mean[mean["precision"] != BASELINE].merge(baseline, on="number", suffixes=("", "_fp32"))
     result: pd.DataFrame = arms.assign(log_ratio=arms["log_fp32"] - arms["log"])
     return result
+
+
+def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
+    """Number the different values of some columns: one number is compared faster than several words."""
+    numbers = rows.groupby(names, sort=False, observed=True).ngroup()
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def bootstraps(blocks: pd.DataFrame) -> pd.Series:
     """Return the hierarchical bootstrap's interval of each arm's speedup, indexed by ``KEY``."""
     logs = log_ratios(blocks)
+    values = logs["log_ratio"].to_numpy()
+    processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
+    for at in logs.groupby(_numbers(logs, ["run", "trial", "precision"]), sort=False).indices.values():
+        key: tuple[object, ...] = tuple(logs[name].iat[at[0]] for name in KEY)
+        processes.setdefault(key, []).append(values[at])
+    alike: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
+    for arm, samples in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
+        alike.setdefault((*arm[:-1], *(quads.size for quads in samples)), []).append(arm)
     found = {
-        key: stats.bootstrap_interval([quads.to_numpy() for _, quads in arm.groupby("trial", sort=False)["log_ratio"]])
-        for key, arm in logs.groupby(KEY, sort=False)
+        key: interval.exp()
+        for keys in alike.values()
+        for key, interval in zip(keys, bootstrap_intervals([processes[key] for key in keys]), strict=True)
     }
     index = pd.MultiIndex.from_tuples(list(found), names=KEY)
-    return pd.Series([interval.exp() for interval in found.values()], index=index, dtype=object)
+    return pd.Series(list(found.values()), index=index, dtype=object)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats as scipy_stats
+from scipy import special
 
 from bench.report.epochs import epoch_speedups
 from bench.report.load import CELL
@@ -91,7 +91,7 @@ def parity(deltas: np.ndarray, diverged: int) -> tuple[float, float | None, floa
     count, mean = int(deltas.size), float(deltas.mean())
     low = high = None
     if count >= 2:
-        half = float(scipy_stats.t.ppf(0.95, count - 1) * deltas.std(ddof=1) / math.sqrt(count))
+        half = float(special.stdtrit(count - 1, 0.95) * deltas.std(ddof=1) / math.sqrt(count))
         low, high = mean - half, mean + half
     return mean, low, high, count, _word(low, high, count, diverged)
 

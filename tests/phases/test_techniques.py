@@ -10,7 +10,6 @@ import torch
 
 from bench import catalog
 from bench.cli import parse
-from bench.data import Batches, open_batches
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
 from bench.phases import compiling, energy, inference, memory, numerics, speed, training
@@ -74,21 +73,6 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
     assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
     assert len(made) == 2  # one an epoch
     assert all(next(one, None) is None for one in made)
-
-
-@pytest.mark.parametrize(("names", "waits"), [((), True), (("non-blocking",), False), (("prefetcher",), False)])
-def test_images_on_their_way_are_waited_for_unless_a_technique_says_otherwise(
-    tiny_trial, cpu, monkeypatch, names, waits
-):
-    asked = []
-
-    def spy(*given, non_blocking, **more) -> Batches:
-        asked.append(non_blocking)
-        return open_batches(*given, **more)
-
-    monkeypatch.setattr(training, "open_batches", spy)
-    run(tiny_trial, cpu, "train", names)
-    assert asked == [not waits]
 
 
 def test_a_recompilation_while_timing_voids_the_quad_and_says_so(tiny_trial, cpu, monkeypatch):

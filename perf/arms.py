@@ -1,0 +1,153 @@
+"""What the scripts here time: the harness's own steps, and the same steps as one writes them by hand."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from bench import catalog
+from bench import precision as switches
+from bench.data import random_batches
+from bench.environment import survey
+from bench.measure.quads import compare
+from bench.measure.warmup import prepare
+from bench.phases.runner import BATCHES, TorchRunner
+from bench.plan import slower, unsupported_reason
+from bench.precision_names import precision as parse
+from bench.records import Device
+from bench.spec import Data, Suite
+from bench.stats import Interval
+from bench.train import build_arm, build_loss, synchronize
+from bench.trial import Protocol
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(slots=True)
+class HandRunner:
+    """A model in a loop of the usual kind: what a comparison with the harness is with."""
+
+    name: str
+    device: torch.device
+    model: nn.Module
+    loss: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: list[Batch]
+    half: torch.dtype | None = None
+    """What autocast computes in; None computes in fp32."""
+    steps: int = 0
+    last: Tensor | None = field(default=None)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether ``run`` returns before the device is done."""
+        return self.device.type == "cuda"
+
+    def activate(self) -> None:
+        """Set the switches as the harness does, that both compute alike."""
+        switches.apply(parse("fp32"))
+
+    def run(self, steps: int) -> None:
+        """Train as in PyTorch's recipe."""
+        model, loss_of, optimizer, half = self.model, self.loss, self.optimizer, self.half
+        batches = itertools.cycle(self.batches)
+        for _ in range(self.steps % len(self.batches)):
+            next(batches)
+        for _ in range(steps):
+            inputs, targets = next(batches)
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
+                loss = loss_of(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        self.steps += steps
+        self.last = loss.detach() if steps else self.last
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        synchronize(self.device)
+
+    def fingerprint(self) -> object:
+        """Return nothing that changes."""
+        return None
+
+    def taken_steps(self) -> int:
+        """Return all steps."""
+        return self.steps
+
+
+def open_suite(name: str, **parameters: object) -> Suite:
+    """Return a suite with some of its parameters."""
+    return catalog.load(catalog.refer(name, {key: str(value) for key, value in parameters.items()}))
+
+
+def half_type(precision: str) -> torch.dtype | None:
+    """Return what a precision autocasts to."""
+    name = parse(precision).autocast
+    return getattr(torch, name) if name else None
+
+
+def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TorchRunner:
+    """Return the harness's own arm."""
+    return TorchRunner(
+        name="harness",
+        arm=build_arm(suite, suite.data, parse(precision), device, seed=0),
+        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
+        asynchronous=device.type == "cuda",
+    )
+
+
+def by_hand(
+    suite: Suite, precision: str, device: torch.device, batch_size: int, model: nn.Module | None = None
+) -> HandRunner:
+    """Return the same steps written by hand, of the suite's model or of another one."""
+    torch.manual_seed(0)
+    model = (suite.model(suite.data) if model is None else model).to(device).train()
+    return HandRunner(
+        name="by hand",
+        device=device,
+        model=model,
+        loss=build_loss(suite, suite.data).to(device),
+        optimizer=suite.optimizer(model.parameters()),
+        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
+        half=half_type(precision),
+    )
+
+
+def classes(data: Data) -> int:
+    """Return the number of classes."""
+    return data.classes or 10
+
+
+def step_ratio(above: TorchRunner | HandRunner, below: TorchRunner | HandRunner, budget_s: float) -> Interval:
+    """Return the ratio of two arms' times for a step, measured in quads.
+
+    Raises:
+        RuntimeError: nothing could be measured in the time.
+    """
+    runners = [above, below]
+    protocol = Protocol(time_budget_s=budget_s, target_ci=0.001)
+    cuts = prepare(runners, budget_s)
+    found = compare(runners, [cut.sizes for cut in cuts], protocol, seed=0).speedups[1]
+    if found is None:
+        raise RuntimeError(f"no quad of {above.name} and {below.name} counts; give more --budget")
+    return found
+
+
+def look(device: torch.device) -> Device:
+    """Return what the harness knows of a device."""
+    name = "cpu" if device.type == "cpu" else str(device.index or 0)
+    return survey((name,), lambda _message: None).devices[0]
+
+
+def why_not(device: Device, precision: str) -> str | None:
+    """Say why a precision is left out: the device cannot do it, or emulates it."""
+    if reason := unsupported_reason(device, precision):
+        return reason
+    if slower(device, precision):
+        return f"this CPU emulates bfloat16 ({device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32)"
+    return None

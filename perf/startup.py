@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""What waiting there is before and between measurements.
+
+    python perf/startup.py [--quick] [--rounds N]
+
+1. ``run_bench.py --help``, from the shell's call to its end: 0.2 s at most.
+2. ``run_bench.py --suite mlp --gpus cpu --dry-run``: as a whole, and the planning itself, which is the whole without
+   the time for which processes that have torch were started and asked (the survey of the machine): 0.5 s at most.
+3. One more trial: starting a process for it, taking its last word and storing a row, beyond its own work: 0.15 s at
+   most. The trial here does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import session
+from bench.cli import parse
+from bench.face import show_plan
+from bench.gather import gather
+from bench.launch.local import LocalLauncher
+from bench.records import Device, TrialResult
+from bench.store import Store
+from bench.trial import Cell, DataSource, Placement, SuiteRef, Trial
+
+ROOT = Path(__file__).resolve().parents[1]
+PLAN = ("--suite", "mlp", "--gpus", "cpu", "--dry-run")
+NOTHING = "builtins:callable"
+"""Does nothing; it is called with the function that sends messages."""
+
+
+class TimedLauncher(LocalLauncher):
+    """A launcher that adds up how long the processes take that it starts."""
+
+    seconds = 0.0
+
+    def call(self, target: str, *arguments: object) -> object:
+        """Call, and add up."""
+        start = time.perf_counter()
+        try:
+            return super().call(target, *arguments)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+def plan() -> float:
+    """Plan as ``--dry-run`` does; return the seconds that processes with torch took of it."""
+    launcher = TimedLauncher()
+    command, _ = session.open_folder(parse(PLAN))
+    question = gather(command, launcher)
+    show_plan(question.plan, question.environment, question.warnings, default_device=False)
+    return launcher.seconds
+
+
+def trials(count: int) -> list[float]:
+    """Return the seconds of trials that do nothing, after one that starts the fork server."""
+    launcher = LocalLauncher()
+    launcher.call(NOTHING)
+    cell = Cell(
+        suite=SuiteRef(name="mlp"),
+        placement=Placement(name="cpu"),
+        batch_size=1,
+        data=DataSource(kind="synthetic"),
+    )
+    device = Device(placement="cpu", kind="cpu", name="CPU", architecture="CPU")
+    times = []
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "run") as store:
+        for seed in range(count):
+            start = time.perf_counter()
+            launcher.call(NOTHING)
+            trial = Trial(cell=cell, phase="train", precisions=("fp32",), seed=seed)
+            store.add_blocks([])
+            store.add_epochs([])
+            store.add_numerics([])
+            store.add_samples([])
+            store.add_results(trial, device, [TrialResult(precision="fp32", status="ok")])
+            times.append(time.perf_counter() - start)
+    return times
+
+
+def timed(*words: str) -> tuple[float, str]:
+    """Run Python with some words; return the wall time and the last line that it printed."""
+    with tempfile.TemporaryFile("w+") as out:  # a pipe would end with the fork server, after the program
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=out)
+        took = time.perf_counter() - start
+        out.seek(0)
+        return took, out.read().strip().splitlines()[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few repeats of each")
+    parser.add_argument("--rounds", type=int, help="rounds of all three (default: 10; --quick: 3)")
+    parser.add_argument("--child", choices=("plan", "trials"), help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=int, default=30, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(plan() if given.child == "plan" else trials(given.count)))
+        return 0
+    from perf import outcome  # not before: numpy and scipy are no part of planning
+
+    if given.rounds is not None and given.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    rounds = given.rounds or (3 if given.quick else 10)
+    helps: list[float] = []
+    wholes: list[float] = []
+    planning: list[float] = []
+    trial_s: list[float] = []
+    for _ in range(rounds):  # in turn, so that all see the same machine
+        helps += [timed("run_bench.py", "--help")[0] for _ in range(3)]
+        whole, asked = timed(__file__, "--child", "plan")
+        wholes.append(whole)
+        planning.append(whole - json.loads(asked))
+        count = "5" if given.quick else "10"
+        trial_s += json.loads(timed(__file__, "--child", "trials", "--count", count)[1])
+    outcomes = [
+        outcome.Outcome(name="--help", found=outcome.seconds(helps), unit="s", most=0.2),
+        outcome.Outcome(name="--dry-run: planning itself", found=outcome.seconds(planning), unit="s", most=0.5),
+        outcome.Outcome(name="--dry-run: whole, torch and survey included", found=outcome.seconds(wholes), unit="s"),
+        outcome.Outcome(name="one more trial", found=outcome.seconds(trial_s), unit="s", most=0.15),
+    ]
+    return outcome.report("Waiting", outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""A run that nobody measured, as large as asked, written by the harness's own store: what the reporter is timed on.
+
+Its shape is that of one node: each suite on each GPU at each batch size in four precisions, ``--rigorous``, and
+trained over many seeds at one batch size. Figures are drawn around plausible ones, with a fixed seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
+from bench.records import Block, Device, Environment, EpochResult, TrialResult
+from bench.store import Store
+from bench.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+
+ARMS = {"fp32": 1.0, "tf32": 1.6, "amp-fp16": 2.1, "amp-bf16": 2.0}
+"""Precisions, each with its speedup."""
+ALONE = ("memory", "energy")
+GIB = 2**30
+SWITCHES = Switches(fp32_matmul="ieee", fp32_conv="ieee", autocast="", loss_scaling=False, matmul_error=2e-7)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """How large a run is."""
+
+    suites: int = 5
+    gpus: int = 8
+    batch_sizes: int = 6
+    replicates: int = 10
+    """Processes of the floor phase and of the speed phase, each."""
+    seeds: int = 20
+    epochs: int = 10
+    blocks: int = 1_000_000
+
+    @property
+    def cells(self) -> int:
+        """Suites × GPUs × batch sizes."""
+        return self.suites * self.gpus * self.batch_sizes
+
+    @property
+    def trials(self) -> int:
+        """Memory and energy, floor and speed in every cell, and training at one batch size."""
+        alone = (len(ALONE) * len(ARMS) + 2 * self.replicates) * self.cells
+        return alone + self.suites * self.gpus * len(ARMS) * self.seeds
+
+    @property
+    def quads(self) -> int:
+        """Mean quads of a speed trial, so that all blocks together are about as many as asked."""
+        return max(1, round(self.blocks / (self.cells * self.replicates * 2 * len(ARMS))))
+
+
+LARGE = Shape()
+"""9,920 trials and about a million blocks."""
+SMALL = Shape(suites=2, gpus=4, batch_sizes=3, seeds=10, blocks=100_000)
+"""992 trials and about a hundred thousand blocks."""
+
+
+def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
+    """Write a run of a shape into a new folder, and return the folder."""
+    chance = random.Random(seed)
+    devices = [_device(index) for index in range(shape.gpus)]
+    with Store(folder) as store:
+        store.write_run({"environment": asdict(_environment(devices)), "warnings": [], "request": {}})
+        blocks: list[Block] = []
+        epochs: list[EpochResult] = []
+        for suite in range(shape.suites):
+            for device in devices:
+                for power in range(shape.batch_sizes):
+                    cell = Cell(
+                        suite=SuiteRef(name=f"model{suite}"),
+                        placement=Placement(name=device.placement),
+                        batch_size=32 << power,
+                        data=DataSource(kind="synthetic"),
+                    )
+                    for trial, results in _trials(cell, shape, chance, trains=power == 1):
+                        store.add_results(trial, device, results)
+                        if trial.phase == "speed":
+                            blocks += _blocks(trial, round(shape.quads * chance.uniform(0.5, 1.5)), chance)
+                        if trial.phase == "train":
+                            epochs += _epochs(trial, chance)
+        store.add_blocks(blocks)
+        store.add_epochs(epochs)
+    return folder
+
+
+def _device(index: int) -> Device:
+    return Device(
+        placement=str(index),
+        kind="cuda",
+        name=f"NVIDIA Synthetic {index}",
+        architecture="Hopper",
+        compute_capability="9.0",
+        memory_total_bytes=80 * GIB,
+    )
+
+
+def _environment(devices: list[Device]) -> Environment:
+    return Environment(
+        host="synthetic",
+        os="Linux",
+        python="3.12",
+        torch="2.11",
+        torchvision="0.26",
+        cuda="13.0",
+        cudnn="9.1",
+        driver="580.1",
+        arch_list=("sm_90",),
+        devices=tuple(devices),
+    )
+
+
+def _trials(
+    cell: Cell, shape: Shape, chance: random.Random, *, trains: bool
+) -> Iterator[tuple[Trial, list[TrialResult]]]:
+    names = tuple(ARMS)
+    for name in names:
+        peak = int(cell.batch_size * GIB / 64 / ARMS[name] ** 0.5)
+        kinds = dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes"), peak // 8)
+        memory = MemoryPeak(peak_allocated_bytes=peak, tracked_peak_bytes=peak - peak // 16, **kinds)
+        yield Trial(cell=cell, phase="memory", precisions=(name,)), [_result(name, memory=memory)]
+    protocol = Protocol(replicates=shape.replicates)
+    for replicate in range(shape.replicates):
+        trial = Trial(cell=cell, phase="floor", precisions=("fp32",), replicate=replicate, protocol=protocol)
+        yield trial, [_result("fp32", speed=_speed(cell, "fp32", chance.gauss(1, 0.002), shape, floor=True))]
+    for replicate in range(shape.replicates):
+        trial = Trial(cell=cell, phase="speed", precisions=names, replicate=replicate, protocol=protocol)
+        found = [(name, ARMS[name] * chance.gauss(1, 0.01)) for name in names]
+        yield trial, [_result(name, speed=_speed(cell, name, ratio, shape), ran=True) for name, ratio in found]
+    for name in names:
+        joules = cell.batch_size / 8 / ARMS[name]
+        energy = Energy(
+            energy_source="counter",
+            energy_j_per_step=joules * chance.gauss(1, 0.01),
+            energy_net_j_per_step=joules * 0.8,
+            idle_power_w=80.0,
+            mean_power_w=500.0,
+        )
+        yield Trial(cell=cell, phase="energy", precisions=(name,)), [_result(name, energy=energy)]
+    for seed in range(shape.seeds if trains else 0):
+        for name in names:
+            trial = Trial(cell=cell, phase="train", precisions=(name,), seed=seed, epochs=shape.epochs)
+            yield trial, [_result(name, training=_training(name, shape.epochs, chance))]
+
+
+def _result(
+    name: str,
+    *,
+    ran: bool = False,
+    memory: MemoryPeak | None = None,
+    speed: Speed | None = None,
+    energy: Energy | None = None,
+    training: Training | None = None,
+) -> TrialResult:
+    return TrialResult(
+        precision=name,
+        status="ok",
+        started="2026-01-01T00:00:00+00:00",
+        wall_s=10.0,
+        switches=SWITCHES,
+        operations=Operations(compute_dtypes="float32:100%", flops_per_step=1e12) if ran else None,
+        memory=memory,
+        speed=speed,
+        energy=energy,
+        training=training,
+    )
+
+
+def _speed(cell: Cell, name: str, ratio: float, shape: Shape, *, floor: bool = False) -> Speed:
+    step_ms = cell.batch_size / 10 / ratio
+    compared = floor or name != "fp32"
+    return Speed(
+        steady=True,
+        warmup_steps=20,
+        settle_steps=2,
+        block_steps=10,
+        switch_transient_pct=1.0,
+        quads=shape.quads,
+        step_ms=step_ms,
+        samples_per_s=1000 * cell.batch_size / step_ms,
+        speedup=ratio if compared else None,
+        speedup_low=ratio * 0.995 if compared else None,
+        speedup_high=ratio * 1.005 if compared else None,
+        step_p50_ms=step_ms,
+        step_p95_ms=step_ms * 1.02,
+        host_ratio=0.3,
+        peak_tflops=60.0 * ARMS[name],
+        tflops=20.0 * ARMS[name],
+        pct_of_peak=33.3,
+    )
+
+
+def _training(name: str, epochs: int, chance: random.Random) -> Training:
+    epoch_s = 60 / ARMS[name] * chance.gauss(1, 0.02)
+    return Training(
+        epochs=epochs,
+        time_per_epoch_s=epoch_s,
+        total_s=epoch_s * epochs * 1.1,
+        train_samples_per_s=50_000 / epoch_s,
+        train_loss=0.3,
+        test_loss=0.4,
+        test_accuracy_pct=90 + chance.gauss(0, 0.2),
+        data_wait_pct=2.0,
+    )
+
+
+def _blocks(trial: Trial, quads: int, chance: random.Random) -> Iterator[Block]:
+    order = [*trial.precisions, *reversed(trial.precisions)]
+    for quad in range(quads):
+        for position, name in enumerate(order):
+            yield Block(
+                trial=trial.id,
+                precision=name,
+                quad=quad,
+                position=position,
+                steps=10,
+                time_ms=trial.cell.batch_size / ARMS[name] * chance.gauss(1, 0.02),
+                start_s=1.8e9 + 10 * quad + position,
+            )
+
+
+def _epochs(trial: Trial, chance: random.Random) -> Iterator[EpochResult]:
+    epoch_s = 60 / ARMS[trial.precisions[0]]
+    for epoch in range(1, trial.epochs + 1):
+        yield EpochResult(
+            trial=trial.id,
+            precision=trial.precisions[0],
+            seed=trial.seed,
+            epoch=epoch,
+            train_loss=2.3 / epoch * chance.gauss(1, 0.02),
+            test_loss=2.4 / epoch * chance.gauss(1, 0.02),
+            test_accuracy_pct=90 - 60 / epoch + chance.gauss(0, 0.2),
+            train_s=epoch_s,
+            test_s=2.0,
+            elapsed_s=epoch_s * epoch,
+            data_wait_s=0.5,
+            samples=50_000,
+            learning_rate=0.1,
+            loss_scale=None,
+            skipped_steps=0,
+        )

@@ -1,0 +1,172 @@
+"""The scripts in perf/ at tiny sizes: that they compare like with like, and judge as they say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats as scipy_stats
+
+from bench.report.bootstrap import bootstrap_intervals
+from bench.report.load import load
+from bench.stats import Interval
+from bench.store import FILES
+from perf import arms, loops, outcome, peers, report, synthetic_run
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+TINY = synthetic_run.Shape(
+    suites=1, gpus=1, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=2 * 2 * 8 * 6
+)  # 6 quads of 8 blocks in each of 4 speed trials
+
+
+def interval(center, low, high):
+    return Interval(center=center, low=low, high=high, n=5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
+def test_the_loop_by_hand_and_the_harness_have_the_same_losses(precision):
+    suite = arms.open_suite("mlp", width=8)
+    own = arms.harness(suite, precision, CPU, 4)
+    other = arms.by_hand(suite, precision, CPU, 4)
+    for steps in (1, 3, 2):
+        own.run(steps)
+        other.run(steps)
+        assert torch.equal(own.loss, other.last)
+
+
+def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_path):
+    folder = synthetic_run.write_run(tmp_path / "run", TINY)
+    for name, columns in FILES.items():
+        assert (folder / name).read_text().split("\n", 1)[0] == ",".join(columns)
+    runs = load([folder])
+    assert runs.trials["trial"].nunique() == TINY.trials
+    assert len(runs.blocks) == pytest.approx(TINY.blocks, rel=0.5)
+    assert set(runs.blocks["trial"]) <= set(runs.trials["trial"])
+    assert len(runs.epochs) == 4 * 2 * 2
+
+
+def test_the_large_shapes_are_what_the_documentation_says():
+    assert synthetic_run.LARGE.trials == 9920
+    assert synthetic_run.SMALL.trials == 992
+
+
+def test_outcomes_are_missed_by_their_centre_or_where_doubtful_by_the_whole_interval():
+    slower = interval(0.99, 0.97, 1.01)
+    assert not outcome.Outcome(name="x", found=slower, least=1.0).met
+    assert outcome.Outcome(name="x", found=slower, least=1.0, doubtful=True).met
+    assert not outcome.Outcome(name="x", found=interval(0.9, 0.8, 0.99), least=1.0, doubtful=True).met
+    assert outcome.Outcome(name="x", found=interval(1.004, 0.9, 1.1), most=1.005).met
+    assert not outcome.Outcome(name="x", found=interval(1.006, 0.9, 1.1), most=1.005).met
+
+
+def test_the_table_is_markdown_and_the_exit_code_says_whether_all_is_met(capsys):
+    met = outcome.Outcome(name="met", found=interval(1.0, 0.9, 1.1), most=2)
+    missed = outcome.Outcome(name="missed", found=interval(3.0, 2.9, 3.1), most=2)
+    assert outcome.report("T", [met]) == 0
+    assert outcome.report("T", [met, missed], ["a note"]) == 1
+    said = capsys.readouterr().out
+    assert "| missed | 3 [2.9, 3.1] | ≤ 2 | MISSED |" in said
+    assert "a note" in said
+    assert f"torch {torch.__version__.split('+')[0]}" in said
+
+
+def test_report_takes_ratios_round_by_round():
+    keys = [("large", what) for what in ("whole", "tables", "read")]
+    times = dict(zip(keys, ([8.0, 16.0], [4.0, 8.0], [2.0, 4.0]), strict=True))
+    found = {row.name: row for row in report.outcomes(times)}
+    assert found["large: whole ÷ read_csv"].found.center == pytest.approx(4)
+    assert not found["large: whole ÷ read_csv"].met
+    assert found["large: without figures ÷ read_csv"].found.low == pytest.approx(2)
+
+
+def test_turns_compare_times_of_one_round_with_the_first_loops():
+    clock = {"a": iter([9.0] + [1.0, 2.0] * 3), "b": iter([9.0] + [2.0, 4.0] * 3)}
+    (logs,) = peers.turns([lambda: next(clock["a"]), lambda: next(clock["b"])], 3)
+    assert np.exp(logs) == pytest.approx([2, 2, 2])
+
+
+def test_the_harness_and_the_usual_loop_train_on_the_same_images():
+    suite = arms.open_suite("resnet20")
+    source = loops.Source(None, 8, suite.data)
+    own = next(source.batches(8, CPU).train(1))
+    assert own[0].shape == (8, 3, 32, 32)
+    pixels = torch.as_tensor(source.pictures.pixels).permute(0, 3, 1, 2)
+    assert torch.equal(pixels, source.images.train.images)
+    assert sorted(own[1].tolist()) == sorted(source.pictures.labels)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "nowhere"], "folder:PATH"),
+        (["--data", "folder:/nowhere"], "there is no folder"),
+        (["--only", "everything"], "no part everything"),
+        (["--samples", "3"], "at least --batch"),
+    ],
+)
+def test_peers_refuses_what_it_cannot_do(words, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        peers.parse(words)
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_peer_that_is_not_installed_is_left_out(monkeypatch):
+    monkeypatch.setitem(loops.PEERS, "lightning", "no_such_package")
+    assert loops.why_not("lightning") == "no_such_package is not installed"
+    assert loops.why_not("torchvision") is None
+
+
+@pytest.mark.parametrize("name", ["report", "startup"])
+def test_help_says_what_is_measured(name):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "perf" / f"{name}.py"), "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--quick" in done.stdout
+    assert "at most" in done.stdout or "Targets" in done.stdout
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3], [7], [40, 25, 31]])
+def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
+    chance = np.random.default_rng(1)
+    both = [[chance.normal(0.6, 0.02, size) for size in sizes] for _ in range(2)]
+    for found, processes in zip(bootstrap_intervals(both, resamples=300, seed=3), both, strict=True):
+        drawn = np.random.default_rng(3)
+        centers = np.stack(
+            [scipy_stats.trim_mean(drawn.choice(v, (300, v.size)), 0.2, axis=1) for v in processes], axis=1
+        )
+        picked = drawn.integers(len(sizes), size=(300, len(sizes)))
+        means = np.take_along_axis(centers, picked, axis=1).mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
+        assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
+
+
+def test_figures_drawn_by_several_processes_are_those_drawn_by_one(tmp_path, monkeypatch):
+    from bench.report import drawing, plots
+    from bench.report.summary import summarise
+
+    runs = load([synthetic_run.write_run(tmp_path / "run", TINY)])
+    summary = summarise(runs.trials)
+    drawn = {}
+    for many in (2, 100):
+        monkeypatch.setattr(drawing, "MANY", many)
+        monkeypatch.setattr(drawing, "_cores", lambda: 2)
+        folder = tmp_path / str(many)
+        folder.mkdir()
+        found = plots.draw(summary, runs.epochs, folder)
+        drawn[many] = [(plot.name, plot.svg) for plot in found["model0"]]
+    assert len(drawn[2]) == 2
+    assert drawn[2] == drawn[100]
+
+
+def test_reading_is_of_every_csv(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    assert report.read(tmp_path) > 0
+    (tmp_path / "b.csv").write_text("")
+    with pytest.raises(pd.errors.EmptyDataError):
+        report.read(tmp_path)
