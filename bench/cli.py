@@ -41,6 +41,8 @@ class Command:
     parameters: tuple[tuple[str, str], ...] = ()
     protocol: Protocol = Protocol()
     exclusive: bool = False
+    on: str | None = None
+    accelerators: tuple[str, ...] | None = None
     dry_run: bool = False
     out: Path | None = None
     resume: Path | None = None
@@ -105,7 +107,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         raise UsageError(f"{said} is for training, and --phases leaves train out.")
     if given.data:
-        DataSource.parse(given.data, given.data_dir)
+        DataSource.parse(given.data, given.data_dir, elsewhere=given.on is not None)
     return Command(
         name="run",
         argv=argv,
@@ -123,6 +125,8 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         parameters=_parameters(given.set, given.weights),
         protocol=protocol,
         exclusive=given.exclusive,
+        on=_cluster(given.on, given.gpus, given.accelerators),
+        accelerators=_listed(given.accelerators, _accelerator, "--accelerators"),
         dry_run=given.dry_run,
         out=given.out,
         resume=given.resume,
@@ -137,7 +141,30 @@ def _beyond_resume(given: argparse.Namespace) -> str:
 
 
 def _placements(text: str | None) -> tuple[str, ...] | None:
-    return _listed(text, lambda word: Placement(name=word).name, "--gpus")
+    placements = _listed(text, lambda word: Placement(name=word), "--gpus")
+    if placements and any(placement.on_cluster for placement in placements):
+        raise UsageError(
+            f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
+        )
+    return None if placements is None else tuple(placement.name for placement in placements)
+
+
+def _cluster(on: str | None, gpus: str | None, accelerators: str | None) -> str | None:
+    if on is None:
+        if accelerators is not None:
+            raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
+        return None
+    if not re.fullmatch(r"ray(://[^/\s]+:\d+)?", on):
+        raise UsageError(f"--on takes ray or ray://HOST:PORT, not '{on}'.")
+    if gpus is not None:
+        raise UsageError("--gpus names GPUs of this machine; with --on ray name types, as in --accelerators V100,A100.")
+    return on
+
+
+def _accelerator(word: str) -> str:
+    if not re.fullmatch(r"[A-Z][\w.+-]*", word) or not Placement(name=word).on_cluster or len({*word.split("+")}) > 1:
+        raise UsageError(f"--accelerators takes types as Ray names them, such as V100 or V100,A100, not '{word}'.")
+    return word
 
 
 def _listed(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bench import catalog, neighbours
 from bench.cli import Command
-from bench.launch.local import LocalLauncher
+from bench.launch.launcher import Launcher
 from bench.plan import (
     Plan,
     PreparedData,
@@ -31,7 +31,7 @@ class Question:
     warnings: tuple[str, ...] = ()
 
 
-def gather(command: Command, launcher: LocalLauncher) -> Question:
+def gather(command: Command, launcher: Launcher) -> Question:
     """Turn a command into a question that this machine can answer.
 
     Raises:
@@ -41,9 +41,9 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     suites = {ref.name: catalog.load(ref) for ref in request.suites}
     variants = {ref: catalog.load(ref) for ref in request.suites}
     _require_lightning(variants)
-    environment: Environment = launcher.call("bench.environment:survey", request.gpus)
-    environment = replace(environment, removed_variables=launcher.removed_variables)
-    warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in launcher.removed_variables]
+    environment = launcher.survey(request.gpus)
+    warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
+    warnings += _mismatched(environment)
     warnings += _busy(environment, request.exclusive)
     warnings += _emulated(environment, request)
     for ref in request.suites:
@@ -89,6 +89,8 @@ def _request(command: Command) -> Request:
         phases=command.phases,
         protocol=command.protocol,
         exclusive=command.exclusive,
+        on=command.on,
+        accelerators=command.accelerators,
     )
 
 
@@ -123,7 +125,7 @@ def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
             )
 
 
-def _fetch_weights(ref: SuiteRef, launcher: LocalLauncher) -> None:
+def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights now, so that no trial has to."""
     weights = {**catalog.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
@@ -159,6 +161,14 @@ def _busy(environment: Environment, exclusive: bool) -> list[str]:
     return [said] if said else []
 
 
+def _mismatched(environment: Environment) -> list[str]:
+    """Warn of nodes whose torch is not the same: their figures differ by more than their accelerators."""
+    if len({node.torch for node in environment.nodes}) < 2:
+        return []
+    said = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
+    return [f"The nodes have different builds of torch: {said}. Their figures differ by that, too."]
+
+
 def _emulated(environment: Environment, request: Request) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
     return [
@@ -171,7 +181,7 @@ def _emulated(environment: Environment, request: Request) -> list[str]:
     ]
 
 
-def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> PreparedData:
+def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
     needed = source.kind == "folder" or (source.kind == "cifar10" and {"train", "numerics"} & set(request.phases))
@@ -182,7 +192,7 @@ def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> Prepare
     return PreparedData(source=source, classes=prepared.data.classes, train_samples=prepared.train_samples)
 
 
-def _count(ref: SuiteRef, launcher: LocalLauncher) -> float | None:
+def _count(ref: SuiteRef, launcher: Launcher) -> float | None:
     """Count a suite's FLOPs; a model that does not survive that will be a failed row, with its reason."""
     try:
         found: dict[str, float | None] = launcher.call("bench.flops:count_all", (ref,))
