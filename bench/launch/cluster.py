@@ -47,15 +47,17 @@ class RayLauncher:
         """Not used: checkpoints would stay on a node that may be lost."""
         self.notes: list[str] = []
         """What happened to nodes during the run."""
+        self._lanes: dict[str, Lane] = {}
         self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
+        self._ray: Any = None
         try:
             self._files = stage(self._stage, suite_files)
             self._ray = connect(address, self._stage)
-            names = _choose(accelerators, self._ray.nodes())
+            for name in _choose(accelerators, self._ray.nodes()):
+                self._lanes[name] = Lane(self._ray, name)
         except BaseException:
-            shutil.rmtree(self._stage)
+            self.close()
             raise
-        self._lanes = {name: Lane(self._ray, name) for name in names}
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         """Look at a node of each type: one environment, with a device for each type, called by its name."""
@@ -116,7 +118,8 @@ class RayLauncher:
     def close(self) -> None:
         """Give the accelerators back, and leave the cluster."""
         self.cancel()
-        self._ray.shutdown()
+        if self._ray is not None:
+            self._ray.shutdown()
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def _everywhere(self, function: Callable[[Lane], Any]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Lane:
             affinity = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
             demand["scheduling_strategy"] = affinity(nodes[0]["NodeID"], soft=False)
         actor = self.ray.remote(NodeWorker).options(max_concurrency=4, **demand)
-        self._actor = actor.remote(os.environ.get(THREADS))
+        self._actor = actor.remote(os.environ.get(THREADS), move=True)
         self._await(self._actor.__ray_ready__.remote())
         self.host = self._get(self._actor.host.remote())
         self._node = self._get(self._actor.node.remote())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 
 from bench.launch.local import Ending, LocalLauncher
@@ -22,11 +25,12 @@ THREADS = "OMP_NUM_THREADS"
 class NodeWorker:
     """What a launcher of a cluster places on a node, where it holds the accelerator as long as it lives."""
 
-    def __init__(self, threads: str | None) -> None:
+    def __init__(self, threads: str | None, *, move: bool = False) -> None:
         """Prepare this process.
 
         Args:
             threads: ``OMP_NUM_THREADS`` where the run was started; None leaves torch its default.
+            move: whether to work in a copy of the current folder, which Ray may remove while we run.
         """
         # Trials are forks of a new interpreter, which would import this process's own script: Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
@@ -34,6 +38,11 @@ class NodeWorker:
         os.environ.pop(THREADS, None)
         if threads is not None:
             os.environ[THREADS] = threads
+        self._home = tempfile.mkdtemp(prefix="ampmeter-") if move else None
+        if self._home is not None:
+            shutil.copytree(Path.cwd(), self._home, dirs_exist_ok=True)
+            os.chdir(self._home)
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (self._home, os.environ.get("PYTHONPATH"))))
         self._pid: int | None = None
         self._launcher = LocalLauncher(on_start=self._own)
 
@@ -71,10 +80,12 @@ class NodeWorker:
         yield message
 
     def stop(self) -> None:
-        """End the process of the trial that is running, if one is."""
+        """End the process of the trial that is running, if one is, and clear up."""
         if self._pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
 
     def removed_variables(self) -> tuple[str, ...]:
         """Return the TF32 overrides that were in the node's environment, as NAME=VALUE."""
