@@ -4,8 +4,8 @@ import json
 import os
 import signal
 import threading
-import time
 from collections import Counter
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -96,21 +96,24 @@ def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(no
     ]
 
 
+@contextmanager
 def after_first_row_of(place, folder, action):
     """Do something in a thread when a trial of ``place`` has been stored."""
+    over = threading.Event()
 
     def watch():
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            path = folder / "trials.csv"
+        path = folder / "trials.csv"
+        while not over.wait(0.05):
             if path.exists() and any(row["placement"] == place for row in rows(folder, "trials.csv")):
                 action()
+                over.wait()  # a node ends with the thread that started it
                 return
-            time.sleep(0.05)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
-    return thread
+    yield
+    over.set()
+    thread.join()
 
 
 def slow(suite, seconds=1.0):
@@ -131,9 +134,8 @@ def test_what_a_lost_node_did_not_finish_is_run_again_on_another_of_its_type(nod
         nodes.add("V100")
         nodes.cluster.remove_node(first, allow_graceful=False)
 
-    thread = after_first_row_of("V100", suite.parent / "run", replace_node)
-    folder, done = run(nodes, slow(suite), "--phases", "memory,train")
-    thread.join()
+    with after_first_row_of("V100", suite.parent / "run", replace_node):
+        folder, done = run(nodes, slow(suite), "--phases", "memory,train")
     assert done.returncode == 0, done.stdout + done.stderr
     found = rows(folder, "trials.csv")
     assert Counter(row["trial"] for row in found) == dict.fromkeys({row["trial"] for row in found}, 1)
@@ -147,9 +149,8 @@ def test_what_a_lost_node_did_not_finish_is_run_again_on_another_of_its_type(nod
 @pytest.mark.slow
 def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_on(nodes, suite):
     nodes.need("V100", "A100")
-    thread = after_first_row_of("V100", suite.parent / "run", lambda: nodes.lose("V100"))
-    folder, done = run(nodes, slow(suite), "--phases", "memory,train")
-    thread.join()
+    with after_first_row_of("V100", suite.parent / "run", lambda: nodes.lose("V100")):
+        folder, done = run(nodes, slow(suite), "--phases", "memory,train")
     assert done.returncode == 1, done.stdout + done.stderr
     found = rows(folder, "trials.csv")
     assert Counter(row["status"] for row in found if row["placement"] == "A100") == {"ok": 4}
@@ -170,9 +171,8 @@ def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_o
 @pytest.mark.slow
 def test_ctrl_c_cancels_what_runs_and_keeps_what_was_finished(nodes, suite):
     nodes.need("A100")
-    thread = after_first_row_of("A100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT))
-    folder, done = run(nodes, slow(suite, 1.5), "--accelerators", "A100", "--phases", "memory")
-    thread.join()
+    with after_first_row_of("A100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)):
+        folder, done = run(nodes, slow(suite, 1.5), "--accelerators", "A100", "--phases", "memory")
     assert done.returncode == 130, done.stdout + done.stderr
     assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok"]
     done = call("--resume", folder, cwd=suite.parent)
