@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from bench.cli import Command, parse
 from bench.spec import UsageError
@@ -27,15 +28,16 @@ def run(command: Command) -> int:
     from bench import session
     from bench.face import show_plan
     from bench.gather import gather
-    from bench.launch.local import LocalLauncher
+    from bench.launch.launcher import open_launcher
 
     command, folder = session.open_folder(command)
-    launcher = LocalLauncher()
-    question = gather(command, launcher)
-    show_plan(question.plan, question.environment, question.warnings, default_device=command.gpus is None)
-    if command.dry_run:
-        return 0
-    folder, fine = session.execute(command, question, folder, launcher)
+    with closing(open_launcher(command.on, command.accelerators, command.suites)) as launcher:
+        question = gather(command, launcher)
+        named = command.gpus is not None or command.on is not None
+        show_plan(question.plan, question.environment, question.warnings, default_device=not named)
+        if command.dry_run:
+            return 0
+        folder, fine = session.execute(command, question, folder, launcher)
     session.report([folder], session.report_folder([folder]))
     return 0 if fine else 1
 

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from bench.options import doctor_parser, list_parser, report_parser, run_parser
 from bench.precision_names import parse_precision, split
 from bench.spec import UsageError, nearest
 from bench.technique_names import parse_techniques
 from bench.trial import LADDER, PHASES, DataSource, Phase, Placement, Protocol
+from bench.words import (
+    MAX,
+    batch_size,
+    listed,
+    norm,
+    parameters,
+    percentage,
+    phase,
+    seconds,
+    share,
+    sweep,
+    whole,
+)
 
 COMMANDS = ("run", "report", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
-MAX = "max"
-"""Among the batch sizes: the largest that fits."""
 RIGOROUS = Protocol(replicates=10)
 USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics", "inference"))
 """The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
@@ -48,6 +59,8 @@ class Command:
     sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
     protocol: Protocol = Protocol()
     exclusive: bool = False
+    on: str | None = None
+    accelerators: tuple[str, ...] | None = None
     dry_run: bool = False
     out: Path | None = None
     resume: Path | None = None
@@ -108,43 +121,45 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     protocol = RIGOROUS if given.rigorous else QUICK if given.quick else Protocol()
     protocol = Protocol(
         replicates=protocol.replicates,
-        target_ci=protocol.target_ci if given.target_ci is None else _share(given.target_ci),
-        time_budget_s=protocol.time_budget_s if given.time_budget is None else _seconds(given.time_budget),
+        target_ci=protocol.target_ci if given.target_ci is None else share(given.target_ci),
+        time_budget_s=protocol.time_budget_s if given.time_budget is None else seconds(given.time_budget),
     )
     training = (given.epochs, given.seeds, given.target_accuracy, given.clip_grad)
     brief = given.quick and all(option is None for option in training)
     phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
-    phases = cast("tuple[Phase, ...] | None", _listed(given.phases, _phase, "--phases")) or phases
+    phases = cast("tuple[Phase, ...] | None", listed(given.phases, phase, "--phases")) or phases
     if given.ladder:
         phases = (*(phases if given.phases else ()), *LADDER)
     idle = [name for name in ("epochs", "target_accuracy", "clip_grad") if getattr(given, name) is not None]
     if idle and "train" not in phases:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         raise UsageError(f"{said} is for training, and --phases leaves train out.")
-    sizes = _listed(given.batch_sizes, _batch_size, "--batch-sizes")
-    sweep = _sweep(given.sweep, given.set, sizes is not None)
+    sizes = listed(given.batch_sizes, batch_size, "--batch-sizes")
+    swept = sweep(given.sweep, given.set, sizes is not None)
     if given.data:
-        DataSource.parse(given.data, given.data_dir)
+        DataSource.parse(given.data, given.data_dir, elsewhere=given.on is not None)
     return Command(
         name="run",
         argv=argv,
-        suites=_listed(given.suite, str, "--suite") or (),
+        suites=listed(given.suite, str, "--suite") or (),
         gpus=_placements(given.gpus),
-        precisions=_listed(given.precisions, parse_precision, "--precisions", split),
+        precisions=listed(given.precisions, parse_precision, "--precisions", split),
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
         techniques=() if given.techniques is None else parse_techniques(given.techniques),
-        epochs=None if given.epochs is None else _whole(given.epochs, "--epochs", 1),
-        target_accuracy_pct=_percentage(given.target_accuracy),
-        clip_grad=_norm(given.clip_grad),
-        seeds=_listed(given.seeds, lambda word: _whole(word, "--seeds", 0), "--seeds") or (0,),
+        epochs=None if given.epochs is None else whole(given.epochs, "--epochs", 1),
+        target_accuracy_pct=percentage(given.target_accuracy),
+        clip_grad=norm(given.clip_grad),
+        seeds=listed(given.seeds, lambda word: whole(word, "--seeds", 0), "--seeds") or (0,),
         data=given.data,
         data_dir=given.data_dir,
         phases=phases,
-        parameters=_parameters(given.set, given.weights),
-        sweep=sweep,
+        parameters=parameters(given.set, given.weights),
+        sweep=swept,
         protocol=protocol,
         exclusive=given.exclusive,
+        on=_cluster(given.on, given.gpus, given.accelerators),
+        accelerators=listed(given.accelerators, _accelerator, "--accelerators"),
         dry_run=given.dry_run,
         out=given.out,
         resume=given.resume,
@@ -159,96 +174,27 @@ def _beyond_resume(given: argparse.Namespace) -> str:
 
 
 def _placements(text: str | None) -> tuple[str, ...] | None:
-    return _listed(text, lambda word: Placement(name=word).name, "--gpus")
+    placements = listed(text, lambda word: Placement(name=word), "--gpus")
+    if placements and any(placement.on_cluster for placement in placements):
+        raise UsageError(
+            f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
+        )
+    return None if placements is None else tuple(placement.name for placement in placements)
 
 
-def _listed(
-    text: str | None,
-    convert: Callable[[str], Any],
-    option: str,
-    split: Callable[[str], list[str]] = lambda text: text.split(","),
-) -> tuple[Any, ...] | None:
-    """Split at commas, convert each word, and drop repetitions."""
-    if text is None:
+def _cluster(on: str | None, gpus: str | None, accelerators: str | None) -> str | None:
+    if on is None:
+        if accelerators is not None:
+            raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
         return None
-    words = [word.strip() for word in split(text)]
-    if not all(words):
-        raise UsageError(f"{option} has an empty word in '{text}': put one comma between two values.")
-    return tuple(dict.fromkeys(convert(word) for word in words))
+    if not re.fullmatch(r"ray(://[^/\s]+:\d+)?", on):
+        raise UsageError(f"--on takes ray or ray://HOST:PORT, not '{on}'.")
+    if gpus is not None:
+        raise UsageError("--gpus names GPUs of this machine; with --on ray name types, as in --accelerators V100,A100.")
+    return on
 
 
-def _whole(word: str, option: str, least: int) -> int:
-    if not re.fullmatch(r"\d{1,9}", word) or int(word) < least:
-        raise UsageError(f"{option} takes whole numbers from {least} to 999999999, not '{word}'.")
-    return int(word)
-
-
-def _batch_size(word: str) -> int | str:
-    return MAX if word == MAX else _whole(word, "--batch-sizes", 1)
-
-
-def _share(word: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(%?)", word)
-    if match is None:
-        raise UsageError(f"--target-ci takes a share such as 1% or 0.01, not '{word}'.")
-    return float(match[1]) / (100 if match[2] else 1)
-
-
-def _percentage(word: str | None) -> float | None:
-    if word is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)%?", word)
-    if match is None or not 0 < float(match[1]) <= 100:
-        raise UsageError(f"--target-accuracy takes a percentage above 0 and up to 100, such as 94%, not '{word}'.")
-    return float(match[1])
-
-
-def _norm(word: str | None) -> float | None:
-    if word is None:
-        return None
-    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", word) or float(word) == 0:
-        raise UsageError(f"--clip-grad takes a norm above 0 such as 1.0, not '{word}'.")
-    return float(word)
-
-
-def _seconds(word: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(s|m|h|)", word)
-    if match is None:
-        raise UsageError(f"--time-budget takes a time such as 10s, 2m or 1h, not '{word}'.")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _phase(word: str) -> str:
-    if word not in PHASES:
-        raise UsageError(f"There is no phase '{word}'.{nearest(word, PHASES)} Available: {', '.join(PHASES)}.")
+def _accelerator(word: str) -> str:
+    if not re.fullmatch(r"[A-Z][\w.+-]*", word) or not Placement(name=word).on_cluster or len({*word.split("+")}) > 1:
+        raise UsageError(f"--accelerators takes types as Ray names them, such as V100 or V100,A100, not '{word}'.")
     return word
-
-
-def _parameters(words: list[str], weights: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the suites' parameters: those of ``--set``, and ``--weights``, a parameter that has an option."""
-    given = tuple(_assignment(word) for word in words)
-    if weights is None:
-        return given
-    if "weights" in dict(given):
-        raise UsageError("--weights and --set weights are the same: give one of the two.")
-    return (*given, ("weights", weights if weights in ("none", "imagenet") else str(Path(weights).resolve())))
-
-
-def _sweep(words: list[str], settings: list[str], sizes: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Split each ``--sweep`` into a parameter's name and its values."""
-    swept: dict[str, tuple[str, ...]] = {}
-    for word in words:
-        name, text = _assignment(word, "--sweep", "NAME=V1,V2")
-        if name in swept or name in dict(_assignment(setting) for setting in settings):
-            raise UsageError(f"{name} is set twice: give it one --sweep, and no --set.")
-        if name == "batch_size" and sizes:
-            raise UsageError("--sweep batch_size and --batch-sizes say two things: give one of the two.")
-        swept[name] = _listed(text, str, "--sweep") or ()
-    return tuple(swept.items())
-
-
-def _assignment(word: str, option: str = "--set", form: str = "NAME=VALUE") -> tuple[str, str]:
-    name, equals, value = word.partition("=")
-    if not equals or not name:
-        raise UsageError(f"{option} takes {form}, not '{word}'.")
-    return name, value

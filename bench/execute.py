@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from threading import RLock
 
 from bench.face import Face
 from bench.fit import Largest, Search, at_any_size
 from bench.host_memory import available_bytes
-from bench.launch.local import Ending, LocalLauncher
+from bench.launch.launcher import Launcher
+from bench.launch.local import Ending
+from bench.launch.overlap import overlap
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
 from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
@@ -18,7 +22,7 @@ from bench.request import unsupported_reason
 from bench.rungs import parse_rung
 from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
-from bench.trial import LADDER, Trial
+from bench.trial import LADDER, Placement, Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
@@ -31,26 +35,43 @@ class Execution:
 
     store: Store
     devices: dict[str, Device]
-    launcher: LocalLauncher
+    launcher: Launcher
     sampler: Sampler
     face: Face
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
+    overlapping: bool = False
+    """Whether trials of different placements run at the same time, in threads; one at a time stores."""
+    _lock: RLock = field(default_factory=RLock)
 
     def run(self, plan: Plan) -> bool:
         """Run every trial that is not done yet; say whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
+        if self.overlapping:
+            places = dict.fromkeys(trial.cell.placement for trial in plan.trials)
+            overlap([partial(self._run_lane, plan, {place}) for place in places], self.launcher.cancel)
+        else:
+            self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
+        found = {status for trial in self.done.values() for status in trial.values()}
+        return not found & {"timeout", "failed"} and bool(found & {"ok", "unconverged"})
+
+    def _run_lane(self, plan: Plan, places: set[Placement]) -> None:
+        """Run the trials of these placements, one after the other."""
         for number, planned in enumerate(plan.trials):
+            if planned.cell.placement not in places:
+                continue
             trial = self._without_unfit(planned, plan.trials)
             if trial is None:
                 continue
             if trial.config not in self.done:
-                self.face.begin(trial, number + 1, len(plan.trials))
+                self._begin(trial, number + 1, len(plan.trials))
                 self._run_trial(trial)
             if len(trial.precisions) > 1 and "oom" in self.done[trial.config].values():
                 self._run_apart(trial, number + 1, len(plan.trials))
-        found = {status for trial in self.done.values() for status in trial.values()}
-        return not found & {"timeout", "failed"} and bool(found & {"ok", "unconverged"})
+
+    def _begin(self, trial: Trial, number: int, total: int) -> None:
+        with self._lock:
+            self.face.begin(trial, number, total)
 
     def _without_unfit(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
         """Leave out the precisions that the cell's memory phase found not to run; None if none is left."""
@@ -71,7 +92,7 @@ class Execution:
         if missing:
             self.face.note(f"{trial.id}: the precisions do not fit together; each is measured on its own, unpaired")
         for alone in missing:
-            self.face.begin(alone, number, total)
+            self._begin(alone, number, total)
             self._run_trial(alone)
 
     def _run_trial(self, trial: Trial) -> None:
@@ -81,9 +102,22 @@ class Execution:
             search = Search(trial, device.kind, available_bytes(), attempt=lambda one: self._answer(one, device)[1][0])
             size, found = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
-            inbox, results = _Inbox(watch=self._watch), [found]
+            inbox, results = _Inbox(watch=partial(self._watch, trial)), [found]
         else:
             inbox, results = self._answer(trial, device)
+        with self._lock:
+            self._keep(trial, device, inbox, results)
+
+    def _answer(self, trial: Trial, device: Device) -> tuple[_Inbox, list[TrialResult]]:
+        """Run one trial's process and return what it sent, with a result for each precision."""
+        inbox = _Inbox(watch=partial(self._watch, trial))
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
+        return inbox, [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+
+    def _keep(self, trial: Trial, device: Device, inbox: _Inbox, results: list[TrialResult]) -> None:
+        """Store what a trial sent, and say how it ended."""
+        self.store.add_samples(self.sampler.drain())
         self.store.add_blocks(inbox.blocks)
         self.store.add_epochs(inbox.epochs)
         self.store.add_numerics(inbox.numerics)
@@ -92,14 +126,6 @@ class Execution:
         self.done[trial.config] = {result.precision: result.status for result in results}
         if trial.phase == "train":
             self._drop_checkpoint(trial)
-
-    def _answer(self, trial: Trial, device: Device) -> tuple[_Inbox, list[TrialResult]]:
-        """Run one trial's process and return what it sent, with a result for each precision."""
-        inbox = _Inbox(watch=self._watch)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
-        self.store.add_samples(self.sampler.drain())
-        return inbox, [*inbox.results, *_missing(trial, inbox.results, ending, started)]
 
     def largest(self, plan: Plan) -> Largest:
         """Return the largest batches that the searches of a plan have found, in this run or before it was resumed."""
@@ -115,10 +141,13 @@ class Execution:
             with suppress(OSError):  # others are still there, or there was none
                 path.parent.rmdir()
 
-    def _watch(self, progress: Progress) -> None:
-        samples = self.sampler.drain()
-        self.store.add_samples(samples)
-        self.face.progress(progress, samples)
+    def _watch(self, trial: Trial, progress: Progress) -> None:
+        if self.overlapping and progress.text:
+            progress = replace(progress, text=f"{trial.cell.placement.name}: {progress.text}")
+        with self._lock:
+            samples = self.sampler.drain()
+            self.store.add_samples(samples)
+            self.face.progress(progress, samples)
 
 
 @dataclass(slots=True)

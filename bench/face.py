@@ -41,16 +41,19 @@ class Face(Protocol):
 class PlainFace:
     """One line when a trial ends."""
 
-    def begin(self, _trial: Trial, number: int, total: int, /) -> None:
-        """Remember where we are."""
-        self._count = f"[{number}/{total}]"
+    def __init__(self) -> None:
+        self._counts: dict[str, str] = {}
+
+    def begin(self, trial: Trial, number: int, total: int, /) -> None:
+        """Remember where we are: several trials may be running."""
+        self._counts[trial.id] = f"[{number}/{total}]"
 
     def progress(self, _progress: Progress, _samples: Sequence[Sample], /) -> None:
         """Say nothing: a log wants results."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
         """Print the trial's results."""
-        print(f"{self._count} {describe_trial(trial)}: {describe_results(results)}", flush=True)
+        print(f"{self._counts.pop(trial.id)} {describe_trial(trial)}: {describe_results(results)}", flush=True)
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -70,12 +73,14 @@ class LiveFace:
         self._console = Console(highlight=False)
         self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
-        self._count = self._trial = self._gpu = ""
+        self._running: dict[str, tuple[str, str]] = {}
+        self._gpu = ""
         self._began = self._drawn = 0.0
 
     def begin(self, trial: Trial, number: int, total: int, /) -> None:
         """Show the trial's name."""
-        self._count, self._trial, self._gpu = f"[{number}/{total}]", describe_trial(trial), ""
+        self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
+        self._gpu = ""
         self._began = time.monotonic()
         self._draw(Progress(text="starting"))
 
@@ -91,7 +96,8 @@ class LiveFace:
         from rich.text import Text
 
         bad = any(result.status not in ("ok", "unconverged") for result in results)
-        line = f"{self._count} {describe_trial(trial)}: {describe_results(results)}"
+        count, described = self._running.pop(trial.id)
+        line = f"{count} {described}: {describe_results(results)}"
         self._console.print(Text(line, style="red" if bad else ""))
 
     def note(self, text: str) -> None:
@@ -114,7 +120,7 @@ class LiveFace:
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Spinner("dots"),
-            Text(f"{self._count} {self._trial}", style="bold"),
+            Text(_running(list(self._running.values())), style="bold"),
             ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
             Text(progress.text),
             Text(self._gpu, style="dim"),
@@ -128,10 +134,14 @@ def open_face() -> Face:
     return LiveFace() if sys.stdout.isatty() else PlainFace()
 
 
+def _running(trials: list[tuple[str, str]]) -> str:
+    return " ".join(trials[0]) if len(trials) == 1 else f"{len(trials)} trials running"
+
+
 def describe_trial(trial: Trial) -> str:
     """Name a trial in a line."""
     cell = trial.cell
-    where = "cpu" if cell.placement.index is None else f"GPU {cell.placement.name}"
+    where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
     detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
@@ -186,7 +196,7 @@ def describe_sample(sample: Sample) -> str:
 def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], default_device: bool) -> None:
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
-        where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
+        where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
         print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
         found = "every visible GPU" if environment.devices[0].kind == "cuda" else "the CPU, for there is no GPU"

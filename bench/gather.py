@@ -6,16 +6,17 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bench import catalog, neighbours
+from bench import catalog
+from bench.cautions import busy, emulated, idle_techniques, mismatched
 from bench.cli import Command
 from bench.fit import Largest
-from bench.launch.local import LocalLauncher
+from bench.launch.launcher import Launcher
 from bench.plan import Plan, make_plan
 from bench.records import Environment
-from bench.request import PreparedData, Request, choose_source, slower
+from bench.request import PreparedData, Request, choose_source
 from bench.spec import BASELINE, Data, Suite, UsageError
-from bench.technique_names import DATA, techniques
-from bench.trial import PHASES, DataSource, SuiteRef
+from bench.technique_names import techniques
+from bench.trial import DataSource, SuiteRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +31,7 @@ class Question:
     """Makes the plan anew once the largest batches are known; None where the plan is whole."""
 
 
-def gather(command: Command, launcher: LocalLauncher) -> Question:
+def gather(command: Command, launcher: Launcher) -> Question:
     """Turn a command into a question that this machine can answer.
 
     Raises:
@@ -39,11 +40,11 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     request = _request(command)
     suites = {ref: catalog.load(ref) for ref in request.suites}
     _require_lightning(suites)
-    environment: Environment = launcher.call("bench.environment:survey", request.gpus)
-    environment = replace(environment, removed_variables=launcher.removed_variables)
-    warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in launcher.removed_variables]
-    warnings += _busy(environment, request.exclusive)
-    warnings += _emulated(environment, request)
+    environment = launcher.survey(request.gpus)
+    warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
+    warnings += mismatched(environment)
+    warnings += busy(environment, request.exclusive)
+    warnings += emulated(environment, request)
     for ref in request.suites:
         _fetch_weights(ref, launcher)
     data = _prepare_all(suites, request, launcher)
@@ -66,7 +67,7 @@ def gather(command: Command, launcher: LocalLauncher) -> Question:
     plan = planned()
     _require_full_batches(plan, data)
     _require_even_batches(plan, suites)
-    warnings += _idle_techniques(request)
+    warnings += idle_techniques(request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
@@ -97,6 +98,8 @@ def _request(command: Command) -> Request:
         phases=command.phases,
         protocol=command.protocol,
         exclusive=command.exclusive,
+        on=command.on,
+        accelerators=command.accelerators,
     )
 
 
@@ -135,7 +138,7 @@ def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
             )
 
 
-def _fetch_weights(ref: SuiteRef, launcher: LocalLauncher) -> None:
+def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights now, so that no trial has to."""
     weights = {**catalog.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
@@ -153,40 +156,7 @@ def _without_repetition(plan: Plan, suites: dict[SuiteRef, Suite]) -> Plan:
     return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
 
-def _busy(environment: Environment, exclusive: bool) -> list[str]:
-    """Return a warning if others use a GPU of ours, or refuse to start."""
-    ours = {device.uuid for device in environment.devices if device.uuid}
-    if not ours:
-        return []
-    known = neighbours.neighbours()
-    found = {uuid: others for uuid, others in known.items() if uuid in ours and others}
-    names = {device.uuid: f"GPU {device.placement}" for device in environment.devices if device.uuid}
-    said = neighbours.describe(found, names)
-    if said and exclusive:
-        raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
-    if exclusive and (unknown := ours - known.keys()):
-        raise UsageError(
-            f"Who is on {', '.join(names[uuid] for uuid in sorted(unknown))} cannot be told; leave out --exclusive."
-        )
-    return [said] if said else []
-
-
-def _emulated(environment: Environment, request: Request) -> list[str]:
-    """Warn of precisions that a CPU only emulates."""
-    asked = bool(request.precisions) or "ladder" in request.phases
-    return [
-        f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
-        f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
-        + (f"{name} will be slow." if asked else f"{name} is left out; --precisions fp32,{name} names it.")
-        for device in environment.devices
-        for name in request.precisions or ("amp-bf16",)
-        if slower(device, name)
-    ]
-
-
-def _prepare_all(
-    suites: dict[SuiteRef, Suite], request: Request, launcher: LocalLauncher
-) -> dict[SuiteRef, PreparedData]:
+def _prepare_all(suites: dict[SuiteRef, Suite], request: Request, launcher: Launcher) -> dict[SuiteRef, PreparedData]:
     """Prepare every suite's images, those of suites with the same data once."""
     made: dict[Data, PreparedData] = {}
     for suite in suites.values():
@@ -195,7 +165,7 @@ def _prepare_all(
     return {ref: made[suite.data] for ref, suite in suites.items()}
 
 
-def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> PreparedData:
+def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
     needed = source.kind == "folder" or (
@@ -208,7 +178,7 @@ def _prepare(suite: Suite, request: Request, launcher: LocalLauncher) -> Prepare
     return PreparedData(source=source, classes=prepared.data.classes, train_samples=prepared.train_samples)
 
 
-def _count(ref: SuiteRef, launcher: LocalLauncher) -> float | None:
+def _count(ref: SuiteRef, launcher: Launcher) -> float | None:
     """Count a suite's FLOPs; a model that does not survive that will be a failed row, with its reason."""
     try:
         found: dict[str, float | None] = launcher.call("bench.flops:count_all", (ref,))
@@ -240,15 +210,3 @@ def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
                 f"The batch size {trial.cell.batch_size} cannot be divided into {parts} equal parts for "
                 f"grad-accumulation. Name --batch-sizes that are multiples of {devices * parts}."
             )
-
-
-def _idle_techniques(request: Request) -> list[str]:
-    """Warn of techniques that change nothing in a phase that was asked for."""
-    idle = [name for name in DATA if name in request.techniques]
-    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
-    if not idle or not others:
-        return []
-    return [
-        f"{' and '.join(idle)} change how batches reach the device in training; {', '.join(others)} are measured on "
-        "batches that are there already, so nothing changes in them."
-    ]

@@ -99,6 +99,8 @@ def run_parser() -> Parser:
     )
     where = parser.add_argument_group("where")
     where.add_argument("--gpus", metavar="LIST", help=GPUS_HELP)
+    where.add_argument("--on", metavar="ray[://HOST:PORT]", help="run on a Ray cluster (docs/clusters.md)")
+    where.add_argument("--accelerators", metavar="LIST", help="types on the cluster, as V100,A100 (default: all)")
     where.add_argument("--exclusive", action="store_true", help="refuse to start when a GPU is in use by others")
     how = parser.add_argument_group("how")
     how.add_argument(

@@ -51,6 +51,20 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A node of a cluster that trials run on."""
+
+    accelerator: str
+    """What ``--accelerators`` calls what it has."""
+    device: str
+    """The vendor's name of that."""
+    host: str
+    driver: str | None
+    torch: str
+    cuda: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     """The machine and the software that the trials ran on."""
 
@@ -68,6 +82,8 @@ class Environment:
     devices: tuple[Device, ...]
     openmp: str | None = None
     """How long OpenMP's threads spin while they wait, as NAME=VALUE."""
+    nodes: tuple[Node, ...] = ()
+    """The nodes of a cluster; the fields above then tell all of theirs."""
     removed_variables: tuple[str, ...] = ()
     """Environment variables that override TF32, unset for the run, as NAME=VALUE."""
 

@@ -35,6 +35,8 @@ class Request:
     phases: tuple[Phase, ...] = ("memory", "speed", "energy", "train")
     protocol: Protocol = Protocol()
     exclusive: bool = False
+    on: str | None = None
+    accelerators: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,7 @@ class PreparedData:
 def choose_source(suite: Suite, request: Request) -> DataSource:
     """Return where a suite's data come from: what was asked, where the suite can use it at all."""
     asked = request.data if suite.data.is_image else "synthetic"
-    return DataSource.parse(asked or suite.data.source, request.data_dir)
+    return DataSource.parse(asked or suite.data.source, request.data_dir, elsewhere=request.on is not None)
 
 
 def choose_precisions(request: Request, device: Device) -> tuple[str, ...]:

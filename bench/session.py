@@ -15,7 +15,7 @@ from bench.cli import Command, parse
 from bench.execute import Execution
 from bench.face import open_face
 from bench.gather import Question
-from bench.launch.local import LocalLauncher
+from bench.launch.launcher import Launcher
 from bench.measure.sampler import Sampler
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store, read_run
@@ -45,11 +45,13 @@ def open_folder(command: Command) -> tuple[Command, Path | None]:
     return command, command.out
 
 
-def execute(command: Command, question: Question, folder: Path | None, launcher: LocalLauncher) -> tuple[Path, bool]:
+def execute(command: Command, question: Question, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
     """Run the question's plan; return the run's folder, and whether no trial failed or hung."""
     folder = folder or _new_folder(question)
     before = _earlier_start(folder, question)
     gpus = tuple((device.placement, device.uuid) for device in question.environment.devices if device.uuid)
+    if question.environment.nodes:
+        gpus = ()  # they are elsewhere
     run = {
         "request": {"argv": list(command.argv), **asdict(question.request)},
         "environment": asdict(question.environment),
@@ -64,11 +66,18 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             launcher.workspace = folder.resolve()
             store.write_run(run)
             devices = {device.placement: device for device in question.environment.devices}
-            execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, face=face)
+            execution = Execution(
+                store=store,
+                devices=devices,
+                launcher=launcher,
+                sampler=sampler,
+                face=face,
+                overlapping=launcher.overlapping,
+            )
             fine = _run(execution, question)
             store.add_samples(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
-            store.write_run({**run, "warnings": [*question.warnings, *lost], "finished": _now()})
+            store.write_run({**run, "warnings": [*question.warnings, *launcher.notes, *lost], "finished": _now()})
     except KeyboardInterrupt:
         face.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
         raise
@@ -116,7 +125,9 @@ def _earlier_start(folder: Path, question: Question) -> str | None:
     if run["schema"] != SCHEMA:
         raise UsageError(f"The run in '{folder}' was written by an earlier version. Report it, or start a new run.")
     asked = json.loads(json.dumps(asdict(question.request), default=str))
-    changed = [name for name, value in asked.items() if run["request"].get(name) != value and name != "data_dir"]
+    changed = [
+        name for name, value in asked.items() if run["request"].get(name) != value and name not in ("data_dir", "on")
+    ]
     if changed:
         raise UsageError(
             f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "

@@ -36,8 +36,8 @@ class DataSource:
         return f"folder:{self.path}" if self.kind == "folder" else self.kind
 
     @staticmethod
-    def parse(word: str, directory: str = "data") -> DataSource:
-        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``.
+    def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
+        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is not looked for here.
 
         Raises:
             UsageError: it is none of the three, or the folder does not exist.
@@ -49,7 +49,7 @@ class DataSource:
         kind, _, path = word.partition(":")
         if kind != "folder" or not path:
             raise UsageError(f"--data must be cifar10, synthetic or folder:PATH, not '{word}'.")
-        if not Path(path).is_dir():
+        if not elsewhere and not Path(path).is_dir():
             raise UsageError(
                 f"The data folder '{path}' does not exist. Give folder:PATH of a folder with train/ and test/."
             )
@@ -71,18 +71,23 @@ class SuiteRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Where a trial runs: ``cpu``, or the index of one GPU as CUDA counts them."""
+    """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type."""
 
     name: str
 
     def __post_init__(self) -> None:
-        good = self.name == "cpu" or (self.name.isascii() and self.name.isdigit())
+        good = self.name == "cpu" or (self.name.isascii() and self.name.isdigit()) or self.on_cluster
         require(good, "--gpus", "GPU indices such as 0 or 0,1, or cpu", self.name)
 
     @property
+    def on_cluster(self) -> bool:
+        """Whether it is an accelerator type such as V100, which Ray names with a capital first."""
+        return bool(re.fullmatch(r"[A-Z][\w.-]*(\+[A-Z][\w.-]*)*", self.name))
+
+    @property
     def index(self) -> int | None:
-        """The CUDA index, or None for the CPU."""
-        return None if self.name == "cpu" else int(self.name)
+        """The CUDA index, or None for the CPU and on a cluster, whose nodes have their own."""
+        return int(self.name) if self.name.isdigit() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

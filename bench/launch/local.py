@@ -7,13 +7,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from bench.measure.sampler import sigint_held
-from bench.records import SPIN_VARIABLES, Device, Done, Failed, Message, Progress
+from bench.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec import UsageError
 from bench.trial import Phase, Trial
 
@@ -43,6 +43,9 @@ class Ending:
 class LocalLauncher:
     """Runs functions of the worker's side, each in a fresh process."""
 
+    overlapping = False
+    """Trials share the machine, so they run one after the other."""
+
     def __init__(
         self,
         silence_s: float = SILENCE_S,
@@ -58,6 +61,7 @@ class LocalLauncher:
         """
         self.silence_s, self.patience_s = silence_s, patience_s
         self.on_start = on_start
+        self.notes: list[str] = []
         self.workspace: Path | None = None
         """Folder of the run, in which training keeps its checkpoints; None keeps none."""
         self.removed_variables = remove_overrides()
@@ -70,6 +74,17 @@ class LocalLauncher:
         os.environ["PYTHONPATH"] = root if not known else f"{root}{os.pathsep}{known}"
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])
+
+    def survey(self, gpus: tuple[str, ...] | None) -> Environment:
+        """Look at this machine and the GPUs that were named."""
+        environment: Environment = self.call("bench.environment:survey", gpus)
+        return replace(environment, removed_variables=self.removed_variables)
+
+    def cancel(self) -> None:
+        """Nothing to end: nothing runs in other threads."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker's side in a fresh process and return its value.

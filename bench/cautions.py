@@ -1,0 +1,61 @@
+"""What a reader should be warned of before anything runs."""
+
+from __future__ import annotations
+
+from bench import neighbours
+from bench.records import Environment
+from bench.request import Request, slower
+from bench.spec import UsageError
+from bench.technique_names import DATA
+from bench.trial import PHASES
+
+
+def busy(environment: Environment, exclusive: bool) -> list[str]:
+    """Return a warning if others use a GPU of ours, or refuse to start."""
+    ours = {device.uuid for device in environment.devices if device.uuid}
+    if not ours:
+        return []
+    known = neighbours.neighbours()
+    found = {uuid: others for uuid, others in known.items() if uuid in ours and others}
+    names = {device.uuid: f"GPU {device.placement}" for device in environment.devices if device.uuid}
+    said = neighbours.describe(found, names)
+    if said and exclusive:
+        raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
+    if exclusive and (unknown := ours - known.keys()):
+        raise UsageError(
+            f"Who is on {', '.join(names[uuid] for uuid in sorted(unknown))} cannot be told; leave out --exclusive."
+        )
+    return [said] if said else []
+
+
+def mismatched(environment: Environment) -> list[str]:
+    """Warn of nodes whose torch is not the same: their figures differ by more than their accelerators."""
+    if len({node.torch for node in environment.nodes}) < 2:
+        return []
+    said = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
+    return [f"The nodes have different builds of torch: {said}. Their figures differ by that, too."]
+
+
+def emulated(environment: Environment, request: Request) -> list[str]:
+    """Warn of precisions that a CPU only emulates."""
+    asked = bool(request.precisions) or "ladder" in request.phases
+    return [
+        f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
+        f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
+        + (f"{name} will be slow." if asked else f"{name} is left out; --precisions fp32,{name} names it.")
+        for device in environment.devices
+        for name in request.precisions or ("amp-bf16",)
+        if slower(device, name)
+    ]
+
+
+def idle_techniques(request: Request) -> list[str]:
+    """Warn of techniques that change nothing in a phase that was asked for."""
+    idle = [name for name in DATA if name in request.techniques]
+    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
+    if not idle or not others:
+        return []
+    return [
+        f"{' and '.join(idle)} change how batches reach the device in training; {', '.join(others)} are measured on "
+        "batches that are there already, so nothing changes in them."
+    ]

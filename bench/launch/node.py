@@ -1,0 +1,95 @@
+"""A node's end of a cluster: runs on the node what is asked of it, through a fork server there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+from bench.launch.local import Ending, LocalLauncher
+from bench.records import Device, Message
+from bench.spec import UsageError
+from bench.trial import Trial
+
+THREADS = "OMP_NUM_THREADS"
+
+
+class NodeWorker:
+    """What a launcher of a cluster places on a node, where it holds the accelerator as long as it lives."""
+
+    def __init__(self, threads: str | None, *, move: bool = False) -> None:
+        """Prepare this process.
+
+        Args:
+            threads: ``OMP_NUM_THREADS`` where the run was started; None leaves torch its default.
+            move: whether to work in a copy of the current folder, which Ray may remove while we run.
+        """
+        # Trials are forks of a new interpreter, which would import this process's own script: Ray's.
+        vars(sys.modules["__main__"]).pop("__file__", None)
+        # Ray sets it to the CPUs that a worker asked for, which a run without Ray knows nothing of.
+        os.environ.pop(THREADS, None)
+        if threads is not None:
+            os.environ[THREADS] = threads
+        self._home = tempfile.mkdtemp(prefix="ampmeter-") if move else None
+        if self._home is not None:
+            shutil.copytree(Path.cwd(), self._home, dirs_exist_ok=True)
+            os.chdir(self._home)
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (self._home, os.environ.get("PYTHONPATH"))))
+        self._pid: int | None = None
+        self._launcher = LocalLauncher(on_start=self._own)
+
+    def host(self) -> str:
+        """Return the node's name."""
+        return platform.node()
+
+    def node(self) -> str:
+        """Return Ray's id of the node."""
+        import ray
+
+        identity: str = ray.get_runtime_context().get_node_id()
+        return identity
+
+    def call(self, target: str, *arguments: object) -> Ending:
+        """Call a function of the worker's side in a fresh process; what went wrong is the ending's text."""
+        try:
+            return Ending(kind="done", value=self._launcher.call(target, *arguments))
+        except UsageError as error:
+            return Ending(kind="usage", text=str(error))
+
+    def run(self, trial: Trial, device: Device) -> Iterator[Message | Ending]:
+        """Run one trial in a fresh process and yield its records as they come, its ending last."""
+        messages: SimpleQueue[Message | Ending] = SimpleQueue()
+
+        def listen() -> None:
+            try:
+                messages.put(self._launcher.run(trial, device, messages.put))
+            except Exception as error:  # whoever waits for the ending must get one
+                messages.put(Ending(kind="error", text=f"{type(error).__name__}: {error}"))
+
+        threading.Thread(target=listen, daemon=True).start()
+        while not isinstance(message := messages.get(), Ending):
+            yield message
+        yield message
+
+    def stop(self) -> None:
+        """End the process of the trial that is running, if one is, and clear up."""
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def removed_variables(self) -> tuple[str, ...]:
+        """Return the TF32 overrides that were in the node's environment, as NAME=VALUE."""
+        return self._launcher.removed_variables
+
+    def _own(self, pid: int) -> None:
+        self._pid = pid

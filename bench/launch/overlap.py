@@ -1,0 +1,27 @@
+"""Several jobs at the same time, each in a thread, until all have ended or one has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+
+def overlap(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
+    """Run all jobs at the same time.
+
+    Args:
+        jobs: what to run; one that is cancelled ends with an exception.
+        cancel: makes the others end when one has failed, or when Ctrl-C was pressed.
+
+    Raises:
+        BaseException: the first that a job raised, or KeyboardInterrupt, after all have ended.
+    """
+    with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        running = [pool.submit(job) for job in jobs]
+        try:
+            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for future in ended:
+                future.result()
+        except BaseException:
+            cancel()
+            raise

@@ -1,0 +1,107 @@
+"""What of a cluster's launcher needs no cluster."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+
+import pytest
+
+from bench.cautions import mismatched
+from bench.cli import parse
+from bench.launch import cluster
+from bench.launch.local import Ending
+from bench.launch.node import NodeWorker
+from bench.records import TrialResult
+from bench.spec import UsageError
+from bench.trial import Placement
+
+
+@pytest.fixture
+def two(machine):
+    other = replace(machine, host="there", driver="570.1", devices=(replace(machine.devices[0], name="Other CPU"),))
+    return {"A100": machine, "V100": other}
+
+
+def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
+    found = cluster.join(two)
+    assert [(device.placement, device.name) for device in found.devices] == [
+        ("A100", "Test CPU"),
+        ("V100", "Other CPU"),
+    ]
+    assert [(node.accelerator, node.host, node.driver) for node in found.nodes] == [
+        ("A100", "here", None),
+        ("V100", "there", "570.1"),
+    ]
+    assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
+    assert mismatched(found) == []
+
+
+def test_nodes_with_other_builds_of_torch_are_warned_of(two):
+    two["V100"] = replace(two["V100"], torch="2.6.0+cu126")
+    (warning,) = mismatched(cluster.join(two))
+    assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning
+
+
+def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(tmp_path, tiny_file):
+    (tiny_file.parent / "helper.py").write_text("")
+    (tiny_file.parent / "secret.txt").write_text("")
+    folder = tmp_path / "stage"
+    found = cluster.stage(folder, [str(tiny_file)])
+    assert (folder / found[str(tiny_file)]).read_text() == tiny_file.read_text()
+    assert {path.name for path in folder.iterdir()} == {"bench", "suites", "own"}
+    assert {path.name for path in (folder / "own" / "0").iterdir()} == {"tiny.py", "helper.py"}
+    assert (folder / "bench" / "worker.py").is_file()
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    with pytest.raises(UsageError, match=r"pip install 'ampmeter\[ray\]'"):
+        cluster.connect(None, tmp_path)
+
+
+def test_a_head_that_does_not_answer_is_told(tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match=r"No Ray cluster answers at '127.0.0.1:9'"):
+        cluster.connect("127.0.0.1:9", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on", "ray", "--gpus", "0"), "--gpus names GPUs of this machine"),
+        (("--accelerators", "V100"), "add --on ray"),
+        (("--on", "ray", "--accelerators", "V100,v100"), "not 'v100'"),
+        (("--on", "ray", "--accelerators", "V100+A100"), "not 'V100.A100'"),
+        (("--on", "slurm"), "ray or ray://HOST:PORT, not 'slurm'"),
+        (("--on", "ray://head"), "not 'ray://head'"),
+        (("--gpus", "V100"), "--on ray --accelerators V100"),
+    ],
+)
+def test_what_means_nothing_is_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        parse(["--suite", "mlp", *words])
+
+
+def test_a_cluster_is_asked_for_by_types_and_its_folders_are_not_looked_for_here():
+    words = ["--suite", "mlp", "--on", "ray://h:6379", "--accelerators", "V100,A100", "--data", "folder:/nowhere"]
+    command = parse(words)
+    assert (command.on, command.accelerators) == ("ray://h:6379", ("V100", "A100"))
+
+
+def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, tiny_trial, cpu):
+    script = tiny_trial.cell.suite.file
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    worker = NodeWorker(threads="1")
+    assert not hasattr(sys.modules["__main__"], "__file__")
+    *messages, ending = worker.run(tiny_trial, cpu)
+    assert ending == Ending(kind="done")
+    assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
+    assert "There is no GPU 97" in worker.call("bench.environment:survey", ("97",)).text
+
+
+def test_an_accelerator_is_no_index():
+    assert Placement(name="V100").index is None
+    assert Placement(name="V100").on_cluster
+    assert not Placement(name="cpu").on_cluster
