@@ -27,6 +27,8 @@ class Question:
     environment: Environment
     plan: Plan
     warnings: tuple[str, ...] = ()
+    data: tuple[PreparedData, ...] = ()
+    """Each source of the plan once."""
     plan_again: Callable[[Largest], Plan] | None = None
     """Makes the plan anew once the largest batches are known; None where the plan is whole."""
 
@@ -73,7 +75,14 @@ def gather(command: Command, launcher: Launcher) -> Question:
     if all(BASELINE not in trial.precisions for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
     again = planned if request.largest_batch else None
-    return Question(request=request, environment=environment, plan=plan, warnings=tuple(warnings), plan_again=again)
+    return Question(
+        request=request,
+        environment=environment,
+        plan=plan,
+        warnings=tuple(warnings),
+        data=tuple({str(one.source): one for one in data.values()}.values()),
+        plan_again=again,
+    )
 
 
 def _request(command: Command) -> Request:
@@ -175,7 +184,12 @@ def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker:prepare_data", suite.data, source)
-    return PreparedData(source=source, classes=prepared.data.classes, train_samples=prepared.train_samples)
+    return PreparedData(
+        source=source,
+        classes=prepared.data.classes,
+        train_samples=prepared.train_samples,
+        fingerprint=prepared.fingerprint,
+    )
 
 
 def _count(ref: SuiteRef, launcher: Launcher) -> float | None:

@@ -36,6 +36,12 @@ class Device:
     uuid: str | None = None
     """The GPU's UUID, which is what NVML and CUDA have in common."""
     power_limit_w: float | None = None
+    """The GPU's limit that is enforced."""
+    power_default_w: float | None = None
+    """The limit that it has from the factory."""
+    sm_clock_limit_mhz: int | None = None
+    """The highest clock of a GPU's multiprocessors."""
+    memory_clock_limit_mhz: int | None = None
     cores: int | None = None
     """Physical cores of a CPU; multiprocessors of a GPU."""
     threads: int | None = None

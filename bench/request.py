@@ -47,6 +47,8 @@ class PreparedData:
     classes: int | None = None
     train_samples: int | None = None
     """None for synthetic data, which have as many batches as the suite says."""
+    fingerprint: str | None = None
+    """What a folder's images are known by on every machine; None for data that are the same everywhere."""
 
 
 def choose_source(suite: Suite, request: Request) -> DataSource:

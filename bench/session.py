@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,8 @@ from bench.face import open_face
 from bench.gather import Question
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Sampler
+from bench.plan import Plan
+from bench.request import PreparedData
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store, read_run
 
@@ -55,6 +58,8 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     run = {
         "request": {"argv": list(command.argv), **asdict(question.request)},
         "environment": asdict(question.environment),
+        "data": [_source(data) for data in question.data],
+        "planned": _planned(question.plan),
         "warnings": list(question.warnings),
         "started": before or _now(),
         "finished": None,
@@ -74,7 +79,12 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
                 face=face,
                 overlapping=launcher.overlapping,
             )
-            fine = _run(execution, question)
+
+            def replan(plan: Plan) -> None:
+                run["planned"] = _planned(plan)
+                store.write_run(run)
+
+            fine = _run(execution, question, replan)
             store.add_samples(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*question.warnings, *launcher.notes, *lost], "finished": _now()})
@@ -86,12 +96,28 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     return folder, fine
 
 
-def _run(execution: Execution, question: Question) -> bool:
-    """Run the plan; where the largest batches are to be found first, the searches, and then the plan with them."""
+def _planned(plan: Plan) -> list[dict[str, Any]]:
+    """Name the plan's trials, so that a report of a run that did not end can tell what is missing."""
+    return [{"trial": trial.id, "phase": trial.phase, "precisions": trial.precisions} for trial in plan.trials]
+
+
+def _source(data: PreparedData) -> dict[str, Any]:
+    """Tell what data were found, in plain words."""
+    told = {"classes": data.classes, "train_samples": data.train_samples, "fingerprint": data.fingerprint}
+    return {"source": str(data.source), **told}
+
+
+def _run(execution: Execution, question: Question, replan: Callable[[Plan], None]) -> bool:
+    """Run the plan; where the largest batches are to be found first, the searches, and then the plan with them.
+
+    ``replan`` is told the whole plan once it is known.
+    """
     if question.plan_again is None:
         return execution.run(question.plan)
     fine = execution.run(question.plan.only("fit"))
-    return execution.run(question.plan_again(execution.largest(question.plan))) and fine
+    whole = question.plan_again(execution.largest(question.plan))
+    replan(whole)
+    return execution.run(whole) and fine
 
 
 def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> None:

@@ -61,7 +61,7 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
         UsageError: the folder is not laid out as it must be, or an image cannot be read.
     """
     root = Path(path)
-    splits = _find(root, need_test=not validation_share)
+    splits = find(root, need_test=not validation_share)
     whole = list_split(root, splits["train"])
     stay, apart = stratified(whole.labels, validation_share)
     train, test = whole.pick(stay), whole.pick(apart)
@@ -93,7 +93,7 @@ def training_images(path: str) -> Listing:
         UsageError: the folder is not laid out as it must be.
     """
     root = Path(path)
-    return list_split(root, _find(root, need_test=False)["train"])
+    return list_split(root, find(root, need_test=False)["train"])
 
 
 def list_split(root: Path, folder: Path) -> Listing:
@@ -167,8 +167,12 @@ def _forget_others(home: Path, place: str, content: str) -> None:
             file.unlink(missing_ok=True)
 
 
-def _find(root: Path, *, need_test: bool) -> dict[str, Path]:
-    """Return the folder of each split; test images may be missing where others are set apart for testing."""
+def find(root: Path, *, need_test: bool) -> dict[str, Path]:
+    """Return the folder of each split; test images may be missing where others are set apart for testing.
+
+    Raises:
+        UsageError: there is no such folder, or it is not laid out as it must be.
+    """
     if not root.is_dir():
         raise UsageError(f"The data folder '{root}' does not exist. {_LAYOUT}.")
     found = {

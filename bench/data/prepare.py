@@ -22,6 +22,8 @@ class Prepared:
     """Images to train on; None for synthetic data."""
     test_samples: int | None
     """Images to test on; None for synthetic data."""
+    fingerprint: str | None = None
+    """Of a folder's images (bench/data/fingerprint.py); None for data that are the same everywhere."""
 
 
 def prepare(data: Data, source: DataSource) -> Prepared:
@@ -37,7 +39,16 @@ def prepare(data: Data, source: DataSource) -> Prepared:
         data=filled_in(data, dataset),
         train_samples=len(dataset.train.labels),
         test_samples=len(dataset.test.labels),
+        fingerprint=_fingerprint(source),
     )
+
+
+def _fingerprint(source: DataSource) -> str | None:
+    if source.path is None:
+        return None
+    from bench.data import fingerprint
+
+    return fingerprint.of_folder(source.path)
 
 
 def is_synthetic(data: Data, source: DataSource) -> bool:

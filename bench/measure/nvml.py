@@ -61,6 +61,10 @@ class Gpu:
     """As major.minor."""
     processes: tuple[int, ...] | None
     """Process ids that compute on it."""
+    memory_free_bytes: int | None = None
+    power_default_w: float | None = None
+    sm_clock_limit_mhz: int | None = None
+    memory_clock_limit_mhz: int | None = None
 
 
 def _start() -> tuple[Any, str]:
@@ -141,6 +145,7 @@ class Nvml:
         target = self._target(uuid)
         memory = self.calls.memory(uuid)
         limit_mw = None if target.is_slice else self._call(uuid, "nvmlDeviceGetEnforcedPowerLimit", target.handle)
+        default_mw = limit_mw and self._call(uuid, "nvmlDeviceGetPowerManagementDefaultLimit", target.handle)
         capability = self._call(uuid, "nvmlDeviceGetCudaComputeCapability", target.board)
         return Gpu(
             nvml_index=self._call(uuid, "nvmlDeviceGetIndex", target.board),
@@ -150,6 +155,10 @@ class Nvml:
             power_limit_w=limit_mw / 1000 if limit_mw else None,
             compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
             processes=self.process_pids(uuid),
+            memory_free_bytes=None if memory is None else memory.free,
+            power_default_w=default_mw / 1000 if default_mw else None,
+            sm_clock_limit_mhz=self._clock_mhz(uuid, self._pynvml.NVML_CLOCK_SM, "MaxClockInfo"),
+            memory_clock_limit_mhz=self._clock_mhz(uuid, self._pynvml.NVML_CLOCK_MEM, "MaxClockInfo"),
         )
 
     def memory_used_bytes(self, uuid: str) -> int | None:
@@ -246,6 +255,6 @@ class Nvml:
             foreign_processes=None if own_pids is None else self.foreign_processes(uuid, own_pids),
         )
 
-    def _clock_mhz(self, uuid: str, kind: int) -> int | None:
-        clock: int | None = self._call(uuid, "nvmlDeviceGetClockInfo", self._target(uuid).board, kind)
+    def _clock_mhz(self, uuid: str, kind: int, which: str = "ClockInfo") -> int | None:
+        clock: int | None = self._call(uuid, f"nvmlDeviceGet{which}", self._target(uuid).board, kind)
         return clock

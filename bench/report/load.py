@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.report import sanity, sources
 from bench.spec import UsageError
-from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
+from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 from bench.trial import LADDER
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
@@ -35,6 +36,9 @@ class Run:
 
     label: str
     info: dict[str, Any]
+    folder: Path = Path()
+    remarks: tuple[str, ...] = ()
+    """What was odd about its files, one sentence each."""
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
@@ -84,22 +88,24 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
+        odd = [said for name in FILES for said in sanity.torn(folder / name)]
+        odd += sanity.repeated(folder / "trials.csv", rows)
         rows = rows.drop_duplicates(["trial", "precision"], keep="last")
-        runs.append(Run(label=label, info=info))
+        runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)
         epochs.append(_epochs(folder, rows))
         blocks.append(_blocks(folder, rows))
         numerics.append(_numerics(folder, rows))
-    every, timed = pd.concat(trials, ignore_index=True), pd.concat(blocks, ignore_index=True)
+    every, timed = (sources.unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
     climbs, climbing = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
     return Runs(
         runs=runs,
         trials=every[~climbs].reset_index(drop=True),
-        epochs=pd.concat(epochs, ignore_index=True),
+        epochs=sources.unify(runs, pd.concat(epochs, ignore_index=True)),
         blocks=timed[~climbing].reset_index(drop=True),
         climbs=every[climbs].reset_index(drop=True),
         climb_blocks=timed[climbing].reset_index(drop=True),
-        numerics=pd.concat(numerics, ignore_index=True),
+        numerics=sources.unify(runs, pd.concat(numerics, ignore_index=True)),
     )
 
 
@@ -148,11 +154,15 @@ def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
             na_values={name: ["", "nan", "NaN"] for name in numbers},
         )
     except ValueError as error:
-        raise UsageError(f"'{path}' cannot be read: {error}. Repair or remove that line.") from error
+        why = sanity.blame(path, numbers) or error
+        raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
     other = frame.loc[~frame["schema"].isin(READABLE), "schema"]
     if len(other):
         known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
+    if path.name != "blocks.csv":  # of which there may be millions
+        sanity.refuse_short_lines(path)
+    sanity.check(path, frame)
     # Columns that an earlier version did not have are empty.
     return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns]
 

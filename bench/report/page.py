@@ -12,15 +12,21 @@ from markupsafe import Markup
 
 from bench.report import (
     behind,
+    comparability,
+    completeness,
     epochs,
     facts,
+    heatmap,
     inference,
     ladder,
     loader,
+    matrix,
+    matrix_tables,
     numerics,
     numerics_layers,
     numerics_plots,
     scaling,
+    sources,
     sweeps,
     tables,
     trainers,
@@ -74,6 +80,8 @@ class Report:
 
     runs: list[str]
     verdicts: list[Sentence]
+    cautions: list[str]
+    """What is missing from the runs, and what differs between them beside what is compared."""
     machines: list[Table]
     sections: list[Section]
     formats: Table | None
@@ -120,8 +128,10 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ladder.sentence, ladders)],
+        cautions=cautions(runs),
         machines=facts.machines(runs.runs),
         sections=[
+            *_matrices(summary, runs, out),
             *(_ladder(one, out) for one in ladders),
             *_sweeps(sweeps.swept(summary, runs), out),
             *(
@@ -134,6 +144,26 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
         warnings=facts.warnings(runs.runs),
         notes=facts.notes(pd.concat([runs.trials, runs.climbs], ignore_index=True)),
     )
+
+
+def cautions(runs: Runs) -> list[str]:
+    """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
+    trials = pd.concat([runs.trials, runs.climbs], ignore_index=True)
+    told = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
+    odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
+    return [*filter(None, told), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
+
+
+def _matrices(summary: pd.DataFrame, runs: Runs, out: Path) -> list[Section]:
+    """Return a section for each recipe that several devices or runs measured, its ratios written beside as CSV."""
+    sections: dict[str, Section] = {}
+    for made in matrix.matrices(summary, runs.trials):
+        matrix_tables.write_csv(made, out)
+        title = f"Setups of {made.title} against each other"
+        section = sections.setdefault(title, Section(title=title, tables=[], remarks=[], plots=[]))
+        section.tables.extend(matrix_tables.tables(made))
+        section.plots.extend(filter(None, [heatmap.draw(made, out)]))
+    return list(sections.values())
 
 
 def _ladder(one: ladder.Climbed, out: Path) -> Section:

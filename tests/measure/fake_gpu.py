@@ -38,6 +38,9 @@ class FakeGpu:
     """What nvmlDeviceGetPowerUsage says; None is the same as ``power_w``."""
     has_power_instant: bool = True
     power_limit_w: float = 700.0
+    power_default_w: float = 700.0
+    sm_clock_limit_mhz: int = 1980
+    memory_clock_limit_mhz: int = 2619
     temperature_c: int = 50
     sm_clock_mhz: int = 1500
     memory_clock_mhz: int = 2600

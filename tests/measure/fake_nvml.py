@@ -147,10 +147,12 @@ class FakeDriver(Counters):
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, info: Any) -> int:
         # The first version counts the driver's own reserve as used.
         info._obj.total, info._obj.used = gpu.memory_total, gpu.memory_used + gpu.memory_reserved
+        info._obj.free = gpu.memory_total - info._obj.used
         return SUCCESS
 
     def nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, info: Any) -> int:
         info._obj.total, info._obj.used, info._obj.reserved = gpu.memory_total, gpu.memory_used, gpu.memory_reserved
+        info._obj.free = gpu.memory_total - gpu.memory_used - gpu.memory_reserved
         return SUCCESS
 
     def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, power: Any) -> int:
@@ -159,6 +161,12 @@ class FakeDriver(Counters):
 
     def nvmlDeviceGetEnforcedPowerLimit(self, gpu: FakeGpu, limit: Any) -> int:
         return put(limit, round(1000 * gpu.power_limit_w))
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, gpu: FakeGpu, limit: Any) -> int:
+        return put(limit, round(1000 * gpu.power_default_w))
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
+        return put(clock, {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[kind.value])
 
     def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: Any, celsius: Any) -> int:
         return put(celsius, gpu.temperature_c)

@@ -1,0 +1,195 @@
+"""The speedup matrix: every setup of one recipe (device, how many, precision) over every other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from bench import stats
+from bench.report.load import SUBJECT
+from bench.report.published import gpus
+from bench.report.speed import KEY, MEASURED
+from bench.report.verdict import reference_batch
+from bench.spec import BASELINE
+
+RECIPE = ["suite", "parameters"]
+STEPS, EPOCHS = "throughput of the step", "time per epoch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """One device, or several together, at one precision."""
+
+    name: str
+    subject: tuple[object, ...]
+    """Values of ``SUBJECT``: setups that share them were measured side by side."""
+    precision: str
+    batch: int
+    figure: float
+    """Samples a second, or seconds an epoch."""
+    status: str
+    logs: tuple[float, ...]
+    """Logarithms of its speed: in each fresh process, or for each seed."""
+    paired: stats.Interval | None
+    """Its speedup over fp32 of the same cell, where the two were measured side by side."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """Setups, the fastest first, compared by one basis."""
+
+    title: str
+    slug: str
+    basis: str
+    batches: str
+    """At which batch sizes, in words."""
+    setups: list[Setup]
+    absent: list[str]
+    """Setups without a figure, each with why."""
+
+    def over(self, row: Setup, column: Setup) -> stats.Interval:
+        """Return how many times as fast ``row`` is as ``column``, with its 95 % interval where there is one.
+
+        Side by side it is the paired speedup, which drift of the machine is not in; else Welch's on the logarithms.
+        """
+        same = row.subject == column.subject and row.batch == column.batch
+        if row is column:
+            return stats.Interval(center=1.0, low=1.0, high=1.0, n=len(row.logs))
+        if same and column.precision == BASELINE and row.paired is not None:
+            return row.paired
+        if same and row.precision == BASELINE and column.paired is not None:
+            return _inverse(column.paired)
+        return stats.welch_interval(row.logs, column.logs).exp()
+
+
+def matrices(summary: pd.DataFrame, trials: pd.DataFrame) -> list[Matrix]:
+    """Return the matrices of every recipe that several subjects measured: by throughput, and by time per epoch."""
+    found: list[Matrix] = []
+    for number_of, (key, rows) in enumerate(summary.groupby(RECIPE, sort=False)):
+        if len(rows[SUBJECT].drop_duplicates()) < 2:
+            continue
+        title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
+        slug = f"matrix-{key[0]}" if not key[1] else f"matrix-{key[0]}-{number_of}"
+        found += [made for made in (_by_step(title, slug, rows), _by_epoch(title, slug, rows, trials)) if made]
+    return found
+
+
+def _by_step(title: str, slug: str, rows: pd.DataFrame) -> Matrix | None:
+    chosen, batches = _at_batch(rows, "samples_per_s", "speed_status")
+    names = _names(chosen)
+    setups = [
+        Setup(
+            name=name,
+            subject=tuple(row[column] for column in SUBJECT),
+            precision=row["precision"],
+            batch=int(row["batch_size"]),
+            figure=row["samples_per_s"],
+            status=row["speed_status"],
+            logs=tuple(np.log(row["paces"])),
+            paired=_paired(row["speedup"], row["low"], row["high"]),
+        )
+        for name, row in zip(names, chosen.to_dict("records"), strict=True)
+        if row["samples_per_s"] > 0
+    ]
+    absent = _absent(names, chosen, "samples_per_s", "speed_status")
+    return _ordered(Matrix(title=title, slug=slug, basis=STEPS, batches=batches, setups=setups, absent=absent))
+
+
+def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -> Matrix | None:
+    """Compare training; only on the same data, and the same number of samples, is an epoch the same work."""
+    trained = rows[rows["train_status"].notna()]
+    if trained.empty:
+        return None
+    most = trained.groupby("data", sort=False)["run"].nunique().idxmax()
+    chosen, batches = _at_batch(trained[trained["data"] == most], "time_per_epoch_s", "train_status")
+    usable = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
+    times = usable.groupby(KEY, sort=False)["time_per_epoch_s"].agg(tuple)
+    names = _names(chosen)
+    setups = [
+        Setup(
+            name=name,
+            subject=tuple(row[column] for column in SUBJECT),
+            precision=row["precision"],
+            batch=int(row["batch_size"]),
+            figure=row["time_per_epoch_s"],
+            status=row["train_status"],
+            logs=tuple(-np.log(times[tuple(row[column] for column in KEY)])),
+            paired=_paired(row["epoch_speedup"], row["epoch_low"], row["epoch_high"]),
+        )
+        for name, row in zip(names, chosen.to_dict("records"), strict=True)
+        if row["time_per_epoch_s"] > 0
+    ]
+    absent = _absent(names, chosen, "time_per_epoch_s", "train_status")
+    absent += [f"what was trained on {data}" for data in trained["data"].unique() if data != most]
+    slug = f"{slug}-epochs"
+    return _ordered(Matrix(title=title, slug=slug, basis=EPOCHS, batches=batches, setups=setups, absent=absent))
+
+
+def _ordered(made: Matrix) -> Matrix | None:
+    """Put the fastest first; None where there are not two subjects to compare."""
+    if len({setup.subject for setup in made.setups}) < 2:
+        return None
+    return replace(made, setups=sorted(made.setups, key=lambda setup: -float(np.mean(setup.logs))))
+
+
+def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFrame, str]:
+    """Keep of each subject the rows of one batch size: one common to all where there is one, else its verdict's."""
+    tried = rows[rows[status].notna()]
+    timed = tried[tried[figure].notna()]
+    sizes = [set(group["batch_size"]) for _, group in timed.groupby(SUBJECT, sort=False)]
+    references = [reference_batch(group) for _, group in timed.groupby(SUBJECT, sort=False)]
+    common = set.intersection(*sizes) if sizes else set()
+    if common:
+        size = max(common, key=lambda batch: (references.count(int(batch)), batch))
+        return tried[tried["batch_size"] == size], f"at batch {size:.0f}"
+    kept = [group[group["batch_size"] == reference_batch(group)] for _, group in tried.groupby(SUBJECT, sort=False)]
+    return (pd.concat(kept) if kept else tried), "each at the batch size of its verdict, for none is common to all"
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    """Name setups by count, device and precision, and by whatever else tells them apart."""
+    count = rows["placement"].map(lambda placement: max(1, gpus(str(placement))))
+    plain = pd.Series(
+        [
+            f"{size} × {device}" if size > 1 else device
+            for size, device in zip(count, rows["device"].astype(str), strict=True)
+        ],
+        index=rows.index,
+    )
+    kinds = rows.assign(plain=plain).groupby("plain", sort=False)
+    runs, places = kinds["run"].transform("nunique") > 1, rows.assign(plain=plain).groupby(["plain", "run"], sort=False)
+    several = places["placement"].transform("nunique") > 1
+    varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
+    names = []
+    for at, row in zip(rows.index, rows.to_dict("records"), strict=True):
+        more = [f"GPU {row['placement']}"] if several[at] else []
+        more += [f"run {row['run']}"] if runs[at] else []
+        more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
+        more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []
+        more += [row["data"]] if varied["data"] else []
+        told = f" ({', '.join(more)})" if more else ""
+        names.append(f"{plain[at]}{told}, {row['precision']}")
+    return names
+
+
+def _absent(names: list[str], rows: pd.DataFrame, figure: str, status: str) -> list[str]:
+    return [
+        f"{name} ({row[status]})"
+        for name, row in zip(names, rows.to_dict("records"), strict=True)
+        if not row[figure] > 0
+    ]
+
+
+def _paired(center: float, low: float, high: float) -> stats.Interval | None:
+    if not center > 0:
+        return None
+    ends = [None if math.isnan(end) else end for end in (low, high)]
+    return stats.Interval(center=center, low=ends[0], high=ends[1], n=0)
+
+
+def _inverse(interval: stats.Interval) -> stats.Interval:
+    low, high = (None if end is None else 1 / end for end in (interval.high, interval.low))
+    return stats.Interval(center=1 / interval.center, low=low, high=high, n=interval.n)

@@ -1,0 +1,154 @@
+"""Rows that cannot be: refused with the file and the line, for a figure that is wrong once may be wrong anywhere."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+
+from bench.records import Status
+from bench.spec import UsageError
+from bench.trial import Phase
+
+STATUSES: tuple[str, ...] = get_args(Status)
+PHASES: tuple[str, ...] = get_args(Phase)
+MEASURED = ("ok", "unconverged")
+REQUIRED = {"speed": ["step_ms", "samples_per_s"], "train": ["time_per_epoch_s"]}
+"""Figures without which a measured row of that phase says nothing."""
+POSITIVE = {"batch_size", "step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "time_per_epoch_s"}
+POSITIVE |= {"train_samples_per_s", "inference_samples_per_s", "inference_speedup", "steps", "time_ms", "epoch"}
+SIGNED = {"long_block_pct", "switch_transient_pct", "energy_net_j_per_step", "clock_overhead_pct", "value"}
+SIGNED |= {"train_loss", "test_loss", "test_loss_fp32", "first_peak_bytes", "peak_resident_bytes", "driver_used_bytes"}
+"""Columns of differences, of losses, and of the numerics' figures; nothing else is ever below 0."""
+ENDLESS = {"train_loss", "test_loss", "test_loss_fp32", "value", "output_error", "loss_scale", "matmul_error"}
+"""Columns that may be infinite: what diverged."""
+SHARES = {"test_accuracy_pct", "test_accuracy_fp32_pct", "data_wait_pct", "top1_agreement_pct", "foreign_load_pct"}
+NAMED = ["trial", "precision"]
+"""Words that no row is without, where the file has them."""
+
+
+def refuse_short_lines(path: Path) -> None:
+    """Refuse a file in which a line has fewer fields than the header: pandas would read the rest as unknown.
+
+    Raises:
+        UsageError: there is one.
+    """
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        reader = csv.reader(file)
+        width = len(next(reader, []))
+        lines = ((reader.line_num, len(row)) for row in reader)
+        short = next(((line, size) for line, size in lines if 0 < size < width), None)
+    if short and not _is_torn(path, short[0]):
+        raise UsageError(
+            f"'{path}', line {short[0]}: {short[1]} fields of {width}, so the line was cut off. Repair or remove it."
+        )
+
+
+def check(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse a file with values that no measurement gives.
+
+    Raises:
+        UsageError: there are some; it names the file, the line and the value.
+    """
+    for name in frame.columns.difference(frame.select_dtypes("number").columns):
+        _refuse(path, frame, frame[name].isna(), name, "is missing, so the line was cut off")
+    for name in (name for name in NAMED if name in frame):
+        _refuse(path, frame, frame[name].astype(str) == "", name, "is empty")
+    for name, words in (("status", STATUSES), ("phase", PHASES)):
+        if name in frame:
+            _refuse(path, frame, ~frame[name].isin(words), name, f"is none of {', '.join(words)}")
+    for name in frame.select_dtypes("number").columns:
+        figures = frame[name]
+        if name not in ENDLESS:
+            _refuse(path, frame, np.isinf(figures), name, "is infinite")
+        if name in POSITIVE:
+            _refuse(path, frame, figures <= 0, name, "must be above 0")
+        elif name not in SIGNED:
+            _refuse(path, frame, figures < 0, name, "cannot be below 0")
+        if name in SHARES:
+            _refuse(path, frame, figures > 100, name, "cannot be above 100")
+    if "status" in frame:
+        _check_results(path, frame)
+
+
+def _check_results(path: Path, frame: pd.DataFrame) -> None:
+    _refuse(path, frame, frame["batch_size"].isna(), "batch_size", "is missing")
+    for phase, names in REQUIRED.items():
+        measured = (frame["phase"] == phase) & frame["status"].isin(MEASURED)
+        for name in names:
+            _refuse(path, frame, measured & frame[name].isna(), name, f"is missing in a measured row of phase {phase}")
+    crossed = (frame["speedup_low"] > frame["speedup"]) | (frame["speedup_high"] < frame["speedup"])
+    _refuse(path, frame, crossed, "speedup", "lies outside its own interval")
+
+
+def repeated(path: Path, frame: pd.DataFrame) -> list[str]:
+    """Warn of trials that are in trials.csv twice although the first had not failed, so that nobody tried it again."""
+    ended = frame["status"].isin(("timeout", "failed"))
+    retried = set(frame.loc[ended, "trial"])
+    twice = frame[frame.duplicated(["trial", "precision"], keep="last") & ~frame["trial"].isin(retried)]
+    if twice.empty:
+        return []
+    first = twice.iloc[0]
+    return [
+        f"{path.name} has {len(twice)} rows twice, first {first['trial']} in {first['precision']}, line "
+        f"{_line(path, int(twice.index[0]))}; of each the last counts."
+    ]
+
+
+def torn(path: Path) -> list[str]:
+    """Warn of a last line without its end, which is left out."""
+    if not path.is_file() or not path.stat().st_size:
+        return []
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return [] if file.read() == b"\n" else [f"{path.name} ends in the middle of a line, which is left out."]
+
+
+def blame(path: Path, numbers: Collection[str]) -> str:
+    """Say which line of a file has a word where a number belongs; empty where none has."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            for name in numbers:
+                if not _is_number(row.get(name) or ""):
+                    return f"line {reader.line_num}: {name} '{row[name]}' is no number"
+    return ""
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word or "0")
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series, name: str, why: str) -> None:
+    found = np.flatnonzero(wrong.to_numpy(dtype=bool))
+    if len(found):
+        value = frame[name].iloc[found[0]]
+        shown = "" if pd.isna(value) else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
+        more = f" So is it in {len(found) - 1} more lines." if len(found) > 1 else ""
+        raise UsageError(
+            f"'{path}', line {_line(path, int(found[0]))}: {name}{shown} {why}.{more} No measurement gives that: "
+            "restore the file, or remove the line."
+        )
+
+
+def _line(path: Path, row: int) -> int:
+    """Return the line in which a row ends: rows may hold line breaks."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        reader = csv.reader(file)
+        rows = (reader.line_num for fields in reader if fields)
+        return next(line for at, line in enumerate(rows) if at == row + 1)
+
+
+def _is_torn(path: Path, line: int) -> bool:
+    """Say whether a line is the file's last, without its end."""
+    data = path.read_bytes()
+    return not data.endswith(b"\n") and line >= data.count(b"\n") + 1
