@@ -15,7 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0: done, 1: a trial or check failed, 2: it cannot be done as asked, 130: stopped."""
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
-        return {"run": run, "report": report, "list": show_list, "doctor": doctor}[command.name](command)
+        commands = {"run": run, "report": report, "compare": compare, "list": show_list, "doctor": doctor}
+        return commands[command.name](command)
     except (UsageError, OSError) as error:
         print(f"run_bench: {error}", file=sys.stderr)
         return 2
@@ -52,6 +53,14 @@ def report(command: Command) -> int:
     return 0
 
 
+def compare(command: Command) -> int:
+    """Hold a run against an earlier one of the same questions."""
+    from bench import session
+
+    session.compare(*command.runs)
+    return 0
+
+
 def doctor(command: Command) -> int:
     """Test the instrument itself on this machine."""
     from bench.doctor import examine
@@ -60,11 +69,11 @@ def doctor(command: Command) -> int:
     return 0 if examine(command, LocalLauncher()) else 1
 
 
-def show_list(_command: Command) -> int:
-    """Show what there is to measure."""
-    from bench import catalog
+def show_list(command: Command) -> int:
+    """Show what there is to measure, or to measure on."""
+    from bench import catalog, session
 
-    print("\n".join(catalog.overview()))
+    print("\n".join(session.devices() if command.devices else catalog.overview()))
     return 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from bench.options import doctor_parser, list_parser, report_parser, run_parser
+from bench.options import compare_parser, doctor_parser, list_parser, report_parser, run_parser
 from bench.precision_names import parse_precision, split
 from bench.spec import UsageError, nearest
 from bench.technique_names import parse_techniques
@@ -28,7 +28,7 @@ from bench.words import (
     whole,
 )
 
-COMMANDS = ("run", "report", "list", "doctor")
+COMMANDS = ("run", "report", "compare", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)
 USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics", "inference"))
@@ -39,7 +39,7 @@ USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("flo
 class Command:
     """What was typed, checked word by word; what needs the machine to be checked is checked later."""
 
-    name: Literal["run", "report", "list", "doctor"]
+    name: Literal["run", "report", "compare", "list", "doctor"]
     argv: tuple[str, ...]
     suites: tuple[str, ...] = ()
     gpus: tuple[str, ...] | None = None
@@ -67,6 +67,8 @@ class Command:
     runs: tuple[Path, ...] = ()
     published: bool = False
     layers: bool = False
+    devices: bool = False
+    """Whether ``list`` is to show what there is to run on."""
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -78,8 +80,10 @@ def parse(argv: Sequence[str]) -> Command:
     words = list(argv)
     name = words.pop(0) if words and words[0] in COMMANDS else "run"
     if name == "list":
-        list_parser().parse_args(words)
-        return Command(name="list", argv=tuple(argv))
+        return Command(name="list", argv=tuple(argv), devices=list_parser().parse_args(words).gpus)
+    if name == "compare":
+        given = compare_parser().parse_args(words)
+        return Command(name="compare", argv=tuple(argv), runs=(given.old, given.new))
     if name == "report":
         return _parse_report(words, tuple(argv))
     if name == "doctor":

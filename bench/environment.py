@@ -73,7 +73,7 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
 def _device(placement: Placement, nvml: Nvml | None) -> Device:
     """Return one device, or several that train together as one: without a UUID or an energy counter of its own."""
     words = placement.members
-    found = {word: _cpu() if word == "cpu" else _gpu(int(word), nvml) for word in dict.fromkeys(words)}
+    found = {word: describe_cpu() if word == "cpu" else _gpu(int(word), nvml) for word in dict.fromkeys(words)}
     first = found[words[0]]
     if len(words) == 1:
         return first
@@ -122,12 +122,13 @@ def _require_present(placements: list[Placement], count: int) -> None:
         return
     wanted = " and no ".join(f"GPU {name}" for name in missing)
     if not count:
-        raise UsageError(f"There is no {wanted} here: {_why_no_gpu()}. Use --gpus cpu to measure on the CPU.")
+        raise UsageError(f"There is no {wanted} here: {why_no_gpu()}. Use --gpus cpu to measure on the CPU.")
     there = ", ".join(f"{index} ({torch.cuda.get_device_name(index)})" for index in range(count))
     raise UsageError(f"There is no {wanted} here. There is: {there}. Name one of these, or use --gpus cpu.")
 
 
-def _why_no_gpu() -> str:
+def why_no_gpu() -> str:
+    """Say why CUDA has no GPU here."""
     if torch.version.cuda is None:
         return f"this torch ({torch.__version__}) is built without CUDA"
     if problem := nvml_problem():
@@ -137,16 +138,28 @@ def _why_no_gpu() -> str:
 
 
 def _gpu(index: int, nvml: Nvml | None) -> Device:
+    if problem := kernels_problem(index):
+        raise UsageError(f"{problem} Or use --gpus cpu.")
+    return replace(describe_gpu(index, nvml), fp32_gflops=_gflops(torch.device("cuda", index), 4096))
+
+
+def kernels_problem(index: int) -> str:
+    """Say why this torch build cannot run on a GPU; empty where it can."""
+    properties: Any = torch.cuda.get_device_properties(index)
+    arch_list = tuple(torch.cuda.get_arch_list())
+    if has_kernels((properties.major, properties.minor), arch_list):
+        return ""
+    return (
+        f"This torch build ({torch.__version__}) has no kernels for GPU {index} ({properties.name}, "
+        f"sm_{properties.major}{properties.minor}); it has {' '.join(arch_list)}. Install a build for it: "
+        "Pascal and Volta need one for CUDA 12.6 or older."
+    )
+
+
+def describe_gpu(index: int, nvml: Nvml | None) -> Device:
+    """Describe a GPU as CUDA and NVML know it, without running anything on it."""
     properties: Any = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
-    arch_list = tuple(torch.cuda.get_arch_list())
-    if not has_kernels(capability, arch_list):
-        held = " ".join(arch_list)
-        raise UsageError(
-            f"This torch build ({torch.__version__}) has no kernels for GPU {index} ({properties.name}, "
-            f"sm_{properties.major}{properties.minor}); it has {held}. Install a build for it: "
-            "Pascal and Volta need one for CUDA 12.6 or older. Or use --gpus cpu."
-        )
     board = _board(str(properties.uuid), nvml)
     return Device(
         placement=str(index),
@@ -161,7 +174,6 @@ def _gpu(index: int, nvml: Nvml | None) -> Device:
         sm_clock_limit_mhz=board.sm_clock_limit_mhz if board else None,
         memory_clock_limit_mhz=board.memory_clock_limit_mhz if board else None,
         cores=properties.multi_processor_count,
-        fp32_gflops=_gflops(torch.device("cuda", index), 4096),
         energy=_energy(board, nvml),
         unsupported=_unsupported("cuda", capability),
     )
@@ -187,7 +199,8 @@ def _energy(board: Gpu | None, nvml: Nvml | None) -> str | None:
         return None
 
 
-def _cpu() -> Device:
+def describe_cpu() -> Device:
+    """Describe the CPU, with its rates of short matrix products."""
     return Device(
         placement="cpu",
         kind="cpu",

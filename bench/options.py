@@ -19,8 +19,9 @@ examples:
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
-  run_bench.py list                               suites, their parameters, and precisions
+  run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
+  run_bench.py compare OLD NEW                    two runs of the same questions: what became faster or slower
   run_bench.py doctor [--gpus cpu]                test the instrument itself on this machine
 """
 GPUS_HELP = "CUDA indices such as 0,1, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
@@ -36,7 +37,17 @@ class Parser(argparse.ArgumentParser):
 
 def list_parser() -> Parser:
     """Return the parser of ``list``."""
-    return Parser(prog="run_bench.py list", description="List suites and precisions.")
+    parser = Parser(prog="run_bench.py list", description="List suites and precisions.")
+    parser.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
+    return parser
+
+
+def compare_parser() -> Parser:
+    """Return the parser of ``compare``."""
+    parser = Parser(prog="run_bench.py compare", description="Hold a run against an earlier one of the same questions.")
+    for name in ("old", "new"):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run")
+    return parser
 
 
 def report_parser() -> Parser:

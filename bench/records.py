@@ -57,6 +57,16 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """A device as ``list --gpus`` sees it, before anything runs."""
+
+    device: Device
+    memory_free_bytes: int | None = None
+    problem: str = ""
+    """Why nothing can run on it, or empty."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """A node of a cluster that trials run on."""
 

@@ -17,7 +17,10 @@ from bench.execute import Execution
 from bench.face import open_face
 from bench.gather import Question
 from bench.launch.launcher import Launcher
+from bench.launch.local import LocalLauncher
+from bench.listing import lines
 from bench.measure.sampler import Sampler
+from bench.neighbours import neighbours
 from bench.plan import Plan
 from bench.request import PreparedData
 from bench.spec import UsageError
@@ -127,6 +130,25 @@ def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool
     for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")
+
+
+def compare(old: Path, new: Path) -> None:
+    """Print how a run differs from an earlier one of the same questions."""
+    from bench.report.compare import compare as held_against
+    from bench.report.terminal import show
+
+    found = held_against(old, new)
+    print(f"OLD: {old}\nNEW: {new}")
+    for text in (*found.cautions, *found.apart):
+        print(f"- {text}")
+    show(found.table)
+    print(found.table.about)
+
+
+def devices() -> list[str]:
+    """Describe what there is to measure on."""
+    seen, no_gpu = LocalLauncher().call("bench.inventory:look")
+    return lines(seen, no_gpu, neighbours())
 
 
 def report_folder(runs: list[Path]) -> Path:

@@ -1,8 +1,10 @@
 """The command line as a user meets it: words in; an exit code, files and a report out."""
 
 import csv
+import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import torch
 from PIL import Image
 
 from bench import execute, fit, stats
+from bench.data.fingerprint import of_folder
 from tests.conftest import TINY, call
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,6 +96,30 @@ def test_a_run_ends_with_its_report(finished):
     assert f"Report: {Path('reports/mine/report.md')}" in done.stdout
     assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png"}
     assert "amp-bf16" in (report / "report.md").read_text()
+
+
+def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
+    folder, _ = finished
+    run = json.loads((folder / "results" / "mine" / "run.json").read_text())
+    rows = table(folder / "results" / "mine")
+    assert {trial["trial"] for trial in run["planned"]} == {row["trial"] for row in rows}
+    (images,) = run["data"]
+    assert images["source"] == f"folder:{folder / 'images'}"
+    assert (images["classes"], images["train_samples"]) == (2, 48)
+    assert images["fingerprint"] == of_folder(str(folder / "images"))
+
+
+def test_a_run_cut_short_is_reported_as_unfinished_with_what_is_missing(finished, tmp_path):
+    folder, _ = finished
+    shutil.copytree(folder / "results" / "mine", tmp_path / "cut")
+    path, trials = tmp_path / "cut" / "run.json", tmp_path / "cut" / "trials.csv"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps({**run, "finished": None}))
+    kept = [line for line in trials.read_text().splitlines(keepends=True) if "-train-" not in line]
+    trials.write_text("".join(kept))
+    assert call("report", "cut", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "reports" / "cut" / "report.md").read_text()
+    assert f"2 of {len(run['planned'])} planned trials are missing (2 train)" in page
 
 
 def test_a_finished_run_gone_on_with_measures_nothing(finished):
@@ -216,6 +243,8 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
         (phase, "4") for phase in ("fit", "fit", "memory", "memory", "speed", "speed")
     ]
     assert "4 fits, 8 not tried (time)" in rows[0]["detail"]
+    planned = json.loads((place / "out" / "run.json").read_text())["planned"]
+    assert [trial["phase"] for trial in planned] == ["memory", "memory", "speed"]
     assert "Largest batch" in (place / "reports" / "out" / "report.md").read_text()
     monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
     assert call("--resume", "out", cwd=place).returncode == 0

@@ -100,6 +100,19 @@ def test_where_energy_is_read_from_is_found_out_by_calling(monkeypatch, gpu, sou
     assert device.energy == source
 
 
+def test_driver_limits_and_clocks_are_kept_for_each_device(monkeypatch):
+    gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
+    FakeDriver([gpu], version="570.1").install(monkeypatch)
+    fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
+    monkeypatch.setattr(environment, "open_nvml", open_nvml)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    found = environment.survey(None, print)
+    (device,) = found.devices
+    assert (found.driver, found.cudnn) == ("570.1", "91002")
+    assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
+    assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
+
+
 def test_a_mig_slice_and_a_gpu_that_nvml_does_not_know_have_no_energy(monkeypatch):
     FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])]).install(monkeypatch)
     for uuid in ("s", "other"):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.format import number
 from bench.report.load import Run
 from bench.report.matrix import RECIPE
 from bench.report.speed import KEY, MEASURED
@@ -210,7 +209,7 @@ def _text(value: object) -> str | None:
 
 
 def _figure(value: object, unit: str) -> str | None:
-    return f"{number(float(value))} {unit}" if isinstance(value, int | float) else None
+    return f"{value:,g} {unit}" if isinstance(value, int | float) else None
 
 
 def _protocol(asked: object) -> str | None:

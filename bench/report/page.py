@@ -55,6 +55,8 @@ READING = (
     "than the step does, look at the time spent waiting for data.",
     "Peak memory is the steady peak of tensors on a GPU, and of resident memory on a CPU, with one precision "
     "alone in its process.",
+    "A matrix of setups tells how many times as fast its row is as its column. Between devices the interval is of "
+    "these very boards, and another of the same name may differ by more.",
     '"–" is not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed stands where '
     "a figure would, and the notes say why.",
     "Accuracy needs at least 5 seeds for a verdict on parity: two runs that differ only in their seed differ "

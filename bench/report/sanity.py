@@ -28,6 +28,11 @@ SIGNED |= {"train_loss", "test_loss", "test_loss_fp32", "first_peak_bytes", "pea
 ENDLESS = {"train_loss", "test_loss", "test_loss_fp32", "value", "output_error", "loss_scale", "matmul_error"}
 """Columns that may be infinite: what diverged."""
 SHARES = {"test_accuracy_pct", "test_accuracy_fp32_pct", "data_wait_pct", "top1_agreement_pct", "foreign_load_pct"}
+ALWAYS = {
+    "blocks.csv": ("quad", "position", "steps", "time_ms", "start_s", "skipped_steps"),
+    "epochs.csv": ("seed", "epoch", "train_s", "elapsed_s"),
+}
+"""Figures that every row of a file has."""
 NAMED = ["trial", "precision"]
 """Words that no row is without, where the file has them."""
 
@@ -55,7 +60,7 @@ def check(path: Path, frame: pd.DataFrame) -> None:
     Raises:
         UsageError: there are some; it names the file, the line and the value.
     """
-    for name in frame.columns.difference(frame.select_dtypes("number").columns):
+    for name in ALWAYS.get(path.name, ()):
         _refuse(path, frame, frame[name].isna(), name, "is missing, so the line was cut off")
     for name in (name for name in NAMED if name in frame):
         _refuse(path, frame, frame[name].astype(str) == "", name, "is empty")
@@ -132,7 +137,7 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series, name: str, why: s
     found = np.flatnonzero(wrong.to_numpy(dtype=bool))
     if len(found):
         value = frame[name].iloc[found[0]]
-        shown = "" if pd.isna(value) else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
+        shown = "" if pd.isna(value) or value == "" else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
         more = f" So is it in {len(found) - 1} more lines." if len(found) > 1 else ""
         raise UsageError(
             f"'{path}', line {_line(path, int(found[0]))}: {name}{shown} {why}.{more} No measurement gives that: "

@@ -1,0 +1,73 @@
+"""Runs that claim to be of several machines: copies of one, with their devices, software and figures edited."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.report.builders import RunBuilder
+
+ARMS = ("fp32", "amp-bf16")
+
+
+def original(folder: Path, *, suite: str = "mlp", train: bool = True) -> Path:
+    """A run with memory, three processes of speed, and two seeds of training."""
+    run = RunBuilder(folder, suite=suite).speed(speedups=(2.0, 2.02, 1.98))
+    for arm in ARMS:
+        run.memory(arm, 100)
+    if train:
+        run.train("fp32", [90.0, 90.4], epoch_s=[3.0, 3.1]).train("amp-bf16", [90.1, 90.3], epoch_s=[2.0, 2.05])
+    return folder
+
+
+def edit_rows(folder: Path, change: Callable[[dict[str, str]], Any], name: str = "trials.csv") -> None:
+    """Change every row of a CSV in place."""
+    with (folder / name).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        change(row)
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def edit_run(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change run.json in place."""
+    path = folder / "run.json"
+    run = json.loads(path.read_text())
+    change(run)
+    path.write_text(json.dumps(run))
+
+
+def copy(
+    source: Path,
+    target: Path,
+    *,
+    device: str,
+    architecture: str,
+    faster: float = 1.0,
+    jitter: float = 0.01,
+    **more: Any,
+) -> Path:
+    """Copy a run as one of another device: steps ``faster`` and not all alike; ``more`` goes into its environment."""
+    shutil.copytree(source, target)
+
+    def claim(run: dict[str, Any]) -> None:
+        run["environment"] |= more
+        run["environment"]["devices"][0] |= {"name": device, "architecture": architecture}
+
+    def rename(row: dict[str, str]) -> None:
+        scale = faster * (1 + jitter * (int(row["replicate"] or 0) - 1))
+        row |= {"device": device, "architecture": architecture, "run": target.name}
+        for name, factor in (("step_ms", 1 / scale), ("samples_per_s", scale), ("time_per_epoch_s", 1 / faster)):
+            if row[name]:
+                row[name] = repr(float(row[name]) * factor)
+
+    edit_run(target, claim)
+    edit_rows(target, rename)
+    return target

@@ -1,0 +1,165 @@
+"""The matrix of setups: what is over what, by which figure, and with which interval."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.report import write_report
+from bench.report.load import load
+from bench.report.matrix import EPOCHS, STEPS, matrices
+from bench.report.matrix_tables import LARGEST, tables
+from bench.report.summary import summarise
+from tests.report import fleet
+from tests.report.fleet import copy, original
+
+
+def made(*folders: Path):
+    runs = load(list(folders))
+    return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials), runs.trials)}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """Three machines: the second twice as fast as the first, the third four times."""
+    first = copy(original(tmp_path / "raw"), tmp_path / "one", device="Card A", architecture="Volta")
+    two = copy(tmp_path / "raw", tmp_path / "two", device="Card B", architecture="Ampere", faster=2.0)
+    return [first, two, copy(tmp_path / "raw", tmp_path / "four", device="Card C", architecture="Hopper", faster=4.0)]
+
+
+def test_every_setup_stands_against_every_other_the_fastest_first(three):
+    matrix = made(*three)[STEPS]
+    names = [setup.name for setup in matrix.setups]
+    assert set(names) == {f"Card {card}, {arm}" for card in "ABC" for arm in ("fp32", "amp-bf16")}
+    named = {setup.name: setup for setup in matrix.setups}
+    over = matrix.over(named["Card C, fp32"], named["Card A, fp32"])
+    assert over.center == pytest.approx(4.0)
+    assert over.low < 4.0 < over.high
+    assert matrix.over(named["Card A, fp32"], named["Card C, fp32"]).center == pytest.approx(0.25)
+    assert (names[0], names[-1]) == ("Card C, amp-bf16", "Card A, fp32")
+
+
+def test_across_machines_the_interval_is_welchs_and_side_by_side_it_is_the_paired_one(three):
+    matrix = made(*three)[STEPS]
+    named = {setup.name: setup for setup in matrix.setups}
+    a, b = named["Card A, amp-bf16"], named["Card B, fp32"]
+    trials = load(three).trials
+    paces = trials[trials["phase"] == "speed"].groupby(["device", "precision"])["samples_per_s"].agg(np.array)
+    welch = scipy_stats.ttest_ind(
+        np.log(paces["Card A", "amp-bf16"]), np.log(paces["Card B", "fp32"]), equal_var=False
+    ).confidence_interval(0.95)
+    found = matrix.over(a, b)
+    assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
+    paired = matrix.over(a, named["Card A, fp32"])
+    row = summarise(trials).query("device == 'Card A' and precision == 'amp-bf16' and speedup > 0").iloc[0]
+    assert (paired.low, paired.high) == (row["low"], row["high"])
+    back = matrix.over(named["Card A, fp32"], a)
+    assert (back.low, back.high) == pytest.approx((1 / row["high"], 1 / row["low"]))
+
+
+def test_time_per_epoch_is_a_matrix_of_its_own_where_it_was_trained(three, tmp_path):
+    matrix = made(*three)[EPOCHS]
+    named = {setup.name: setup for setup in matrix.setups}
+    assert matrix.over(named["Card B, fp32"], named["Card A, fp32"]).center == pytest.approx(2.0)
+    untrained = original(tmp_path / "x", train=False)
+    assert set(made(untrained, copy(untrained, tmp_path / "y", device="B", architecture="B"))) == {STEPS}
+
+
+def test_epochs_on_other_images_are_not_compared(three):
+    fleet.edit_rows(three[2], lambda row: row.update(data="folder:/other"))
+    matrix = made(*three)[EPOCHS]
+    assert not any("Card C" in setup.name for setup in matrix.setups)
+    assert matrix.absent == ["what was trained on folder:/other"]
+    assert any("Card C" in setup.name for setup in made(*three)[STEPS].setups)
+
+
+def test_one_machine_has_no_matrix(tmp_path):
+    assert made(original(tmp_path / "run")) == {}
+
+
+def test_other_recipes_are_not_in_one_matrix(tmp_path):
+    assert made(original(tmp_path / "run"), original(tmp_path / "other", suite="resnet20")) == {}
+
+
+def test_without_a_common_batch_size_each_setup_says_its_own(three):
+    fleet.edit_rows(three[1], lambda row: row.update(batch_size="256"))
+    matrix = made(*three)[STEPS]
+    assert "none is common" in matrix.batches
+    assert {setup.name for setup in matrix.setups} >= {"Card B (batch 256), fp32", "Card A (batch 128), fp32"}
+
+
+def test_two_runs_of_one_device_are_told_apart(three, tmp_path):
+    again = copy(three[0], tmp_path / "again", device="Card A", architecture="Volta")
+    assert {setup.name for setup in made(three[0], again)[STEPS].setups} == {
+        f"Card A (run {run}), {arm}" for run in ("one", "again") for arm in ("fp32", "amp-bf16")
+    }
+
+
+def test_several_gpus_together_are_counted(three):
+    fleet.edit_rows(three[1], lambda row: row.update(placement="0+1"))
+    assert "2 × Card B, fp32" in {setup.name for setup in made(*three)[STEPS].setups}
+
+
+def test_what_did_not_fit_is_named_with_its_status(three):
+    def lose(row):
+        if row["phase"] == "speed" and row["precision"] == "fp32":
+            row.update(status="oom", step_ms="", samples_per_s="")
+
+    fleet.edit_rows(three[0], lose)
+    matrix = made(*three)[STEPS]
+    assert matrix.absent == ["Card A, fp32 (oom)"]
+    assert "Without a figure: Card A, fp32 (oom)." in tables(matrix)[0].footnotes
+
+
+def test_a_difference_that_may_be_none_is_marked(three, tmp_path):
+    twin = copy(three[0], tmp_path / "twin", device="Card D", architecture="Volta", faster=1.001)
+    matrix = made(three[0], twin)[STEPS]
+    (table, ends) = tables(matrix)
+    row = next(row for row in table.rows if "Card D, fp32" in row[0])
+    assert "1.00≈" in row
+    assert any(re.fullmatch(r"0\.\d+ – 1\.\d+", cell) for row in ends.rows for cell in row)
+
+
+def test_one_process_has_no_interval_and_the_table_says_so_once(three):
+    for folder in three:
+        lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not re.search(r"-speed-r[12],", line) and "-train-" not in line]
+        (folder / "trials.csv").write_text("".join(kept))
+    fleet.edit_rows(three[0], lambda row: row.update(speedup_low="", speedup_high=""))
+    for folder in three[1:]:
+        fleet.edit_rows(folder, lambda row: row.update(speedup_low="", speedup_high=""))
+    (table,) = tables(made(*three)[STEPS])
+    assert "No ratio has an interval" in table.about
+    assert not any("?" in cell for row in table.rows for cell in row)
+
+
+def test_more_setups_than_a_table_shows_are_ranked_and_split_by_precision(three, tmp_path):
+    more = [
+        copy(three[0], tmp_path / f"m{number}", device=f"Card {number}", architecture="X", faster=1 + number / 10)
+        for number in range(LARGEST // 2)
+    ]
+    ranking, *split = tables(made(*three, *more)[STEPS])
+    assert len(ranking.rows) == 2 * (3 + len(more)) > LARGEST
+    assert ranking.rows[-1][-1] == "1"
+    assert [table.title.rpartition(": ")[2] for table in split] == [
+        *("amp-bf16 alone", "95 % intervals", "fp32 alone", "95 % intervals")
+    ]
+    assert all(len(table.rows) == 3 + len(more) for table in split)
+
+
+def test_the_report_has_table_plot_and_csv(three, tmp_path):
+    page = write_report(three, tmp_path / "out").read_text()
+    assert "## Setups of mlp against each other" in page
+    for name in ("matrix-mlp", "matrix-mlp-epochs"):
+        assert f"({name}.svg)" in page
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5000
+        rows = pd.read_csv(tmp_path / "out" / f"{name}.csv")
+        assert len(rows) == 36
+    found = rows.set_index(["setup", "over_setup"])["times_as_fast"]
+    assert found["Card C, fp32", "Card A, fp32"] == pytest.approx(4.0)
