@@ -13,9 +13,13 @@ from torch import Tensor
 from bench import precision as switches
 from bench.data.augment import Normalizer
 from bench.data.transfer import Batch, Prefetcher, to_device
+from bench.phases.setting import Setting, enter
+from bench.precision_names import precision
+from bench.rungs import Rung
 from bench.spec import Data
 from bench.techniques import compilations
-from bench.train import Arm, synchronize, training_step
+from bench.train import Arm, build_arm, synchronize, training_step
+from bench.trial import Trial
 
 
 @dataclass(slots=True)
@@ -95,3 +99,18 @@ def on_device(arm: Arm, data: Data, loaded: Iterator[Any]) -> Iterator[Batch]:
     if chosen.prefetcher:
         return Prefetcher(loaded, device, ready)
     return map(ready, loaded)
+
+
+def build_rung(setting: Setting, trial: Trial, rung: Rung) -> Arm:
+    """Set the process to a rung's precision and build its model in training."""
+    enter(rung.precision, setting.device)
+    arm = build_arm(
+        setting.suite,
+        setting.data,
+        precision(rung.precision),
+        setting.device,
+        seed=trial.seed,
+        techniques=rung.chosen,
+    )
+    switches.apply(arm.precision)  # again: a model may have set switches of its own
+    return arm

@@ -12,14 +12,12 @@ from bench.findings import Climb
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import compare
 from bench.measure.warmup import Cut, prepare
-from bench.phases.climbing import RungRunner, on_device
+from bench.phases.climbing import RungRunner, build_rung, on_device
 from bench.phases.setting import Setting, enter, open_setting
 from bench.phases.timed import judge, record, summary, watcher
 from bench.precision import read_back
-from bench.precision_names import precision
 from bench.records import Device, Message, Progress, TrialResult
 from bench.rungs import Rung, parse_rung
-from bench.train import build_arm
 from bench.trial import Trial
 
 LOADER_BATCHES = 8
@@ -108,15 +106,7 @@ def _loaders(setting: Setting, trial: Trial, rungs: list[Rung]) -> Iterator[dict
 
 
 def _build(setting: Setting, trial: Trial, rung: Rung, loader: Iterator[Any]) -> RungRunner:
-    enter(rung.precision, setting.device)
-    arm = build_arm(
-        setting.suite,
-        setting.data,
-        precision(rung.precision),
-        setting.device,
-        seed=trial.seed,
-        techniques=rung.chosen,
-    )
+    arm = build_rung(setting, trial, rung)
     batches = on_device(arm, setting.data, loader)
     return RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
 

@@ -11,13 +11,12 @@ import torch
 from bench.data import random_batches
 from bench.data.transfer import Batch
 from bench.measure import memory
-from bench.phases.climbing import on_device
-from bench.phases.setting import Setting, enter, open_setting
-from bench.precision import apply, read_back
-from bench.precision_names import precision
+from bench.phases.climbing import build_rung, on_device
+from bench.phases.setting import Setting, open_setting
+from bench.precision import read_back
 from bench.records import Device, Message, Progress, TrialResult
 from bench.rungs import Rung, parse_rung
-from bench.train import Arm, build_arm, training_step
+from bench.train import training_step
 from bench.trial import Trial
 
 BATCHES = 2
@@ -29,15 +28,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only rung and send its result."""
     driver_before = memory.driver_memory_bytes(device.uuid)
     setting, rung = open_setting(trial), parse_rung(trial.precisions[0])
-    enter(rung.precision, setting.device)
     resident_before = None
     if setting.device.type == "cpu":
         small = min(SMALL_BATCH * rung.chosen.grad_accumulation, trial.cell.batch_size)
-        arm = _arm(setting, trial, rung)
+        arm = build_rung(setting, trial, rung)
         training_step(arm, *_host_batches(setting, trial, rung, small)[0])
         del arm
         resident_before = memory.resident_bytes()
-    arm = _arm(setting, trial, rung)
+    arm = build_rung(setting, trial, rung)
     loaded = itertools.cycle(_host_batches(setting, trial, rung, trial.cell.batch_size))
     batches: Any = on_device(arm, setting.data, loaded)
 
@@ -59,19 +57,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             batches.close()
     switches = read_back(arm.precision, setting.device)
     send(TrialResult(precision=rung.name, status="ok", switches=switches, memory=peaks))
-
-
-def _arm(setting: Setting, trial: Trial, rung: Rung) -> Arm:
-    arm = build_arm(
-        setting.suite,
-        setting.data,
-        precision(rung.precision),
-        setting.device,
-        seed=trial.seed,
-        techniques=rung.chosen,
-    )
-    apply(arm.precision)
-    return arm
 
 
 def _host_batches(setting: Setting, trial: Trial, rung: Rung, size: int) -> list[Batch]:
