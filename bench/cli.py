@@ -150,7 +150,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         precisions=listed(given.precisions, parse_precision, "--precisions", split),
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
-        techniques=() if given.techniques is None else parse_techniques(given.techniques),
+        techniques=_techniques(given.techniques, sync_bn=given.sync_bn),
         epochs=None if given.epochs is None else whole(given.epochs, "--epochs", 1),
         target_accuracy_pct=percentage(given.target_accuracy),
         clip_grad=norm(given.clip_grad),
@@ -168,6 +168,11 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         out=given.out,
         resume=given.resume,
     )
+
+
+def _techniques(text: str | None, *, sync_bn: bool) -> tuple[str, ...]:
+    words = [*([text] if text else []), *(["sync-bn"] if sync_bn else [])]
+    return parse_techniques(",".join(words)) if words or text == "" else ()
 
 
 def _beyond_resume(given: argparse.Namespace) -> str:

@@ -49,10 +49,10 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     """
     count = torch.cuda.device_count()
     names = placements or tuple(str(index) for index in range(count)) or ("cpu",)
-    _require_present([Placement(name=name) for name in names], count)
+    _require_present([Placement(name=word) for name in names for word in Placement(name=name).members], count)
     with open_nvml() or nullcontext() as nvml:
         driver = nvml.driver_version() if nvml else None
-        devices = tuple(describe_cpu() if name == "cpu" else _gpu(int(name), nvml) for name in names)
+        devices = tuple(_device(Placement(name=name), nvml) for name in names)
     backends: Any = torch.backends
     cudnn = backends.cudnn.version()
     return Environment(
@@ -67,6 +67,31 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
+    )
+
+
+def _device(placement: Placement, nvml: Nvml | None) -> Device:
+    """Return one device, or several that train together as one: without a UUID or an energy counter of its own."""
+    words = placement.members
+    found = {word: describe_cpu() if word == "cpu" else _gpu(int(word), nvml) for word in dict.fromkeys(words)}
+    first = found[words[0]]
+    if len(words) == 1:
+        return first
+    names = [found[word].name for word in words]
+    same = len(set(names)) == 1
+    reasons = {name: why for device in found.values() for name, why in (device.unsupported or {}).items()}
+    memory = [device.memory_total_bytes for device in found.values()]
+    return replace(
+        first,
+        placement=placement.name,
+        name=f"{len(words)} × {names[0]}" if same and first.kind == "cuda" else " + ".join(dict.fromkeys(names)),
+        architecture=" + ".join(dict.fromkeys(device.architecture for device in found.values())),
+        memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
+        uuid=None,
+        power_limit_w=None,
+        power_default_w=None,
+        energy=None,
+        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
     )
 
 
@@ -122,13 +147,12 @@ def _gpu(index: int, nvml: Nvml | None) -> Device:
 def kernels_problem(index: int) -> str:
     """Say why this torch build cannot run on a GPU; empty where it can."""
     properties: Any = torch.cuda.get_device_properties(index)
-    arch_list = tuple(torch.cuda.get_arch_list())
-    if has_kernels((properties.major, properties.minor), arch_list):
+    if has_kernels((properties.major, properties.minor), tuple(torch.cuda.get_arch_list())):
         return ""
     return (
         f"This torch build ({torch.__version__}) has no kernels for GPU {index} ({properties.name}, "
-        f"sm_{properties.major}{properties.minor}); it has {' '.join(arch_list)}. Install a build for it: "
-        "Pascal and Volta need one for CUDA 12.6 or older."
+        f"sm_{properties.major}{properties.minor}); it has {' '.join(torch.cuda.get_arch_list())}. "
+        "Install a build for it: Pascal and Volta need one for CUDA 12.6 or older."
     )
 
 

@@ -22,8 +22,10 @@ from bench.request import unsupported_reason
 from bench.rungs import parse_rung
 from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
-from bench.trial import LADDER, Placement, Trial
+from bench.trial import LADDER, Phase, Placement, Trial
 
+TOGETHER: tuple[Phase, ...] = ("memory", "floor", "speed", "train")
+"""What is measured on several devices that train together."""
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
@@ -183,7 +185,10 @@ def _refusal(trial: Trial, device: Device) -> Ending | None:
         ]
     else:
         reasons = [unsupported_reason(device, name) for name in trial.precisions]
-    if why := refusal(trial.cell.techniques, device.kind, trial.phase):
+    members = trial.cell.placement.members
+    if len(members) > 1 and trial.phase not in TOGETHER:
+        return Ending(kind="unsupported", text=f"{trial.phase} is measured on one device, not on {'+'.join(members)}")
+    if why := refusal(trial.cell.techniques, device.kind, trial.phase, len(members)):
         return Ending(kind="unsupported", text=why)
     return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None
 

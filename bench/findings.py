@@ -67,6 +67,9 @@ class MemoryPeak:
         """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
         return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
 
+    all_devices_bytes: int | None = None
+    """Several devices: the sum of their peaks; the other figures are then the largest device's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
@@ -106,6 +109,8 @@ class Speed:
     """Quads far from the others (counted, never left out)."""
     long_block_pct: float | None = None
     """How far the speedup from blocks of four times the length lies from this one, in per cent."""
+    communication_pct: float | None = None
+    """Several devices: share of a step by which it is longer for sending gradients."""
     foreign_load_pct: float | None = None
     """On a CPU: share of the machine's cores that other programs took while timing."""
     peak_tflops: float | None = None

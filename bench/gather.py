@@ -213,7 +213,14 @@ def _require_full_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> Non
 
 def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
     for trial in plan.trials:
+        together = len(trial.cell.placement.members)
         devices, parts = suites[trial.cell.suite].devices, techniques(trial.cell.techniques).grad_accumulation
+        if together > 1 and suites[trial.cell.suite].trainer == "lightning":
+            raise UsageError(
+                f"Lightning's Trainer starts its own processes: name one device, not {trial.cell.placement.name}, "
+                f"and --set devices={together}."
+            )
+        devices = max(devices, together)
         if trial.cell.batch_size % devices:
             raise UsageError(
                 f"The batch size {trial.cell.batch_size} cannot be divided among {devices} devices. "

@@ -24,7 +24,7 @@ other commands:
   run_bench.py compare OLD NEW                    two runs of the same questions: what became faster or slower
   run_bench.py doctor [--gpus cpu]                test the instrument itself on this machine
 """
-GPUS_HELP = "CUDA indices such as 0,1, or cpu (default: every GPU, else cpu)"
+GPUS_HELP = "CUDA indices such as 0,1, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -112,6 +112,7 @@ def run_parser() -> Parser:
     where.add_argument("--gpus", metavar="LIST", help=GPUS_HELP)
     where.add_argument("--on", metavar="ray[://HOST:PORT]", help="run on a Ray cluster (docs/clusters.md)")
     where.add_argument("--accelerators", metavar="LIST", help="types on the cluster, as V100,A100 (default: all)")
+    where.add_argument("--sync-bn", action="store_true", help="batch norm over all devices that train together")
     where.add_argument("--exclusive", action="store_true", help="refuse to start when a GPU is in use by others")
     how = parser.add_argument_group("how")
     how.add_argument(

@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -23,17 +23,21 @@ from typing import Any
 import torch
 
 from bench.data import Share
-from bench.records import Device, Done, Failed, Message
+from bench.findings import MemoryPeak
+from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import UsageError
+from bench.technique_names import UnsupportedError
 from bench.trial import Placement, Trial
 
-PHASE = "bench.phases.training:run"
+LIGHTNING, JOINED = "bench.phases.training:run", "bench.worker:run_rank"
+"""What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: int) -> None:
-    """Run a training trial in ``ranks`` processes and pass on what the first of them sends.
+    """Run a trial in ``ranks`` processes and pass on what the first of them sends; memory of all of them.
 
-    On GPUs they are on the one that the trial is placed on and those that follow it. Nothing is kept in checkpoints.
+    They are on the devices of the trial's placement, or, where Lightning trains on more than that names, on its GPU and
+    those that follow it. Nothing is kept in checkpoints.
 
     Raises:
         UsageError: there are not as many GPUs.
@@ -44,6 +48,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: in
         port = _free_port()
         processes = []
         pipes: dict[Connection, int] = {}
+        peaks: dict[int, TrialResult] = {}
         for rank in range(ranks):
             ours, theirs = Pipe()
             processes.append(_start(theirs, port, Share(rank=rank, ranks=ranks)))
@@ -57,11 +62,15 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: in
                 rank = pipes[ready]
                 message = _receive(ready)
                 if isinstance(message, Failed):
-                    raise UsageError(message.text) if message.kind == "usage" else RuntimeError(message.text)
+                    raise _ERRORS.get(message.kind, RuntimeError)(message.text)
                 if message is None:
                     raise RuntimeError(f"the process on device {rank + 1} of {ranks} ended without a word")
                 if isinstance(message, Done):
                     del pipes[ready]
+                elif isinstance(message, TrialResult) and message.memory is not None:
+                    peaks[rank] = message
+                    if len(peaks) == ranks:
+                        send(replace(peaks[0], memory=_largest([peaks[one].memory for one in range(ranks)])))
                 elif rank == 0:
                     send(message)
 
@@ -72,16 +81,41 @@ def main() -> None:
     share = Share(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
     trial, device = connection.recv()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    module, name = PHASE.split(":")
+    module, name = (JOINED if len(trial.cell.placement.members) > 1 else LIGHTNING).split(":")
     try:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, share=share)
         connection.send(Done())
     except Exception as error:
         traceback.print_exc()
-        usage = isinstance(error, UsageError)
-        text = str(error) if usage else f"{type(error).__name__}: {error}"
-        connection.send(Failed(kind="usage" if usage else "error", text=text))
+        connection.send(_failed(error))
         sys.exit(1)
+
+
+_ERRORS: dict[str, type[Exception]] = {"usage": UsageError, "unsupported": UnsupportedError, "oom": MemoryError}
+"""What a process's last word becomes in the worker."""
+
+
+def _failed(error: Exception) -> Failed:
+    if isinstance(error, UnsupportedError):
+        return Failed(kind="unsupported", text=str(error))
+    if isinstance(error, UsageError):
+        return Failed(kind="usage", text=str(error))
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return Failed(kind="oom" if full else "error", text=f"{type(error).__name__}: {error}")
+
+
+def _largest(found: list[MemoryPeak | None]) -> MemoryPeak:
+    """Return the largest of each figure over the devices, and the sum of their peaks."""
+    every = [peak for peak in found if peak is not None]
+
+    def most(name: str) -> int | None:
+        values = [value for peak in every if (value := getattr(peak, name)) is not None]
+        return max(values) if values else None
+
+    names = [field.name for field in fields(MemoryPeak) if field.name != "all_devices_bytes"]
+    peaks = [peak.peak_allocated_bytes or peak.peak_resident_bytes for peak in every]
+    total = sum(peak or 0 for peak in peaks) if all(peak is not None for peak in peaks) else None
+    return MemoryPeak(**{name: most(name) for name in names}, all_devices_bytes=total)
 
 
 def _start(theirs: Connection, port: int, share: Share) -> subprocess.Popen[bytes]:
@@ -125,13 +159,13 @@ def _receive(connection: Connection) -> Any:
 def _placed(trial: Trial, rank: int) -> Trial:
     """Return the trial as the rank has it: on its own GPU."""
     index = trial.cell.placement.index
-    if index is None:
+    if index is None or len(trial.cell.placement.members) > 1:
         return trial
     return replace(trial, cell=replace(trial.cell, placement=Placement(name=str(index + rank))))
 
 
 def _require_devices(trial: Trial, ranks: int) -> None:
-    index = trial.cell.placement.index
+    index = None if len(trial.cell.placement.members) > 1 else trial.cell.placement.index
     if index is not None and index + ranks > torch.cuda.device_count():
         raise UsageError(
             f"Training on {ranks} devices from GPU {index} on needs GPU {index + ranks - 1}, "

@@ -21,6 +21,8 @@ TECHNIQUES: dict[str, str] = {
     "cuda-graphs": "the step is captured once, and replayed without launching its kernels one by one",
     "grad-accumulation": "gradients of N parts of the batch are added up before the optimizer's step",
     "checkpointing": "activations are computed again in backward instead of kept",
+    "sync-bn": "batch norm's statistics are taken over all devices that train together",
+    "bf16-allreduce": "gradients are sent to the other devices as bfloat16",
 }
 """By name, each with its summary, in the order in which names are canonical."""
 
@@ -40,6 +42,8 @@ class Techniques:
     grad_accumulation: int = 1
     """Parts that each batch is cut into."""
     checkpointing: bool = False
+    sync_bn: bool = False
+    bf16_allreduce: bool = False
 
     @property
     def hidden(self) -> bool:
@@ -52,7 +56,10 @@ PLAIN = Techniques()
 NEEDS_CUDA = {
     "non-blocking": "non-blocking copies go to a GPU from memory that is pinned for it; on a CPU nothing is copied",
     "cuda-graphs": "cuda-graphs needs a CUDA device",
+    "sync-bn": "sync-bn: torch's SyncBatchNorm needs CUDA devices",
 }
+TOGETHER = ("sync-bn", "bf16-allreduce")
+"""Those that are about devices that train together."""
 NOT_IN_PHASE = {
     ("compile", "numerics"): "numerics looks between the layers, which compile fuses",
     ("cuda-graphs", "numerics"): "numerics looks at every step's layers, which a captured graph does not show",
@@ -63,14 +70,17 @@ DATA = ("non-blocking", "prefetcher")
 """Those that are about batches on their way to the device."""
 
 
-def refusal(names: tuple[str, ...], kind: str, phase: str) -> str | None:
+def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> str | None:
     """Say why techniques cannot be used whatever the suite, or None where nothing speaks against them.
 
     Args:
         names: canonical names.
         kind: the kind of device, cuda or cpu.
         phase: the phase of the trial.
+        devices: how many train together.
     """
+    if devices == 1 and (alone := [name for name in names if name in TOGETHER]):
+        return f"{alone[0]} is for devices that train together, such as --gpus 0+1"
     if kind != "cuda" and (lacking := [why for name, why in NEEDS_CUDA.items() if name in names]):
         return lacking[0]
     if set(CLASH) <= set(names):

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from bench import joined
 from bench import precision as switches
 from bench import techniques as how
 from bench.graphs import GraphedStep
@@ -83,6 +84,8 @@ def build_arm(
     how.require_supported(techniques, suite, data, device)
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
+    if techniques.sync_bn:
+        model = joined.synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
@@ -108,7 +111,7 @@ def build_arm(
         scaler=scaler,
         taken=taken,
         weights=weights,
-        forward=how.compiled(model) if techniques.compile else model,
+        forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
         schedule=schedule,
         clip_grad=clip_grad,
         techniques=techniques,
@@ -116,6 +119,13 @@ def build_arm(
     if techniques.cuda_graphs:
         return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
     return arm
+
+
+def _forward(model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Callable[..., Tensor]:
+    if joined.ranks() > 1:
+        torch.manual_seed(seed + 7919 * joined.rank())  # dropout is not to be the same in every part of a batch
+        return joined.parallel(model, device, techniques)
+    return how.compiled(model) if techniques.compile else model
 
 
 def build_loss(suite: Suite, data: Data) -> nn.Module:
@@ -190,7 +200,8 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
     wait_ns = samples = 0
     taken = arm.taken.count
     synchronize(arm.device)
-    start = asked = time.perf_counter_ns()
+    clock = joined.clock()
+    start, asked = clock(), time.perf_counter_ns()
     for inputs, targets in batches:
         wait_ns += time.perf_counter_ns() - asked
         losses.append(training_step(arm, inputs, targets))
@@ -198,12 +209,12 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
         asked = time.perf_counter_ns()
     wait_ns += time.perf_counter_ns() - asked
     synchronize(arm.device)
-    seconds = (time.perf_counter_ns() - start) / 1e9
+    seconds = (clock() - start) / 1e9
     return Epoch(
-        loss=float(torch.stack(losses).float().mean()),
+        loss=joined.mean(float(torch.stack(losses).float().mean())),
         seconds=seconds,
         wait_seconds=wait_ns / 1e9,
-        samples=samples,
+        samples=samples * joined.ranks(),
         skipped_steps=len(losses) - (arm.taken.count - taken),
     )
 

@@ -71,13 +71,20 @@ class SuiteRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type."""
+    """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
+
+    Several joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each with its part of every batch.
+    """
 
     name: str
 
     def __post_init__(self) -> None:
-        good = self.name == "cpu" or (self.name.isascii() and self.name.isdigit()) or self.on_cluster
-        require(good, "--gpus", "GPU indices such as 0 or 0,1, or cpu", self.name)
+        words = self.members
+        plain = all(word == "cpu" for word in words) or all(word.isascii() and word.isdigit() for word in words)
+        allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
+        require(plain or self.on_cluster, "--gpus", allowed, self.name)
+        once = words[0] == "cpu" or self.on_cluster or len(set(words)) == len(words)
+        require(once, "--gpus", "devices that are each named once, as in 0+1", self.name)
 
     @property
     def on_cluster(self) -> bool:
@@ -85,9 +92,19 @@ class Placement:
         return bool(re.fullmatch(r"[A-Z][\w.-]*(\+[A-Z][\w.-]*)*", self.name))
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The devices that train together; one alone for most."""
+        return tuple(self.name.split("+"))
+
+    @property
     def index(self) -> int | None:
-        """The CUDA index, or None for the CPU and on a cluster, whose nodes have their own."""
-        return int(self.name) if self.name.isdigit() else None
+        """The CUDA index of the first, or None for the CPU and on a cluster, whose nodes have their own."""
+        return int(self.members[0]) if self.members[0].isdigit() else None
+
+    def device_of(self, rank: int) -> int | None:
+        """Return the CUDA index of one of the devices, or None for the CPU."""
+        member = self.members[rank] if len(self.members) > 1 else self.members[0]
+        return int(member) if member.isdigit() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,8 @@ from typing import Any, Literal
 import torch
 import torchvision
 
-from bench.data import Prepared, prepare
+from bench import joined, ranks
+from bench.data import Prepared, Share, prepare
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
@@ -91,10 +92,22 @@ def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callab
             message = replace(message, started=started, wall_s=time.monotonic() - start)
         send(message)
 
-    if trial.phase == "train" and workspace is not None:
+    if len(trial.cell.placement.members) > 1:
+        ranks.run(trial, device, stamped, len(trial.cell.placement.members))
+    elif trial.phase == "train" and workspace is not None:
         training.run(trial, device, stamped, workspace / trial.checkpoint)
     else:
         _PHASES[trial.phase].run(trial, device, stamped)
+
+
+def run_rank(trial: Trial, device: Device, send: Callable[[Message], None], share: Share) -> None:
+    """Run one process of a trial on several devices, after joining the others."""
+    index = trial.cell.placement.device_of(share.rank)
+    joined.join(torch.device("cpu") if index is None else torch.device("cuda", index))
+    if trial.phase == "train":
+        training.run(trial, device, send, share=share)
+    else:
+        _PHASES[trial.phase].run(trial, device, send)
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:

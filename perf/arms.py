@@ -16,9 +16,9 @@ from bench.environment import survey
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.plan import slower, unsupported_reason
 from bench.precision_names import precision as parse
 from bench.records import Device
+from bench.request import slower, unsupported_reason
 from bench.spec import Data, Suite
 from bench.stats import Interval
 from bench.train import build_arm, build_loss, synchronize

@@ -38,6 +38,16 @@ def main() -> int:
     for suite in SUITES:
         command = [sys.executable, "run_bench.py", "--suite", suite, "--gpus", "0", "--phases", PHASES, *depth]
         steps.append((f"{suite} speed", [*command, "--resume", str(given.out / f"{suite}-speed")]))
+    base = [sys.executable, "run_bench.py", "--gpus", "0", "--quick", "--suite"]
+    more = ["--data", given.data] if given.data else []
+    steps.append(("ladder", [*base, "vit_b_16", "--ladder", *more, "--resume", str(given.out / "ladder")]))
+    largest = ["resnet50", "--batch-sizes", "128,max", "--resume", str(given.out / "largest")]
+    steps.append(("largest batch", [*base, *largest]))
+    techniques = ["resnet50", "--techniques", "channels-last,fused-optimizer,cuda-graphs"]
+    steps.append(("techniques", [*base, *techniques, "--resume", str(given.out / "techniques")]))
+    steps.append(("overhead", [sys.executable, "perf/overhead.py", "--device", "cuda"]))
+    if given.data and given.data.startswith("folder:"):
+        steps.append(("peers", [sys.executable, "perf/peers.py", "--device", "cuda", "--data", given.data]))
     if given.data:
         command = [sys.executable, "run_bench.py", "--suite", "resnet50", "--gpus", "0", "--data", given.data]
         steps.append(

@@ -58,7 +58,7 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
         (["--suite", "mlp", "--batch-sizes", "many"], "not 'many'"),
         (["--suite", "mlp", "--batch-sizes", "64,,128"], "empty word"),
         (["--suite", "mlp", "--epochs", "0"], "--epochs takes whole numbers from 1 to"),
-        (["--suite", "mlp", "--gpus", "gpu0"], "--gpus must be GPU indices such as 0 or 0,1, or cpu"),
+        (["--suite", "mlp", "--gpus", "gpu0"], "--gpus must be GPU indices such as 0 or 0,1, cpu, or 0+1"),
         (["--suite", "mlp", "--precisions", "fp31"], "Did you mean 'fp32'"),
         (["--suite", "mlp", "--precisions", "init_scale=8"], "no precision 'init_scale=8'"),
         (["--suite", "mlp", "--precisions", "fp32,,tf32"], "empty word"),

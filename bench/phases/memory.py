@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+from bench import joined
 from bench.data import random_batches
 from bench.measure import memory
 from bench.measure.categories import tensor_bytes
@@ -36,7 +37,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     )
     apply(precision)
     batches = random_batches(
-        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
+        setting.data,
+        batch_size=joined.part(trial.cell.batch_size),
+        count=BATCHES,
+        device=setting.device,
+        seed=trial.seed + joined.rank(),
     )
     turn = itertools.count()
 
@@ -54,7 +59,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         model_bytes=memory.model_bytes(arm.model),
     )
     kinds = None
-    if not setting.techniques.hidden:
+    if not setting.techniques.hidden and joined.ranks() == 1:
         kinds = tensor_bytes(
             step,
             setting.device,

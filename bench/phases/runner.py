@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench import joined
 from bench import precision as switches
 from bench.techniques import compilations
 from bench.train import Arm, synchronize, training_step
@@ -57,7 +58,7 @@ class TorchRunner:
         allocations = 0
         if self.arm.device.type == "cuda":
             allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
-        return allocations, self.arm.scaler.get_scale(), compilations()
+        return joined.gathered((allocations, self.arm.scaler.get_scale(), compilations()))
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps were not skipped."""

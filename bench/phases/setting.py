@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench import catalog
+from bench import catalog, joined
 from bench import precision as switches
 from bench.findings import Switches
 from bench.precision_names import precision as parse
@@ -29,7 +29,7 @@ def open_setting(trial: Trial) -> Setting:
     """Load the trial's suite and name its device, without touching the device."""
     suite = catalog.load(trial.cell.suite)
     data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
-    index = trial.cell.placement.index
+    index = trial.cell.placement.device_of(joined.rank())
     device = torch.device("cpu") if index is None else torch.device("cuda", index)
     # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
     torch.backends.cudnn.benchmark = True

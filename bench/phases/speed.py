@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from bench import joined
 from bench.data import random_batches
 from bench.findings import Operations, Speed, Switches
 from bench.measure.disturbance import open_watch
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
 from bench.measure.warmup import Cut, prepare
+from bench.phases.communication import communication_pct
 from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
@@ -49,8 +51,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     names = trial.precisions * 2 if floor else trial.precisions
     runners, switches_read = _build(trial, names)
     compiling = [_compile(runner, trial, send) for runner in runners]
-    ran = [None if floor else observe(partial(runner.unhidden().run, 1)) for runner in runners]
-    cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
+    ran = [None if floor or joined.ranks() > 1 else observe(partial(runner.unhidden().run, 1)) for runner in runners]
+    clock = joined.clock()
+    cuts = prepare(runners, trial.protocol.time_budget_s, clock=clock, say=lambda text: send(Progress(text=text)))
     arms = [
         Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
         for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
@@ -60,9 +63,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
         def edge() -> str:
             causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
-            return "; ".join(cause for cause in causes if cause)
+            every = joined.gathered("; ".join(cause for cause in causes if cause))
+            return "; ".join(dict.fromkeys(str(cause) for cause in every if cause))
 
-        arms, found, checks = _measure(arms, trial, edge, watcher(trial, names, send))
+        arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
     for block in found.blocks:
         send(record(block, trial, floor=floor))
@@ -75,7 +79,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status = "invalid"
             detail = f"the model changed the fp32 switches from {_settings(arm.switches)} to {_settings(after)}"
         speed = summary(arm.cut, index, found, checks[index], trial)
-        speed = replace(speed, foreign_load_pct=foreign_pct)
+        alone = floor or joined.ranks() > 1
+        shared = None if floor else communication_pct(arm.runner, arm.cut, clock, trial)
+        speed = replace(speed, foreign_load_pct=foreign_pct, communication_pct=shared)
         send(
             TrialResult(
                 precision=arm.runner.name,
@@ -84,7 +90,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 compile_s=arm.compile_s,
                 switches=after,
                 operations=arm.operations,
-                speed=speed if floor else _with_tail(speed, arm, trial, send),
+                speed=speed if alone else _with_tail(speed, arm, trial, send),
             )
         )
 
@@ -93,14 +99,15 @@ def _measure(
     arms: list[Ready],
     trial: Trial,
     edge: Callable[[], str],
+    clock: Callable[[], int],
     watch: Callable[[int, Sequence[Interval | None]], None],
 ) -> tuple[list[Ready], Comparison, list[LongBlocks | None]]:
     """Compare the arms and check with longer blocks; where these disagree, once more with those."""
     seed = trial.seed * 1000 + trial.replicate
     for attempt in (1, 2):
         runners, sizes = [arm.runner for arm in arms], [arm.cut.sizes for arm in arms]
-        found = compare(runners, sizes, trial.protocol, seed=seed, edge=edge, watch=watch)
-        checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, edge=edge)
+        found = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, edge=edge, watch=watch)
+        checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, clock=clock, edge=edge)
         if attempt == 2 or all(check is None or check.agree for check in checks):
             break
         arms = [replace(arm, cut=replace(arm.cut, sizes=lengthen(arm.cut.sizes))) for arm in arms]
@@ -112,7 +119,11 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
     setting = open_setting(trial)
     enter(names[0], setting.device)
     batches = random_batches(
-        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
+        setting.data,
+        batch_size=joined.part(trial.cell.batch_size),
+        count=BATCHES,
+        device=setting.device,
+        seed=trial.seed + joined.rank(),
     )
     runners = [
         TorchRunner(

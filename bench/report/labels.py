@@ -33,9 +33,15 @@ def _workload(row: Mapping[Hashable, Any]) -> str:
 
 
 def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
-    parts = [f"GPU {row['placement']}"] if row["several_placements"] else []
+    parts = [_placement(str(row["placement"]))] if row["several_placements"] else []
     parts += [f"run {row['run']}"] if several_runs else []
     return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
+
+
+def _placement(name: str) -> str:
+    if not name[0].isdigit():
+        return name
+    return f"GPUs {name}" if "+" in name else f"GPU {name}"
 
 
 def _slugs(names: list[str]) -> list[str]:

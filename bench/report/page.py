@@ -25,6 +25,7 @@ from bench.report import (
     numerics,
     numerics_layers,
     numerics_plots,
+    scaling,
     sources,
     sweeps,
     tables,
@@ -198,6 +199,8 @@ def _section(
     trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
     found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, trials, runs, seconds)
     remarks = epochs.remarks(rows) + loader.remarks(rows)
+    if (together := scaling.scaling(rows, trials)) is not None:
+        found.append(together)
     if (framework := trainers.against_plain(runs.trials, rows)) is not None:
         found.append(framework)
     if literature is not None:

@@ -1,0 +1,82 @@
+"""Several devices against one of them: how much faster, how much of that they could gain, and what sending costs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench import stats
+from bench.report.format import UNKNOWN, known, number, ratio
+from bench.report.speed import KEY, MEASURED
+from bench.report.tables import Table, table
+
+ABOUT = (
+    "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
+    "of which each device has a part; weak scaling keeps each device's part. Efficiency is the speedup over the number "
+    "of devices. The interval is Welch's over processes, for they were not measured side by side; with one process "
+    "each there is none. Communication is the share of a step by which it is longer for sending gradients, beyond what "
+    "overlaps."
+)
+
+
+def scaling(rows: pd.DataFrame, trials: pd.DataFrame) -> Table | None:
+    """Return the scaling of one workload; None where nothing was measured on several devices and on one of them.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        trials: rows of trials.csv, of the same.
+    """
+    timed = [row for row in rows.to_dict("records") if known(row["step_ms"])]
+    sending = _sending(trials)
+    body = []
+    for row in timed:
+        members = str(row["placement"]).split("+")
+        if len(members) < 2:
+            continue
+        for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / len(members))):
+            alone = _alone(timed, row, members, batch)
+            if alone is not None:
+                body.append(_row(row, alone, len(members), word, sending.get(tuple(row[name] for name in KEY))))
+    if not body:
+        return None
+    headers = ["devices", "precision", "batch size", "scaling", "throughput (samples/s)", "of one device"]
+    headers += ["speedup over one [95 % interval]", "efficiency (%)", "communication (% of a step)"]
+    return table("Scaling", headers, body, about=ABOUT)
+
+
+def _alone(
+    timed: list[dict[Hashable, Any]], row: dict[Hashable, Any], members: list[str], batch: float
+) -> dict[Hashable, Any] | None:
+    """Return the row of one of the devices at a batch size, the first of them that was measured."""
+    found = {
+        str(other["placement"]): other
+        for other in timed
+        if other["run"] == row["run"] and other["precision"] == row["precision"] and other["batch_size"] == batch
+    }
+    return next((found[member] for member in members if member in found), None)
+
+
+def _sending(trials: pd.DataFrame) -> dict[Hashable, float]:
+    rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
+    return rows.groupby(KEY, sort=False)["communication_pct"].median().to_dict() if len(rows) else {}
+
+
+def _row(
+    row: dict[Hashable, Any], alone: dict[Hashable, Any], count: int, word: str, sending: float | None
+) -> list[str]:
+    many, one = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, alone))
+    found = stats.welch_interval(many, one).exp()
+    return [
+        str(row["where"]),
+        str(row["precision"]),
+        f"{row['batch_size']:.0f}",
+        word if word == "strong" else f"weak, {alone['batch_size']:.0f} a device",
+        number(row["samples_per_s"]),
+        number(alone["samples_per_s"]),
+        ratio(found.center, found.low, found.high),
+        number(100 * found.center / count, 3),
+        UNKNOWN if sending is None else number(sending, 2),
+    ]

@@ -1,0 +1,140 @@
+"""Several devices that train together: names, refusals, and gradients equal to one device's with the whole batch."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import multiprocessing, nn
+
+from bench import joined
+from bench.execute import _refusal
+from bench.findings import MemoryPeak
+from bench.ranks import _largest
+from bench.spec import UsageError
+from bench.technique_names import Techniques, UnsupportedError
+from bench.trial import Placement
+from tests.conftest import call
+from tests.test_store import rows
+
+BATCH = 8
+
+
+@pytest.mark.parametrize("name", ["0+0", "cpu+0", "0+", "+1", "a+b", "0+V100"])
+def test_odd_placements_are_refused(name):
+    with pytest.raises(UsageError, match="--gpus"):
+        Placement(name=name)
+
+
+def test_members_are_the_devices_in_order():
+    assert Placement(name="1+0").members == ("1", "0")
+    assert [Placement(name="1+0").device_of(rank) for rank in (0, 1)] == [1, 0]
+    assert Placement(name="cpu+cpu").index is None
+    assert Placement(name="3").device_of(1) == 3
+
+
+def test_one_process_agrees_with_itself():
+    assert (joined.ranks(), joined.rank(), joined.part(8)) == (1, 0, 8)
+    assert joined.gathered("a") == ("a",)
+    assert joined.mean(3.0) == 3.0
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(BATCH, 6, generator=generator), torch.randint(3, (BATCH,), generator=generator)
+
+
+def train_part(rank, port, folder):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    joined.join(torch.device("cpu"))
+    mine, (inputs, targets) = model(), batch()
+    if rank == 1:
+        with torch.no_grad():
+            mine[0].weight.zero_()  # every process starts from the first one's weights
+    part = slice(rank * joined.part(BATCH), (rank + 1) * joined.part(BATCH))
+    forward = joined.parallel(mine, torch.device("cpu"), Techniques())
+    nn.functional.cross_entropy(forward(inputs[part]), targets[part]).backward()
+    compressed = model()
+    send = joined.parallel(compressed, torch.device("cpu"), Techniques(bf16_allreduce=True))
+    nn.functional.cross_entropy(send(inputs[part]), targets[part]).backward()
+    readings = [joined.clock()() for _ in range(2)]
+    seen = {
+        "gradients": [parameter.grad for parameter in mine.parameters()],
+        "compressed": [parameter.grad for parameter in compressed.parameters()],
+        "gathered": joined.gathered(rank),
+        "mean": joined.mean(float(rank)),
+        "same clock": len(set(joined.gathered(readings[0]))) == 1,
+        "clock advances": readings[0] > 0,
+    }
+    torch.save(seen, Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_have_the_gradients_of_one_with_the_whole_batch(tmp_path):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    multiprocessing.start_processes(train_part, (port, str(tmp_path)), nprocs=2, start_method="spawn")
+    alone = model()
+    nn.functional.cross_entropy(alone(batch()[0]), batch()[1]).backward()
+    for rank in (0, 1):
+        seen = torch.load(tmp_path / f"{rank}.pt")
+        for own, sent, whole in zip(seen["gradients"], seen["compressed"], alone.parameters(), strict=True):
+            torch.testing.assert_close(own, whole.grad)
+            torch.testing.assert_close(sent, whole.grad, rtol=0.02, atol=1e-3)
+        assert any(not torch.equal(own, sent) for own, sent in zip(seen["gradients"], seen["compressed"], strict=True))
+        assert (seen["gathered"], seen["mean"]) == ((0, 1), 0.5)
+        assert seen["same clock"]
+        assert seen["clock advances"]
+
+
+def test_techniques_that_do_not_go_together_are_refused():
+    with pytest.raises(UnsupportedError, match="several devices"):
+        joined.parallel(model(), torch.device("cpu"), Techniques(compile=True))
+
+
+def test_memory_is_the_largest_devices_and_the_sum():
+    found = _largest([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
+    assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
+
+
+def test_what_is_measured_on_one_device_alone_is_unsupported_on_several(tiny_trial, cpu):
+    both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
+    assert _refusal(both, cpu) is None
+    ending = _refusal(replace(both, phase="numerics"), cpu)
+    assert ending.kind == "unsupported"
+    assert "one device" in ending.text
+    alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("bf16-allreduce",)))
+    assert "train together" in _refusal(alone, cpu).text
+
+
+def test_both_placements_are_measured_and_scaling_is_told(tmp_path, tiny_file):
+    words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
+    found = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
+    assert found.returncode in (0, 1), found.stderr
+    (folder,) = (tmp_path / "results").iterdir()
+    done = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
+    assert {phase for placement, phase in done if placement == "cpu+cpu"} == {"memory", "speed", "train"}
+    assert done["cpu+cpu", "speed"]["communication_pct"] != ""
+    assert done["cpu+cpu", "memory"]["all_devices_bytes"] != ""
+    losses = [float(done[placement, "train"]["train_loss"]) for placement in ("cpu", "cpu+cpu")]
+    assert math.isclose(*losses, rel_tol=1e-3)
+    (page,) = (tmp_path / "reports").glob("*/report.md")
+    assert "### Scaling" in page.read_text()
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(tmp_path, tiny_file):
+    found = call("--suite", tiny_file, "--gpus", "cpu+cpu", "--batch-sizes", "5", cwd=tmp_path)
+    assert found.returncode == 2
+    assert "multiples of 2" in found.stderr
