@@ -212,7 +212,9 @@ def _protocol(asked: object) -> str | None:
     if not isinstance(asked, dict):
         return None
     budget, target = asked.get("time_budget_s"), asked.get("target_ci")
-    return f"{asked.get('replicates')} processes of {budget} s an arm, to ±{100 * float(target or 0):g} %"
+    count = asked.get("replicates")
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"{processes} of {float(budget or 0):g} s an arm, to ±{100 * float(target or 0):g} %"
 
 
 def _digest(request: Mapping[str, Any], suite: str) -> str | None:
