@@ -89,6 +89,7 @@ def _device(placement: Placement, nvml: Nvml | None) -> Device:
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
         uuid=None,
         power_limit_w=None,
+        power_default_w=None,
         energy=None,
         unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
     )
@@ -146,13 +147,12 @@ def _gpu(index: int, nvml: Nvml | None) -> Device:
 def kernels_problem(index: int) -> str:
     """Say why this torch build cannot run on a GPU; empty where it can."""
     properties: Any = torch.cuda.get_device_properties(index)
-    arch_list = tuple(torch.cuda.get_arch_list())
-    if has_kernels((properties.major, properties.minor), arch_list):
+    if has_kernels((properties.major, properties.minor), tuple(torch.cuda.get_arch_list())):
         return ""
     return (
         f"This torch build ({torch.__version__}) has no kernels for GPU {index} ({properties.name}, "
-        f"sm_{properties.major}{properties.minor}); it has {' '.join(arch_list)}. Install a build for it: "
-        "Pascal and Volta need one for CUDA 12.6 or older."
+        f"sm_{properties.major}{properties.minor}); it has {' '.join(torch.cuda.get_arch_list())}. "
+        "Install a build for it: Pascal and Volta need one for CUDA 12.6 or older."
     )
 
 

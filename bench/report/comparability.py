@@ -108,7 +108,7 @@ def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         (run, device)
         for run in runs
         for device in run.part("environment").get("devices") or []
-        if isinstance(device, dict) and _is_used(used, run.label, str(device.get("placement")))
+        if isinstance(device, dict) and (run.label, str(device.get("placement"))) in used
     ]
     facts = [
         ("power limit", "power_limit_w", "W", "Less power means lower clocks under load."),
@@ -127,10 +127,6 @@ def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
                 for run, device in alike
             }
             yield Fact(name=f"{name} of {kind}", values=values, why=why)
-
-
-def _is_used(used: set[tuple[Any, Any]], run: str, placement: str) -> bool:
-    return any(run == label and placement in str(name).split("+") for label, name in used)
 
 
 def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
@@ -216,7 +212,9 @@ def _protocol(asked: object) -> str | None:
     if not isinstance(asked, dict):
         return None
     budget, target = asked.get("time_budget_s"), asked.get("target_ci")
-    return f"{asked.get('replicates')} processes of {budget} s an arm, to ±{100 * float(target or 0):g} %"
+    count = asked.get("replicates")
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"{processes} of {float(budget or 0):g} s an arm, to ±{100 * float(target or 0):g} %"
 
 
 def _digest(request: Mapping[str, Any], suite: str) -> str | None:

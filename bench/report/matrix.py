@@ -10,7 +10,6 @@ import pandas as pd
 
 from bench import stats
 from bench.report.load import SUBJECT
-from bench.report.published import gpus
 from bench.report.speed import KEY, MEASURED
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
@@ -150,28 +149,20 @@ def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFram
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
-    """Name setups by count, device and precision, and by whatever else tells them apart."""
-    count = rows["placement"].map(lambda placement: max(1, gpus(str(placement))))
-    plain = pd.Series(
-        [
-            f"{size} × {device}" if size > 1 else device
-            for size, device in zip(count, rows["device"].astype(str), strict=True)
-        ],
-        index=rows.index,
-    )
-    kinds = rows.assign(plain=plain).groupby("plain", sort=False)
-    runs, places = kinds["run"].transform("nunique") > 1, rows.assign(plain=plain).groupby(["plain", "run"], sort=False)
-    several = places["placement"].transform("nunique") > 1
+    """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
+    runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
+    places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, rows.to_dict("records"), strict=True):
-        more = [f"GPU {row['placement']}"] if several[at] else []
+        place = row["placement"] if str(row["placement"]).startswith("cpu") else f"GPU {row['placement']}"
+        more = [place] if places[at] else []
         more += [f"run {row['run']}"] if runs[at] else []
         more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
         more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []
         more += [row["data"]] if varied["data"] else []
         told = f" ({', '.join(more)})" if more else ""
-        names.append(f"{plain[at]}{told}, {row['precision']}")
+        names.append(f"{row['device']}{told}, {row['precision']}")
     return names
 
 

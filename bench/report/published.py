@@ -131,7 +131,7 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> list[list[str]]:
             [
                 f"{MEASURED_HERE}: {row['run']}",
                 str(row["device"]),
-                str(gpus(str(row["placement"]))),
+                str(_gpus(str(row["placement"]))),
                 f"{row['batch_size']:.0f}",
                 str(row["precision"]),
                 number(row["epochs"], 1),
@@ -148,7 +148,7 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> list[list[str]]:
     return body
 
 
-def gpus(placement: str) -> int:
+def _gpus(placement: str) -> int:
     """Count the GPUs of a placement such as ``0+1``."""
     return sum(name != "cpu" for name in placement.split("+"))
 
@@ -193,7 +193,7 @@ def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Ru
     data = _unlike("data", ours["data"].map(source), theirs["dataset"])
     parts = [
         _unlike("device", ours["device"], theirs["gpu"]),
-        _unlike("GPUs", ours["placement"].map(gpus), theirs["n_gpus"].dropna()),
+        _unlike("GPUs", ours["placement"].map(_gpus), theirs["n_gpus"].dropna()),
         _unlike("batch size", ours["batch_size"], theirs["batch_size"].dropna()),
         epochs,
         data,

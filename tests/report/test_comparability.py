@@ -110,7 +110,7 @@ def test_a_common_batch_size_is_enough(pair, tmp_path):
 def test_quick_against_full_and_an_edited_recipe_are_told(pair):
     quick = {"replicates": 1, "target_ci": 0.01, "time_budget_s": 3.0}
     fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=quick))
-    text = "Different protocol: 3 processes of 10.0 s an arm, to ±1 % in a; 1 processes of 3.0 s an arm, to ±1 % in b."
+    text = "Different protocol: 3 processes of 10 s an arm, to ±1 % in a; 1 process of 3 s an arm, to ±1 % in b."
     assert text in one(told(*pair))
     fleet.edit_run(pair[1], lambda run: run.update(request={**REQUEST, "suites": [{"name": "mlp", "digest": "bbb"}]}))
     assert "Different text of the recipe mlp (digest): aaa in a; bbb in b." in one(told(*pair))

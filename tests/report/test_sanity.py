@@ -91,7 +91,7 @@ def test_several_bad_lines_are_counted(tmp_path):
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(tmp_path):
     run = original(tmp_path / "run")
     spoil(run, 2, "epochs.csv", train_loss="inf", test_loss="nan")
-    spoil(run, 2, long_block_pct="-3", switch_transient_pct="-0.5")
+    spoil(run, 2, long_block_pct="-3", switch_transient_pct="-0.5", communication_pct="-1")
     assert len(load([run]).epochs) == 8
 
 
