@@ -24,8 +24,9 @@ from bench.stats import process_interval
 if TYPE_CHECKING:
     from rich.table import Table
 
-PROCESSES = 3
-"""Fresh processes in which a step is timed against itself, as many as a run takes by default."""
+PROCESSES = 10
+"""Fresh processes in which a step is timed against itself, as many as ``--rigorous`` takes: processes differ by some
+tenths of a per cent (where their memory lies, for one), which three of them cannot tell from 1 %."""
 HELD_BYTES, TAKEN_BYTES = 256 * 2**20, 2**30
 ARMS = 200
 LOG_WIDTH = 160

@@ -106,7 +106,7 @@ def one_per_cent(found: Interval) -> Check:
         expected="about 0.990, interval below 1",
         measured=_ratio(found),
         passed=found.high is not None and found.high < 0,
-        meaning="differences of 1 % cannot be shown on this machine now",
+        meaning="differences of 1 % cannot be shown on this machine now, not even with --rigorous",
     )
 
 

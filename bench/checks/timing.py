@@ -24,7 +24,7 @@ KNOWN_NS = (3e6, 2e6)
 KNOWN_CYCLES = (4_000_000, 2_000_000)
 """Steps of a known ratio: nanoseconds on a CPU, cycles on a GPU, some milliseconds too."""
 KNOWN = Protocol(replicates=1, time_budget_s=2.0)
-FINE = Protocol(time_budget_s=2.5, target_ci=0.0025)
+FINE = Protocol(time_budget_s=2.0, target_ci=0.0025)
 """Narrow enough to see 1 %."""
 ADDED = 0.01
 BESIDE = Protocol(replicates=1, time_budget_s=8.0, min_quads=8, target_ci=0.002)
