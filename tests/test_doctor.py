@@ -46,7 +46,7 @@ def healthy(device):
         "compute_dtypes": {"fp32": "float32:100%", "amp-bf16": "bfloat16:100%", "amp-fp16": "float16:100%"},
         "empty_block": 500.0,
         "known_ratio": (1.5, log(1.5)),
-        "against_itself": {number: (1e-4 * number, -0.01 + 1e-4 * number) for number in range(3)},
+        "against_itself": {number: (1e-4 * number, -0.01 + 1e-4 * number) for number in range(doctor.PROCESSES)},
         "peak": {
             held: MemoryPeak(peak_resident_bytes=held + 4 * MIB, driver_used_bytes=held + 500 * MIB)
             for held in (0, 256 * MIB)
@@ -96,7 +96,7 @@ def test_a_healthy_cpu_passes_what_it_can_do_and_the_table_is_kept(machine, tmp_
     assert {found[name] for name in possible} == {"pass"}
     assert {"estimator", "FP32 is FP32", "known ratio 1.50", "A/A", "A/A + 1 %", "resident memory"} < possible
     assert found["energy"] == found["the sampler disturbs nothing"] == found["TF32 is seen"] == "not possible"
-    assert launcher.called.count("against_itself") == 3
+    assert launcher.called.count("against_itself") == doctor.PROCESSES
     record = json.loads((tmp_path / "kept" / "doctor.json").read_text())
     assert (record["torch"], record["devices"]) == (machine.torch, {"cpu": "Test CPU"})
     text = (tmp_path / "kept" / "doctor.md").read_text()
@@ -112,8 +112,8 @@ def test_a_healthy_cpu_passes_what_it_can_do_and_the_table_is_kept(machine, tmp_
         ("mixed precision reaches the model", {"compute_dtypes": "float32:100%"}),
         ("the clock costs nothing", {"empty_block": 1e5}),
         ("known ratio 1.50", {"known_ratio": (1.5, log(1.6))}),
-        ("A/A", {"against_itself": {number: (0.03 + 1e-4 * number, -0.01) for number in range(3)}}),
-        ("A/A + 1 %", {"against_itself": {number: (0.0, 0.02 * number - 0.03) for number in range(3)}}),
+        ("A/A", {"against_itself": {number: (0.03 + 1e-4 * number, -0.01) for number in range(doctor.PROCESSES)}}),
+        ("A/A + 1 %", {"against_itself": {number: (0.0, 0.02 * number - 0.1) for number in range(doctor.PROCESSES)}}),
         ("resident memory", {"peak": MemoryPeak(peak_resident_bytes=MIB)}),
     ],
 )
