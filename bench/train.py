@@ -169,16 +169,21 @@ def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
         The mean of the parts' losses, a scalar on the device.
     """
     arm.optimizer.zero_grad(set_to_none=arm.techniques.set_to_none)
-    parts, losses = arm.techniques.grad_accumulation, []
-    inputs = how.arrange(inputs, arm.techniques)
-    for some, wanted in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
-        with arm.autocast():  # forward and loss in one region; backward runs outside it, in the types forward chose
-            loss: Tensor = arm.loss(arm.forward(some), wanted)
-        if parts > 1:
-            loss = loss / parts
-        arm.scaler.scale(loss).backward()
-        losses.append(loss.detach())
-    return losses[0] if parts == 1 else torch.stack(losses).sum()
+    inputs, parts = how.arrange(inputs, arm.techniques), arm.techniques.grad_accumulation
+    if parts == 1:
+        return _add_gradients(arm, inputs, targets, parts)
+    chunks = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
+    return torch.stack([_add_gradients(arm, some, wanted, parts) for some, wanted in chunks]).sum()
+
+
+def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int) -> Tensor:
+    """Add the gradients of one of the parts of a batch; return its share of the loss."""
+    with arm.autocast():  # forward and loss in one region; backward runs outside it, in the types forward chose
+        loss: Tensor = arm.loss(arm.forward(inputs), targets)
+    if parts > 1:
+        loss = loss / parts
+    arm.scaler.scale(loss).backward()
+    return loss.detach()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

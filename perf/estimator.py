@@ -4,8 +4,9 @@
     python perf/estimator.py [--device cpu|cuda] [--repeats 40] [--only 1,2,3]
 
 1. A/A: one training step against itself at an equal budget of 160 steps, settling included: means of consecutive
-   runs, medians of consecutive runs, and this harness; quiet, and beside a process that burns one core at random
-   intervals. The truth is exactly 1.
+   runs, medians of consecutive runs, this harness, and blocks of one step without settling, which is the most that
+   interleaving can do on this machine, and wrong where switching costs something; quiet, and beside a process that
+   burns one core at random intervals. The truth is exactly 1.
 2. Interleaving against solo runs: the speedup that this harness gives, and the one of alternating 2-second runs of
    one arm at a time (the first quarter of each dropped), which is what a user trains at.
 3. Block lengths against A/A error at an equal budget, quiet and disturbed.
@@ -122,17 +123,24 @@ def against_itself(device: torch.device, repeats: int) -> Table:
     arm = runner("mlp", "fp32", device, 128, width=256)
     cut = prepare([arm, arm], 5.0)[0]
     title = f"1. A/A at {STEPS} steps of {cut.warm.step_ns / 1e6:.2f} ms, rms error of {repeats} comparisons"
-    table = Table("", "means of consecutive runs", "medians of consecutive runs", "this harness", title=title)
+    columns = ("means of consecutive runs", "medians of consecutive runs", "this harness", "single steps in turn")
+    table = Table("", *columns, title=title)
     for name, disturbed in disturbances():
-        errors: list[list[float]] = [[], [], []]
+        errors: list[list[float]] = [[] for _ in columns]
         chance = random.Random(0)
         with disturbed():  # type: ignore[attr-defined]
             for _ in range(repeats):  # the methods take turns, so that all see the same machine
                 errors[0].append(consecutive(arm, STEPS, statistics.fmean))
                 errors[1].append(consecutive(arm, STEPS, statistics.median))
                 errors[2].append(interleaved(arm, cut.sizes, STEPS, chance))
+                errors[3].append(interleaved(arm, Sizes(settle=0, steps=1), STEPS, chance))
         table.add_row(name, *(rms_pct(column) for column in errors))
-    table.caption = f"settling {cut.sizes.settle}, steps a block {cut.sizes.steps}"
+    singles = [math.log(single_step(arm, time.perf_counter_ns)) for _ in range(10 * STEPS)]
+    table.caption = (
+        f"settling {cut.sizes.settle}, steps a block {cut.sizes.steps}; single steps scatter by "
+        f"{100 * statistics.stdev(singles):.0f} % (quiet), neighbours correlate by "
+        f"{statistics.correlation(singles[1:], singles[:-1]):.2f}"
+    )
     return table
 
 
