@@ -76,4 +76,4 @@ class GraphedStep:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedError(f"cuda-graphs: the step cannot be captured: {reason}") from error
-        self.graph, self.held = graph, (static_inputs, static_targets, loss)
+        self.graph, self.held = graph, (static_inputs, static_targets, loss.detach())

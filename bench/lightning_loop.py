@@ -19,6 +19,7 @@ from torch import Tensor
 from bench.data import Share
 from bench.precision import apply
 from bench.spec import BASELINE, PRECISIONS, UsageError
+from bench.taken import TakenSteps
 from bench.train import Arm, Epoch, synchronize
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
-    module = _module(arm)
+    module, counted = _module(arm), TakenSteps(arm.optimizer)
 
     def train_epoch(batches: Iterator[Batch]) -> Epoch:
-        taken = arm.taken.count
+        taken = counted.count
         waiting = _Waiting(batches, steps)
         # Lightning looks at the switches through the older of torch's interfaces, which raises where the newer has
         # turned TF32 on. The module's on_fit_start, which comes after, sets them to the arm's.
@@ -79,7 +80,7 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
             seconds=module.seconds,
             wait_seconds=waiting.seconds,
             samples=waiting.samples * share.ranks,
-            skipped_steps=len(module.losses) - (arm.taken.count - taken),
+            skipped_steps=len(module.losses) - (counted.count - taken),
         )
 
     return train_epoch

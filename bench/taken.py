@@ -9,14 +9,23 @@ from torch import Tensor
 
 
 class TakenSteps:
-    """A hook on an optimizer that counts its steps; those that a GradScaler skips do not count.
+    """Counts an optimizer's steps, as a hook on it; those that a GradScaler skips do not count.
 
     They never reach an ordinary optimizer. A fused one is called all the same, with a tensor on the device that
     tells it to change nothing; these tensors are kept, and looked at when the count is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watched: torch.optim.Optimizer | None = None) -> None:
+        """Hang on an optimizer, or, where nothing skips its steps, on none: then ``add`` counts."""
         self._called, self._found_inf = 0, list[Tensor]()
+        self._watches = watched is not None
+        if watched is not None:
+            watched.register_step_post_hook(self)
+
+    def add(self) -> None:
+        """Count a step, unless the optimizer has told of it."""
+        if not self._watches:
+            self._called += 1
 
     def __call__(  # the signature that torch gives hooks
         self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]

@@ -1,8 +1,7 @@
 """Training, in plain sight: one step and one loop for every precision.
 
-What a precision changes is what ``Arm`` holds: the region that autocasts (or does not), a GradScaler that
-scales (or does nothing), and weights that are 16-bit copies of others (or are not). The step itself is the
-same for all.
+What a precision changes is what ``Arm`` holds: the region that autocasts (or does not), a GradScaler that scales (or
+does nothing), and weights that are 16-bit copies of others (or are not). The step itself is the same for all.
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ class Arm:
     """The model's, and what the optimizer updates in their place where there is a master copy."""
     forward: Callable[..., Tensor]
     """The model in the training step: itself, or what torch.compile made of it."""
+    region: AbstractContextManager[None]
+    """The training step's autocast region, made once."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     clip_grad: float | None = None
     """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
@@ -51,7 +52,7 @@ class Arm:
     """Computes the gradients by a CUDA graph, where one is used."""
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the region in which the forward pass and the loss run."""
+        """Return a region in which the forward pass and the loss run as the precision says now."""
         return switches.autocast(self.precision, self.device)
 
 
@@ -99,8 +100,7 @@ def build_arm(
     if techniques.fused_optimizer:
         optimizer = how.fused(optimizer, scaled=scaler.is_enabled())
     schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
-    taken = TakenSteps()
-    optimizer.register_step_post_hook(taken)
+    taken = TakenSteps(optimizer if scaler.is_enabled() else None)  # a hook costs some microseconds a step
     weights.follow(optimizer)
     arm = Arm(
         precision=precision,
@@ -112,6 +112,7 @@ def build_arm(
         taken=taken,
         weights=weights,
         forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
+        region=switches.autocast(precision, device),
         schedule=schedule,
         clip_grad=clip_grad,
         techniques=techniques,
@@ -144,7 +145,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
         targets: shape (batch,) of classes, or (batch, *target shape).
 
     Returns:
-        The loss, a scalar still on the device, so that nothing waits for it.
+        The loss, a scalar still on the device, so that nothing waits for it; its graph is used up.
     """
     loss = arm.graph(inputs, targets) if arm.graph else leave_gradients(arm, inputs, targets)
     if arm.clip_grad is not None:
@@ -152,6 +153,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
         nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
     arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
     arm.scaler.update()
+    arm.taken.add()
     if arm.schedule is not None:
         arm.schedule.step()
     return loss
@@ -160,30 +162,24 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
 def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     """Run forward and backward over a batch, in as many parts as gradients are accumulated over.
 
-    Args:
-        arm: whose gradients are wanted; what was in them is dropped.
-        inputs: shape (batch, *input shape), on the arm's device.
-        targets: shape (batch,) of classes, or (batch, *target shape).
-
-    Returns:
-        The mean of the parts' losses, a scalar on the device.
+    Takes what ``training_step`` takes, drops the gradients there were, and returns the mean of the parts' losses.
     """
     arm.optimizer.zero_grad(set_to_none=arm.techniques.set_to_none)
     inputs, parts = how.arrange(inputs, arm.techniques), arm.techniques.grad_accumulation
     if parts == 1:
         return _add_gradients(arm, inputs, targets, parts)
     chunks = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
-    return torch.stack([_add_gradients(arm, some, wanted, parts) for some, wanted in chunks]).sum()
+    return torch.stack([_add_gradients(arm, some, wanted, parts).detach() for some, wanted in chunks]).sum()
 
 
 def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int) -> Tensor:
-    """Add the gradients of one of the parts of a batch; return its share of the loss."""
-    with arm.autocast():  # forward and loss in one region; backward runs outside it, in the types forward chose
+    """Add the gradients of one part of a batch; return its share of the loss."""
+    with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
         loss: Tensor = arm.loss(arm.forward(inputs), targets)
     if parts > 1:
         loss = loss / parts
     arm.scaler.scale(loss).backward()
-    return loss.detach()
+    return loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,7 +205,7 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
     start, asked = clock(), time.perf_counter_ns()
     for inputs, targets in batches:
         wait_ns += time.perf_counter_ns() - asked
-        losses.append(training_step(arm, inputs, targets))
+        losses.append(training_step(arm, inputs, targets).detach())
         samples += len(inputs)
         asked = time.perf_counter_ns()
     wait_ns += time.perf_counter_ns() - asked

@@ -124,29 +124,31 @@ def classes(data: Data) -> int:
     return data.classes or 10
 
 
-def over_by_hand(
-    name: str,
-    parameters: dict[str, object],
-    precision: str,
-    device: str,
-    batch_size: int,
-    budget_s: float,
-    own_first: bool,
-    _send: object = None,
-) -> float:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is to be timed in a process of its own, the harness's step and the one by hand."""
+
+    suite: str
+    parameters: dict[str, object]
+    precision: str
+    device: str
+    batch_size: int
+    budget_s: float
+    own_first: bool
+    """Which is built first."""
+
+
+def over_by_hand(asked: Question, _send: object = None) -> float:
     """Return the log-ratio of the harness's time for a step to that by hand, as this process finds it.
 
     Where tensors come to lie in memory differs from arm to arm and from process to process, by some per cent of a short
     step: a claim needs several processes, and each arm built first in half of them.
     """
-    suite, place = open_suite(name, **parameters), torch.device(device)
-    if own_first:
-        own = harness(suite, precision, place, batch_size)
-        other = by_hand(suite, precision, place, batch_size)
-    else:
-        other = by_hand(suite, precision, place, batch_size)
-        own = harness(suite, precision, place, batch_size)
-    return math.log(step_ratio(own, other, budget_s).center)
+    suite, place = open_suite(asked.suite, **asked.parameters), torch.device(asked.device)
+    builders = [harness, by_hand] if asked.own_first else [by_hand, harness]
+    built = [build(suite, asked.precision, place, asked.batch_size) for build in builders]
+    own, other = built if asked.own_first else built[::-1]
+    return math.log(step_ratio(own, other, asked.budget_s).center)
 
 
 def step_ratio(above: TorchRunner | HandRunner, below: TorchRunner | HandRunner, budget_s: float) -> Interval:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -46,7 +47,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precisions", help="of fp32, tf32 and amp-bf16 (default: fp32,amp-bf16)")
-    parser.add_argument("--budget", type=float, default=24.0, help="seconds an arm, in all its processes (default: 24; --quick: 2)")
+    parser.add_argument(
+        "--budget", type=float, default=24.0, help="seconds an arm, in all its processes (default: 24; --quick: 2)"
+    )
     parser.add_argument("--quick", action="store_true", help="the smallest alone, briefly")
     given = parser.parse_args()
     device = torch.device(given.device)
@@ -60,9 +63,17 @@ def main() -> int:
             notes.append(f"{precision} is left out: {why}.")
             continue
         for label, name, batch, parameters in cases(device.type, quick=given.quick):
-            asked = (name, parameters, precision, given.device, batch, budget_s / processes)
-            logs = [launcher.call(TIMED, *asked, number % 2 == 0) for number in range(processes)]
-            found = process_interval(logs).exp()
+            asked = arms.Question(
+                suite=name,
+                parameters=parameters,
+                precision=precision,
+                device=given.device,
+                batch_size=batch,
+                budget_s=budget_s / processes,
+                own_first=True,
+            )
+            takes_turns = [replace(asked, own_first=number % 2 == 0) for number in range(processes)]
+            found = process_interval([launcher.call(TIMED, one) for one in takes_turns]).exp()
             outcomes.append(outcome.Outcome(name=f"{label}, {precision}", found=found, most=MOST, unit="×"))
     return outcome.report("The harness's step over one by hand", outcomes, notes)
 

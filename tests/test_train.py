@@ -53,7 +53,7 @@ def test_every_precision_starts_from_the_same_weights_and_trains_fp32_ones(preci
     assert torch.equal(initial, weights(mixed))
     for inputs, targets in batches():
         losses = training_step(plain, inputs, targets), training_step(mixed, inputs, targets)
-        assert float(losses[1]) == pytest.approx(float(losses[0]), rel=0.02)
+        assert losses[1].item() == pytest.approx(losses[0].item(), rel=0.02)
     assert weights(mixed).dtype == torch.float32
     assert not torch.equal(weights(plain), weights(mixed))
     moved = (weights(plain) - initial).norm()

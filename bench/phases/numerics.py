@@ -118,7 +118,7 @@ class _Watch:
         """Train on a batch; return what of it was not finite and cannot be mended by skipping the step."""
         arm = self.arm
         taken = arm.taken.count
-        loss = float(training_step(arm, *batch))
+        loss = training_step(arm, *batch).item()
         values = activations.read()
         bad = gradients.nonfinite_layers(self._named())
         self._say("step", step, "loss", loss)
