@@ -39,18 +39,28 @@ def _free_bytes(device: Device, nvml: Nvml | None) -> int | None:
 
 def _hidden(visible: list[Seen], nvml: Nvml) -> Iterator[Seen]:
     """Yield the boards that NVML knows and CUDA does not see."""
-    known = {(seen.device.uuid or "").removeprefix("GPU-") for seen in visible}
+    uuids = {seen.device.uuid for seen in visible if seen.device.uuid}
+    known = {uuid.removeprefix("GPU-") for uuid in uuids}
+    sliced = {_board_index(uuid, nvml) for uuid in uuids}
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     why = f"CUDA_VISIBLE_DEVICES is '{chosen}'" if chosen is not None else "the driver may be too old for this torch"
     if torch.version.cuda is None:
         why = f"this torch ({torch.__version__}) is built without CUDA"
     for board in nvml.gpus():
-        if board.uuid.removeprefix("GPU-") not in known:
+        if board.uuid.removeprefix("GPU-") not in known and board.nvml_index not in sliced:
             yield Seen(
                 device=_of_board(board),
                 memory_free_bytes=board.memory_free_bytes,
                 problem=f"CUDA does not see it: {why}.",
             )
+
+
+def _board_index(uuid: str, nvml: Nvml) -> int | None:
+    """Return NVML's index of the board that a GPU, or a slice of one, is on."""
+    try:
+        return nvml.gpu(uuid).nvml_index
+    except NvmlFailure:
+        return None
 
 
 def _of_board(board: Gpu) -> Device:

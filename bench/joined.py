@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
 from bench.technique_names import Techniques, UnsupportedError
 
+Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another; the first step of a large model on a slow device may take minutes."""
 
@@ -55,7 +56,7 @@ def clock() -> Callable[[], int]:
     return read
 
 
-def gathered(own: object) -> tuple[object, ...]:
+def gathered(own: Value) -> tuple[Value, ...]:
     """Return what each process gave, in their order."""
     if ranks() == 1:
         return (own,)

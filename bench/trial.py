@@ -83,7 +83,7 @@ class Placement:
         plain = all(word == "cpu" for word in words) or all(word.isascii() and word.isdigit() for word in words)
         allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
         require(plain or self.on_cluster, "--gpus", allowed, self.name)
-        once = words[0] == "cpu" or self.on_cluster or len(set(words)) == len(words)
+        once = words[0] == "cpu" or self.on_cluster or len({int(word) for word in words}) == len(words)
         require(once, "--gpus", "devices that are each named once, as in 0+1", self.name)
 
     @property

@@ -25,7 +25,7 @@ from tests.test_store import rows
 BATCH = 8
 
 
-@pytest.mark.parametrize("name", ["0+0", "cpu+0", "0+", "+1", "a+b", "0+V100"])
+@pytest.mark.parametrize("name", ["0+0", "0+00", "cpu+0", "0+", "+1", "a+b", "0+V100"])
 def test_odd_placements_are_refused(name):
     with pytest.raises(UsageError, match="--gpus"):
         Placement(name=name)

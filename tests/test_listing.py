@@ -102,6 +102,16 @@ def test_a_gpu_that_cuda_does_not_see_is_listed_with_the_reason(monkeypatch):
     assert "CUDA does not see it: CUDA_VISIBLE_DEVICES is '1'." in said
 
 
+def test_the_board_of_a_slice_that_cuda_sees_is_not_called_unseen(monkeypatch):
+    part = FakeGpu("MIG-s", name="Slice")
+    FakeDriver([FakeGpu("GPU-a", name="Board", slices=[part])]).install(monkeypatch)
+    cuda(monkeypatch, part)
+    said = listed()
+    assert "GPU 0: Slice" in said
+    assert "Board" not in said
+    assert "not usable" not in said
+
+
 def test_users_that_cannot_be_told_are_not_called_none(monkeypatch):
     gpu = FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})
     FakeDriver([gpu]).install(monkeypatch)

@@ -15,6 +15,7 @@ from typing import Protocol as Interface
 
 import psutil
 
+from bench import joined
 from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
 from bench.measure.nvml_counters import ProcessLoads, ThrottleTimes
 from bench.records import Device
@@ -90,7 +91,7 @@ class BlindWatch:
 
 
 class CpuWatch(BlindWatch):
-    """Compares what all programs took of the CPU with what this process took."""
+    """Compares what all programs took of the CPU with what this process took, and those that train with it."""
 
     def __init__(self) -> None:
         """Begin now."""
@@ -119,7 +120,7 @@ def _machine_times() -> tuple[float, float]:
 
 def _own_time() -> float:
     own = psutil.Process().cpu_times()
-    return own.user + own.system
+    return sum(joined.gathered(own.user + own.system))
 
 
 class GpuWatch(BlindWatch):

@@ -244,6 +244,18 @@ def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_void_nothing(monke
         assert (watch.edge(), watch.label()) == ("", "")
 
 
+def test_processes_that_train_together_are_not_foreign_to_each_other(monkeypatch):
+    own = SimpleNamespace(user=3.0, system=1.0)
+    monkeypatch.setattr(disturbance.psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: own))
+    monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
+    monkeypatch.setattr(disturbance.joined, "gathered", lambda mine: (mine, mine))
+    with open_watch(CPU) as watch:
+        own.user = 6.0
+        later = machine_times(user=17.0, idle=23.0)  # 20 s of cores: 3 s of each of ours, 1 s of others'
+        monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)
+        assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
+
+
 def test_this_machines_own_load_is_a_share():
     with open_watch(CPU) as watch:
         start = psutil.cpu_times()
