@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
+import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +14,25 @@ import pytest
 import torch
 from torch import multiprocessing, nn
 
-from bench import joined
+from bench import catalog, joined
+from bench.checks.arms import nap
+from bench.data import random_batches
 from bench.execute import _refusal
 from bench.findings import MemoryPeak
+from bench.measure.warmup import prepare
+from bench.phases.communication import communication_pct
+from bench.phases.runner import BATCHES, TorchRunner
 from bench.ranks import _largest
-from bench.spec import UsageError
+from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import Techniques, UnsupportedError
+from bench.train import build_arm
 from bench.trial import Placement
 from tests.conftest import call
 from tests.test_store import rows
 
+CPU = torch.device("cpu")
 BATCH = 8
+LATE_S = 0.2
 
 
 @pytest.mark.parametrize("name", ["0+0", "0+00", "cpu+0", "0+", "+1", "a+b", "0+V100"])
@@ -69,6 +79,10 @@ def train_part(rank, port, folder):
     send = joined.parallel(compressed, torch.device("cpu"), Techniques(bf16_allreduce=True))
     nn.functional.cross_entropy(send(inputs[part]), targets[part]).backward()
     readings = [joined.clock()() for _ in range(2)]
+    read = joined.clock()
+    start = read()
+    time.sleep(LATE_S if rank == 1 else 0.0)
+    took_ns = read() - start
     seen = {
         "gradients": [parameter.grad for parameter in mine.parameters()],
         "compressed": [parameter.grad for parameter in compressed.parameters()],
@@ -76,6 +90,7 @@ def train_part(rank, port, folder):
         "mean": joined.mean(float(rank)),
         "same clock": len(set(joined.gathered(readings[0]))) == 1,
         "clock advances": readings[0] > 0,
+        "took": took_ns / 1e9,
     }
     torch.save(seen, Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
@@ -97,6 +112,43 @@ def test_two_processes_have_the_gradients_of_one_with_the_whole_batch(tmp_path):
         assert (seen["gathered"], seen["mean"]) == ((0, 1), 0.5)
         assert seen["same clock"]
         assert seen["clock advances"]
+        assert seen["took"] >= LATE_S  # a block takes as long as it took the slowest, in the eyes of all
+
+
+class Talks(nn.Module):
+    """A model whose steps wait, and three times as long where gradients are sent, as DistributedDataParallel's do."""
+
+    def __init__(self, inner, wait):
+        super().__init__()
+        self.inner, self.wait, self.talks = inner, wait, True
+
+    def forward(self, inputs):
+        for _ in range(3 if self.talks else 1):
+            self.wait()
+        return self.inner(inputs)
+
+    @contextmanager
+    def no_sync(self):
+        self.talks = False
+        yield
+        self.talks = True
+
+
+def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, monkeypatch):
+    suite = catalog.load(catalog.refer("mlp", {"width": "4", "depth": "1"}))
+    arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
+    runner = TorchRunner(
+        name="fp32",
+        arm=replace(arm, forward=Talks(arm.model, nap(10e6))),
+        batches=random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0),
+        asynchronous=False,
+    )
+    (cut,) = prepare([runner], 1.0)
+    assert communication_pct(runner, cut, time.perf_counter_ns, tiny_trial) is None  # it trains alone
+    monkeypatch.setattr(joined, "ranks", lambda: 2)
+    monkeypatch.setattr(joined, "gathered", lambda own: (own,))
+    found = communication_pct(runner, cut, time.perf_counter_ns, tiny_trial)
+    assert found == pytest.approx(100 * 2 / 3, abs=15)
 
 
 def test_techniques_that_do_not_go_together_are_refused():
