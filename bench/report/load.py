@@ -124,7 +124,7 @@ def _info(folder: Path) -> dict[str, Any]:
     return read_run(folder)
 
 
-def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
+def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame:
     """Read one CSV; a last line without its end, which a crash leaves, is left out.
 
     Args:
@@ -164,7 +164,7 @@ def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
         sanity.refuse_short_lines(path)
     sanity.check(path, frame)
     # Columns that an earlier version did not have are empty.
-    return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns]
+    return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns].copy()
 
 
 def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
