@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from bench.precision_names import rank as precision_rank
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
-from bench.report.summary import precision_rank
 
 TRAIN: Any = "-"
 TEST: Any = (0, (3, 1.5))

@@ -46,7 +46,7 @@ def bootstraps(blocks: pd.DataFrame) -> pd.Series:
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     keys = logs[KEY].iloc[order[first]].itertuples(index=False, name=None)
     processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
-    for key, samples in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first[1:]), strict=True):
+    for key, samples in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
         processes.setdefault(key, []).append(samples)
     alike: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
     for arm, found_in in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
