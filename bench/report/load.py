@@ -136,9 +136,10 @@ def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame
     whole = data[: data.rfind(b"\n") + 1]
     if not whole:
         return pd.DataFrame({name: pd.Series(dtype=words if name in TEXT else float) for name in columns})
-    header = whole.split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
+    end = whole.find(b"\n")
+    header = whole[:end].decode("utf-8", "replace").strip().split(",")
     missing = [name for name in columns if name not in header]
-    older = whole.split(b"\n", 2)[1].startswith(tuple(b"%d," % known for known in READABLE[:-1]))
+    older = whole.startswith(tuple(b"%d," % known for known in READABLE[:-1]), end + 1)
     if missing and not older:
         raise UsageError(
             f"'{path}' lacks the column {missing[0]}, so it was not written under schema {SCHEMA}. "
@@ -161,10 +162,11 @@ def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame
         known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
     if path.name != "blocks.csv":  # of which there may be millions
-        sanity.refuse_short_lines(path)
+        sanity.refuse_short_lines(path, whole)
     sanity.check(path, frame)
     # Columns that an earlier version did not have are empty.
-    return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns].copy()
+    empty = pd.DataFrame({name: "" if name in TEXT else float("nan") for name in missing}, index=frame.index)
+    return pd.concat([frame, empty], axis=1)[columns].copy()
 
 
 def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:

@@ -48,13 +48,6 @@ def bootstraps(blocks: pd.DataFrame) -> pd.Series:
     processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
     for key, samples in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
         processes.setdefault(key, []).append(samples)
-    alike: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
-    for arm, found_in in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
-        alike.setdefault((*arm[:-1], *(quads.size for quads in found_in)), []).append(arm)
-    found = {
-        key: interval.exp()
-        for keys in alike.values()
-        for key, interval in zip(keys, bootstrap_intervals([processes[key] for key in keys]), strict=True)
-    }
-    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
-    return pd.Series(list(found.values()), index=index, dtype=object)
+    index = pd.MultiIndex.from_tuples(list(processes), names=KEY)
+    intervals = [interval.exp() for interval in bootstrap_intervals(list(processes.values()))]
+    return pd.Series(intervals, index=index, dtype=object)

@@ -9,6 +9,9 @@ from markupsafe import Markup
 
 from bench.report.axes import Plot
 
+PLAIN = re.compile(r"(?! )(?:[^\s\\`*|~$\]&<>_]|\](?![(\[:])| (?=[^\s]))*")
+"""Text that means nothing to markdown, as nearly all cells hold: words, figures, intervals."""
+
 
 def render(template: str, *, html: bool, **what: object) -> str:
     """Fill in a template that lies beside this file."""
@@ -27,7 +30,9 @@ def render(template: str, *, html: bool, **what: object) -> str:
 
 def markdown(text: str) -> str:
     """Escape text for markdown, a table's cell included: what it says is shown, and does nothing."""
-    flat = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    if PLAIN.fullmatch(text := str(text)):
+        return text
+    flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", flat)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
 
