@@ -75,12 +75,21 @@ def test_the_table_is_markdown_and_the_exit_code_says_whether_all_is_met(capsys)
 
 
 def test_report_takes_ratios_round_by_round():
-    keys = [("large", what) for what in ("whole", "tables", "read")]
-    times = dict(zip(keys, ([8.0, 16.0], [4.0, 8.0], [2.0, 4.0]), strict=True))
+    seconds = {"whole": [8.0, 16.0], report.WITHOUT: [4.0, 8.0], report.READ: [2.0, 4.0]}
+    times = {("large", what): seconds.get(what, [1.0, 1.0]) for what in report.SAID}
     found = {row.name: row for row in report.outcomes(times)}
     assert found["large: whole ÷ read_csv"].found.center == pytest.approx(4)
     assert not found["large: whole ÷ read_csv"].met
     assert found["large: without figures ÷ read_csv"].found.low == pytest.approx(2)
+    assert found["large: of that, imports"].found.center == pytest.approx(1)
+
+
+def test_a_reports_parts_make_up_its_time(tmp_path):
+    folder = synthetic_run.write_run(tmp_path / "run", TINY)
+    found = report.child(report.WITHOUT, folder)
+    assert set(found) == {report.WITHOUT, *report.PARTS}
+    assert min(found.values()) > 0
+    assert sum(found[name] for name in report.PARTS) == pytest.approx(found[report.WITHOUT])
 
 
 def test_turns_compare_times_of_one_round_with_the_first_loops():
