@@ -161,12 +161,14 @@ def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame
     if len(other):
         known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
-    if path.name != "blocks.csv":  # of which there may be millions
+    many = path.name == "blocks.csv"  # of which there may be millions
+    if not many:
         sanity.refuse_short_lines(path, whole)
     sanity.check(path, frame)
     # Columns that an earlier version did not have are empty.
     empty = pd.DataFrame({name: "" if name in TEXT else float("nan") for name in missing}, index=frame.index)
-    return pd.concat([frame, empty], axis=1)[columns].copy()
+    found = pd.concat([frame, empty], axis=1)[columns]
+    return found if many else found.copy()  # its columns together: rows are taken from it hundreds of times
 
 
 def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
