@@ -49,7 +49,7 @@ def report(command: Command) -> int:
 
     runs = list(command.runs)
     out = command.out or session.report_folder(runs)
-    session.report(runs, out, published=command.published, layers=command.layers)
+    session.report(runs, out, published=command.published, layers=command.layers, figures=command.figures)
     return 0
 
 

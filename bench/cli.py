@@ -67,6 +67,7 @@ class Command:
     runs: tuple[Path, ...] = ()
     published: bool = False
     layers: bool = False
+    figures: Literal["overview", "all", "none"] = "overview"
     devices: bool = False
     """Whether ``list`` is to show what there is to run on."""
 
@@ -104,6 +105,7 @@ def _parse_report(words: list[str], argv: tuple[str, ...]) -> Command:
         out=given.out,
         published=given.published,
         layers=given.layers,
+        figures=given.figures,
     )
 
 

@@ -57,6 +57,12 @@ def report_parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     parser.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
     parser.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
+    parser.add_argument(
+        "--figures",
+        choices=("overview", "all", "none"),
+        default="overview",
+        help="overview (default): of many devices one figure a recipe; all: every device's own; none",
+    )
     return parser
 
 

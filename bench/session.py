@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench import report as reporter
 from bench.cli import Command, parse
@@ -123,10 +123,17 @@ def _run(execution: Execution, question: Question, replan: Callable[[Plan], None
     return execution.run(whole) and fine
 
 
-def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> None:
+def report(
+    runs: list[Path],
+    out: Path,
+    *,
+    published: bool = False,
+    layers: bool = False,
+    figures: Literal["overview", "all", "none"] = "overview",
+) -> None:
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page, verdicts = reporter.report(runs, out, published=published, layers=layers)
+    page, verdicts = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")

@@ -89,20 +89,39 @@ def student_interval(values: Values) -> Interval:
     return Interval(center=center, low=center - half, high=center + half, n=count)
 
 
-def welch_interval(baseline: Values, arm: Values) -> Interval:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moments:
+    """What Welch's interval needs of some values."""
+
+    mean: float
+    variance: float
+    """Of the sample, with n - 1; NaN of a single value."""
+    n: int
+    constant: bool
+    """Whether all are the same."""
+
+
+def moments(values: Values) -> Moments:
+    """Return the moments of some values, at least one."""
+    data = np.asarray(values, dtype=np.float64)
+    variance = float(data.var(ddof=1)) if data.size > 1 else math.nan
+    return Moments(mean=float(data.mean()), variance=variance, n=int(data.size), constant=float(np.ptp(data)) == 0.0)
+
+
+def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interval:
     """Return mean(baseline) − mean(arm) of independent values, with Welch's interval.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    a, b = np.asarray(baseline, dtype=np.float64), np.asarray(arm, dtype=np.float64)
-    center, count = float(a.mean() - b.mean()), int(min(a.size, b.size))
+    a, b = (values if isinstance(values, Moments) else moments(values) for values in (baseline, arm))
+    center, count = a.mean - b.mean, min(a.n, b.n)
     if count < 2:
         return Interval(center=center, low=None, high=None, n=count)
-    if np.ptp(a) == np.ptp(b) == 0.0:
+    if a.constant and b.constant:
         return Interval(center=center, low=center, high=center, n=count)
-    of_a, of_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
-    freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.size - 1) + of_b**2 / (b.size - 1))
+    of_a, of_b = a.variance / a.n, b.variance / b.n
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1))
     half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(of_a + of_b)
     return Interval(center=center, low=center - half, high=center + half, n=count)
 

@@ -5,22 +5,25 @@
 
 The runs are made up (perf/synthetic_run.py) and written by the harness's own store: one node of 8 GPUs, five suites at
 six batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size; a report over
-it has 80 figures. A tenth is 4 GPUs, two suites, three batch sizes and 10 seeds, with 16 figures.
+it has 5 figures of all devices or, with ``--figures all``, 80 of single ones. A tenth is 4 GPUs, two suites, three
+batch sizes and 10 seeds, with 2 figures or 16.
 
-Each command is a process of its own, timed from its start to its end, but for pandas.read_csv on the same files, whose
-import is not in its time. They take turns. Targets: 10 s; 3 times read_csv; a tenth of the data in a fifth of the time.
+Each command is a process of its own, timed from its start to its end. Within a process without figures, its parts are
+timed: imports (pandas, scipy, matplotlib and the rest), reading the files, and all else, which is tables and text.
+pandas.read_csv on the same files is timed without its import. They take turns. Targets: 10 s; 3 times read_csv; a tenth
+of the data in a fifth of the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,8 +31,12 @@ from perf import outcome
 from perf.synthetic_run import LARGE, SMALL, write_run
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLES = "tables"
-READ = "read"
+PARTS = ("imports", "reading", "tables")
+"""What a report without figures consists of."""
+READ = "read_csv"
+WITHOUT = "without figures"
+SAID = {"whole": "whole", "all": "whole, --figures all", WITHOUT: WITHOUT}
+SAID |= {name: f"of that, {name}" for name in PARTS} | {READ: "pandas.read_csv"}
 
 
 def read(folder: Path) -> float:
@@ -42,29 +49,40 @@ def read(folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def tables(folder: Path, out: Path) -> float:
-    """Return the seconds of a report without its figures, imports included."""
-    start = time.perf_counter()
-    from bench import report
-    from bench.report import page
+def parts(folder: Path, out: Path) -> dict[str, float]:
+    """Return the seconds of each part of a report without figures."""
+    marks = [time.perf_counter()]
+    from bench.report.load import load
+    from bench.report.page import publish
 
-    with mock.patch.object(page, "draw", return_value={}):
-        report.write_report([folder], out)
-    return time.perf_counter() - start
+    marks.append(time.perf_counter())
+    runs = load([folder])
+    marks.append(time.perf_counter())
+    publish(runs, out, figures="none")
+    marks.append(time.perf_counter())
+    found = {name: end - start for name, start, end in zip(PARTS, marks[:-1], marks[1:], strict=True)}
+    return {WITHOUT: marks[-1] - marks[0], **found}
 
 
-def child(what: str, folder: Path) -> float:
-    """Time ``tables`` or ``read`` in a fresh process."""
+def child(what: str, folder: Path) -> dict[str, float]:
+    """Time ``parts`` or ``read`` in a fresh process."""
     command = [sys.executable, __file__, "--child", what, "--folder", str(folder)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
 
 
-def whole(folder: Path, out: Path) -> float:
+def whole(folder: Path, out: Path, figures: str) -> float:
     """Time ``run_bench.py report``."""
     command = [sys.executable, str(ROOT / "run_bench.py"), "report", str(folder), "--out", str(out)]
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    subprocess.run([*command, "--figures", figures], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     return time.perf_counter() - start
+
+
+def measure(folder: Path, out: Path) -> dict[str, float]:
+    """Return the seconds of everything that is timed on one run."""
+    found = {"whole": whole(folder, out, "overview"), "all": whole(folder, out, "all")}
+    return found | child(WITHOUT, folder) | child(READ, folder)
 
 
 def logs(above: list[float], below: list[float]) -> list[float]:
@@ -76,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the tenth alone, against no target but read_csv's")
     parser.add_argument("--rounds", type=int, help="times that each command is run (default: 3; --quick: 2)")
-    parser.add_argument("--child", choices=(TABLES, READ), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=(WITHOUT, READ), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rounds is not None and given.rounds < 1:
@@ -84,16 +102,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
         if given.child:
-            print(read(given.folder) if given.child == READ else tables(given.folder, home / "out"))
+            found = {READ: read(given.folder)} if given.child == READ else parts(given.folder, home / "out")
+            print(json.dumps(found))
             return 0
         names = {"a tenth": SMALL} if given.quick else {"a tenth": SMALL, "large": LARGE}
         folders = {name: write_run(home / name.replace(" ", "-"), shape) for name, shape in names.items()}
         times: dict[tuple[str, str], list[float]] = {}
         for _ in range(given.rounds or (2 if given.quick else 3)):
             for name, folder in folders.items():
-                times.setdefault((name, "whole"), []).append(whole(folder, home / "out"))
-                times.setdefault((name, TABLES), []).append(child(TABLES, folder))
-                times.setdefault((name, READ), []).append(child(READ, folder))
+                for what, seconds in measure(folder, home / "out").items():
+                    times.setdefault((name, what), []).append(seconds)
     return outcome.report("Reporting", outcomes(times))
 
 
@@ -101,15 +119,14 @@ def outcomes(times: dict[tuple[str, str], list[float]]) -> list[outcome.Outcome]
     """Return the rows of the table from the seconds of each command by the size of its run."""
     found = []
     for name in dict.fromkeys(name for name, _ in times):
-        limit = 10.0 if name == "large" else None
-        for what, said in (("whole", "whole"), (TABLES, "without figures"), (READ, "pandas.read_csv")):
-            most = limit if what == "whole" else None
+        for what, said in SAID.items():
+            most = 10.0 if (name, what) == ("large", "whole") else None
             interval = outcome.seconds(times[name, what])
             found.append(outcome.Outcome(name=f"{name}: {said}", found=interval, unit="s", most=most))
-        for what, said in (("whole", "whole"), (TABLES, "without figures")):
+        for what in ("whole", WITHOUT):
             interval = outcome.ratio(logs(times[name, what], times[name, READ]))
             most = 3.0 if name == "large" and what == "whole" else None
-            found.append(outcome.Outcome(name=f"{name}: {said} ÷ read_csv", found=interval, most=most))
+            found.append(outcome.Outcome(name=f"{name}: {what} ÷ read_csv", found=interval, most=most))
     if {("a tenth", "whole"), ("large", "whole")} <= times.keys():
         interval = outcome.ratio(logs(times["a tenth", "whole"], times["large", "whole"]))
         found.append(outcome.Outcome(name="a tenth ÷ large, whole", found=interval, most=0.2))

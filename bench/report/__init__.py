@@ -7,17 +7,25 @@ own libraries are imported when a report is asked for.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.report.plots import Choice
 
 
-def write_report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> Path:
+def write_report(
+    runs: list[Path], out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
+) -> Path:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``; return the path of report.md.
 
     The arguments and errors are those of ``report``.
     """
-    return report(runs, out, published=published, layers=layers)[0]
+    return report(runs, out, published=published, layers=layers, figures=figures)[0]
 
 
-def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> tuple[Path, list[str]]:
+def report(
+    runs: list[Path], out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
+) -> tuple[Path, list[str]]:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
@@ -25,6 +33,8 @@ def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool
         out: the report's folder, made where it does not exist.
         published: whether the literature's figures for the same recipes stand beside the measured ones.
         layers: whether the magnitudes of gradients are drawn layer by layer, too.
+        figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
+            ``all`` each device, ``none`` nothing at all.
 
     Returns:
         The path of report.md, and its verdicts in plain sentences, one for each device and suite.
@@ -36,7 +46,7 @@ def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool
     from bench.report.load import load
     from bench.report.page import publish
 
-    page, sentences = publish(load(runs), out, published=published, layers=layers)
+    page, sentences = publish(load(runs), out, published=published, layers=layers, figures=figures)
     return page, [str(sentence) for sentence in sentences]
 
 

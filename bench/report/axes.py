@@ -163,7 +163,12 @@ def precision_axis(axes: Axes, names: list[str], batch: int) -> None:
 
 def thousands(axes: Axes) -> None:
     """Write large figures on y in full, with thousands apart."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
+    axes.yaxis.set_major_formatter(in_full())
+
+
+def in_full() -> FuncFormatter:
+    """Return what writes ticks in full, with thousands apart."""
+    return FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
 
 
 def log_axis(axes: Axes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from bench.report.load import SUBJECT
 from bench.spec import BASELINE
 
 Row = Mapping[Hashable, Any]
+RATED = ["precision", "batch_size", "samples_per_s", "speedup", "low", "high", "paces"]
+"""Columns of the summary that a best-batch speedup rests on."""
 
 
 class BestBatch(NamedTuple):
@@ -29,10 +31,15 @@ class BestBatch(NamedTuple):
         return ratio(self.interval.center, self.interval.low, self.interval.high)
 
 
-def best_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return of each subject's precision the row of the batch size at which its throughput was highest."""
+def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -> pd.DataFrame:
+    """Return of each subject's precision the row of the batch size at which its throughput was highest.
+
+    Args:
+        rows: rows of the summary.
+        by: what tells the subjects and precisions apart that are in ``rows``.
+    """
     timed = rows[rows["samples_per_s"].notna()]
-    best: pd.DataFrame = timed.loc[timed.groupby([*SUBJECT, "precision"], sort=False)["samples_per_s"].idxmax()]
+    best: pd.DataFrame = timed.loc[timed.groupby(list(by), sort=False)["samples_per_s"].idxmax()]
     return best
 
 
@@ -56,7 +63,7 @@ def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
     """
     if rows.loc[rows["samples_per_s"].notna(), "batch_size"].nunique() < 2:
         return {}
-    best = {str(row["precision"]): row for row in best_rows(rows).to_dict("records")}
+    best = {str(row["precision"]): row for row in best_rows(rows[RATED], ["precision"]).to_dict("records")}
     fp32 = best.pop(BASELINE, None)
     if fp32 is None:
         return {}

@@ -10,61 +10,85 @@ from numpy.typing import NDArray
 from bench.stats import CONFIDENCE, TRIM, Interval
 
 Values = NDArray[np.float64]
+TOGETHER = 4
+"""Arms at once: more no longer fit into a core's cache."""
 
 
 def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 2000, seed: int = 0) -> list[Interval]:
     """Return the hierarchical bootstrap's interval of each arm's log-speedup: processes drawn anew, and quads in each.
 
     A second opinion on ``stats.process_interval``, free of its assumption that the processes' centres are normal.
+    Arms share their draws where their processes have as many quads: each interval is of its own arm alone, so that
+    it need not be independent of the others', and drawing is most of the work.
 
     Args:
-        arms: for each arm each process's log-ratios, quad by quad. All arms have the same numbers of quads, and are
-            drawn the same.
+        arms: for each arm each process's log-ratios, quad by quad.
         resamples: how often to draw.
         seed: seed of the draws.
 
     Source: Davison and Hinkley, "Bootstrap Methods and their Application" (1997), section 3.8, strategy of
     resampling at both levels; percentile interval.
     """
-    chance = np.random.default_rng(seed)
-    count = len(arms[0])
-    centers = np.empty((len(arms), resamples, count))
-    for process in range(count):
-        times = _draw(arms[0][process].size, resamples, chance)
-        for arm, samples in enumerate(arms):
-            centers[arm, :, process] = _trimmed_means(samples[process], times)
-    drawn = chance.integers(count, size=(resamples, count))
-    return [_interval(found, drawn, samples) for found, samples in zip(centers, arms, strict=True)]
+    centers = [np.empty((len(samples), resamples), np.float32) for samples in arms]
+    alike: dict[tuple[int, int], list[int]] = {}
+    for arm, samples in enumerate(arms):
+        for process, values in enumerate(samples):
+            alike.setdefault((process, values.size), []).append(arm)
+    for (process, size), members in alike.items():
+        times = _draw(size, resamples, np.random.default_rng((seed, process, size)))
+        for start in range(0, len(members), TOGETHER):
+            some = members[start : start + TOGETHER]
+            means = _trimmed_means(np.stack([arms[arm][process] for arm in some]), times)
+            for arm, found in zip(some, means, strict=True):
+                centers[arm][process] = found
+    counts = dict.fromkeys(map(len, arms))
+    drawn = {n: np.random.default_rng((seed, n)).integers(n, size=(n, resamples)) for n in counts}
+    return [_interval(found, drawn[len(found)], samples) for found, samples in zip(centers, arms, strict=True)]
 
 
-def _draw(size: int, resamples: int, chance: np.random.Generator) -> NDArray[np.int32]:
+def _draw(size: int, resamples: int, chance: np.random.Generator) -> NDArray[np.float32]:
     """Return how often each of ``size`` values is drawn in each resample, of shape (size, resamples)."""
     picked = chance.integers(0, size, size=(resamples, size))
     picked += np.arange(resamples)[:, None] * size
     times = np.bincount(picked.ravel(), minlength=size * resamples).reshape(resamples, size)
-    return np.ascontiguousarray(times.T, dtype=np.int32)
+    return np.ascontiguousarray(times.T, dtype=np.float32)  # whole numbers, exact up to 2^24, and BLAS knows the type
 
 
-def _trimmed_means(values: Values, times: NDArray[np.int32]) -> Values:
+def _trimmed_means(values: Values, times: NDArray[np.float32]) -> Values:
     """Return the trimmed mean of each resample, from how often it holds each value: nothing is sorted but the values.
 
     A resample in order is a staircase, of which the part between the trimmed ends is summed by its steps' heights.
+
+    Args:
+        values: of shape (arms, size).
+        times: of shape (size, resamples).
+
+    Returns:
+        Means of shape (arms, resamples).
     """
-    order = np.argsort(values, kind="stable")
-    trimmed = int(TRIM * values.size)
-    kept = values.size - 2 * trimmed
-    ordered = values[order]
-    upto = times[order[:-1]]
+    order = np.argsort(values, axis=1, kind="stable")
+    size = values.shape[1]
+    trimmed = int(TRIM * size)
+    kept = size - 2 * trimmed
+    ordered = np.take_along_axis(values, order, axis=1)
+    upto = times[order[:, :-1].T]  # of shape (size - 1, arms, resamples)
     for row in range(1, len(upto)):  # faster than cumsum down the columns
         upto[row] += upto[row - 1]
     upto -= trimmed
     np.clip(upto, 0, kept, out=upto)
-    means: Values = ordered[-1] - (np.diff(ordered) @ upto) / kept
+    heights = np.diff(ordered, axis=1).astype(np.float32)
+    sums = [heights[arm] @ upto[:, arm] for arm in range(len(values))]
+    means: Values = ordered[:, -1:] - np.stack(sums) / kept
     return means
 
 
-def _interval(centers: Values, drawn: NDArray[np.int64], samples: Sequence[Values]) -> Interval:
-    means = np.take_along_axis(centers, drawn, axis=1).mean(axis=1)
+def _interval(centers: NDArray[np.float32], drawn: NDArray[np.int64], samples: Sequence[Values]) -> Interval:
+    means = np.take_along_axis(centers, drawn, axis=0).mean(axis=0, dtype=np.float64)
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    center = float(np.mean([_trimmed_means(values, np.ones((values.size, 1), np.int32))[0] for values in samples]))
+    center = float(np.mean([_trimmed_mean(values) for values in samples]))
     return Interval(center=center, low=float(low), high=float(high), n=len(samples))
+
+
+def _trimmed_mean(values: Values) -> float:
+    trimmed = int(TRIM * values.size)
+    return float(np.sort(values)[trimmed : values.size - trimmed].mean())

@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from bench.precision_names import rank as precision_rank
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
-from bench.report.summary import precision_rank
 
 TRAIN: Any = "-"
 TEST: Any = (0, (3, 1.5))
@@ -89,24 +89,32 @@ def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precisio
     finite = arm[np.isfinite(arm[y])]
     if finite.empty:
         return
-    found = finite.groupby("epoch").agg(x=(x, "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max"))
-    step = math.ceil(len(found) / MARKS)
+    place_x, mean, low, high = _over_seeds(finite, x, y)
+    step = math.ceil(len(mean) / MARKS)
     axes.plot(
-        found["x"],
-        found["mean"],
+        place_x,
+        mean,
         linestyle=style,
         color=house.colour(precision),
         marker=house.marker(precision),
         markersize=7 - 3 * place,  # where lines coincide, markers lie side by side, or the smaller on the larger
         markevery=(int(place * step), step),
     )
-    if (found["high"] > found["low"]).any():
-        axes.fill_between(
-            found["x"], found["low"], found["high"], color=house.colour(precision), alpha=0.18, linewidth=0
-        )
-    last = finite.sort_values("epoch").groupby("seed").tail(1)
-    ended = last[last["seed"].isin(arm.loc[_diverged(arm), "seed"])]
-    axes.plot(ended[x], ended[y], **CROSS, color=house.colour(precision), linestyle="none")
+    if (high > low).any():
+        axes.fill_between(place_x, low, high, color=house.colour(precision), alpha=0.18, linewidth=0)
+    if (diverged := _diverged(arm)).any():
+        last = finite.sort_values("epoch").groupby("seed").tail(1)
+        ended = last[last["seed"].isin(arm.loc[diverged, "seed"])]
+        axes.plot(ended[x], ended[y], **CROSS, color=house.colour(precision), linestyle="none")
+
+
+def _over_seeds(rows: pd.DataFrame, x: str, y: str) -> tuple[np.ndarray, ...]:
+    """Return for each epoch the means of x and of y over the seeds, and the lowest and the highest y."""
+    rows = rows.sort_values("epoch", kind="stable")
+    _, first, count = np.unique(rows["epoch"].to_numpy(), return_index=True, return_counts=True)
+    places, values = rows[x].to_numpy(dtype=float), rows[y].to_numpy(dtype=float)
+    means = [np.add.reduceat(found, first) / count for found in (places, values)]
+    return (*means, np.minimum.reduceat(values, first), np.maximum.reduceat(values, first))
 
 
 def _diverged(rows: pd.DataFrame) -> pd.Series:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import Any
+
 import pandas as pd
 
 from bench.precision_names import rank
@@ -45,7 +48,7 @@ def energy(trials: pd.DataFrame) -> Table | None:
     rows["rank"] = rows["precision"].map(rank)
     headers = ["suite", "device", "batch size", "precision", "source", "energy/step (J)", "above idle (J)"]
     headers += ["samples/J", "mean power (W)", "idle power (W)", "energy ÷ fp32"]
-    body = [_row(row) for _, row in rows.sort_values(ORDER, kind="stable").iterrows()]
+    body = [_row(row) for row in rows.sort_values(ORDER, kind="stable").to_dict("records")]
     about = (
         "What the board draws for a step of continuous training, gross, and less what it draws idle; samples/J is of "
         "the gross figure. Counter is the GPU's own energy counter, power the integral of its power readings; the two "
@@ -54,7 +57,7 @@ def energy(trials: pd.DataFrame) -> Table | None:
     return Table(title="Energy", headers=headers, rows=body, about=about)
 
 
-def _row(row: pd.Series) -> list[str]:
+def _row(row: Mapping[Hashable, Any]) -> list[str]:
     joules = row["energy_j_per_step"]
     told = number(joules) if row["energy_status"] in MEASURED else str(row["energy_status"])
     versus = "baseline" if row["precision"] == BASELINE and known(joules) else ratio(1 + row["energy_change"])

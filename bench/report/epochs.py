@@ -52,13 +52,13 @@ def remarks(rows: pd.DataFrame) -> list[str]:
     Returns:
         One sentence for each arm of each cell whose two speedups differ by more than ``APART``.
     """
+    shares = rows.assign(share=rows["epoch_speedup"] / rows["speedup"] - 1)
+    apart = shares[shares["share"].abs() > APART]
     sentences = []
-    for _, cell in rows.groupby(CELL, sort=False):
-        compared = cell[cell["epoch_speedup"].notna() & cell["speedup"].notna()]
-        for _, arm in compared.iterrows():
-            share = arm["epoch_speedup"] / arm["speedup"] - 1
-            if abs(share) > APART:
-                sentences.append(_remark(arm, cell[cell["precision"] == BASELINE].iloc[0], share))
+    for cell, arms in apart.groupby(CELL, sort=False):
+        alike = (rows[CELL] == list(cell)).all(axis=1) & (rows["precision"] == BASELINE)
+        fp32 = rows[alike].iloc[0]
+        sentences += [_remark(arm, fp32, arm["share"]) for _, arm in arms.iterrows()]
     return sentences
 
 

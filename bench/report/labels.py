@@ -23,7 +23,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     rows = found.assign(several_data=several_data, several_placements=on_device > 1)
     found["workload"] = [_workload(row) for row in rows.to_dict("records")]
     found["where"] = [_where(row, several_runs) for row in rows.to_dict("records")]
-    return found.assign(slug=_slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
+    return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
 
 
 def _workload(row: Mapping[Hashable, Any]) -> str:
@@ -44,9 +44,10 @@ def _placement(name: str) -> str:
     return f"GPUs {name}" if "+" in name else f"GPU {name}"
 
 
-def _slugs(names: list[str]) -> list[str]:
-    slugs: list[str] = []
+def slugs(names: list[str]) -> list[str]:
+    """Turn names into those of files, no two alike."""
+    found: list[str] = []
     for name in names:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
-        slugs.append(slug if slug not in slugs else f"{slug}-{len(slugs)}")
-    return slugs
+        found.append(slug if slug not in found else f"{slug}-{len(found)}")
+    return found

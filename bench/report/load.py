@@ -124,7 +124,7 @@ def _info(folder: Path) -> dict[str, Any]:
     return read_run(folder)
 
 
-def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
+def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame:
     """Read one CSV; a last line without its end, which a crash leaves, is left out.
 
     Args:
@@ -136,9 +136,10 @@ def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
     whole = data[: data.rfind(b"\n") + 1]
     if not whole:
         return pd.DataFrame({name: pd.Series(dtype=words if name in TEXT else float) for name in columns})
-    header = whole.split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
+    end = whole.find(b"\n")
+    header = whole[:end].decode("utf-8", "replace").strip().split(",")
     missing = [name for name in columns if name not in header]
-    older = whole.split(b"\n", 2)[1].startswith(tuple(b"%d," % known for known in READABLE[:-1]))
+    older = whole.startswith(tuple(b"%d," % known for known in READABLE[:-1]), end + 1)
     if missing and not older:
         raise UsageError(
             f"'{path}' lacks the column {missing[0]}, so it was not written under schema {SCHEMA}. "
@@ -160,11 +161,14 @@ def _read(path: Path, columns: list[str], words: str = "str") -> pd.DataFrame:
     if len(other):
         known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
         raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
-    if path.name != "blocks.csv":  # of which there may be millions
-        sanity.refuse_short_lines(path)
+    many = path.name == "blocks.csv"  # of which there may be millions
+    if not many:
+        sanity.refuse_short_lines(path, whole)
     sanity.check(path, frame)
     # Columns that an earlier version did not have are empty.
-    return frame.assign(**{name: "" if name in TEXT else float("nan") for name in missing})[columns]
+    empty = pd.DataFrame({name: "" if name in TEXT else float("nan") for name in missing}, index=frame.index)
+    found = pd.concat([frame, empty], axis=1)[columns]
+    return found if many else found.copy()  # its columns together: rows are taken from it hundreds of times
 
 
 def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 import pandas as pd
-from markupsafe import Markup
 
 from bench.report import (
     behind,
@@ -35,10 +32,11 @@ from bench.report.axes import Plot
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
 from bench.report.memory import memory
-from bench.report.plots import draw
+from bench.report.plots import Choice, begin
 from bench.report.published import beside as published_beside
 from bench.report.published import load_published
 from bench.report.quads import bootstraps
+from bench.report.render import render
 from bench.report.summary import summarise
 from bench.report.tables import Table
 from bench.report.training_tables import training
@@ -93,12 +91,14 @@ class Report:
     notes: Table | None
 
 
-def write(runs: Runs, out: Path, *, published: bool = False, layers: bool = False) -> Path:
+def write(runs: Runs, out: Path, *, layers: bool = False) -> Path:
     """Write the report as ``publish`` does; return the path of report.md."""
-    return publish(runs, out, published=published, layers=layers)[0]
+    return publish(runs, out, layers=layers)[0]
 
 
-def publish(runs: Runs, out: Path, *, published: bool = False, layers: bool = False) -> tuple[Path, list[Sentence]]:
+def publish(
+    runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
+) -> tuple[Path, list[Sentence]]:
     """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
 
     Args:
@@ -106,41 +106,57 @@ def publish(runs: Runs, out: Path, *, published: bool = False, layers: bool = Fa
         out: the report's folder.
         published: whether the literature's figures for the same recipes stand beside the measured ones.
         layers: whether the magnitudes of gradients are drawn layer by layer, too.
+        figures: which are drawn, as in ``plots.begin``; without figures there are none of anything.
 
     Raises:
         UsageError: published figures are asked for, and there are none or they cannot be read.
     """
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out, literature, layers=layers)
+    report = compose(runs, out, literature, layers=layers, figures=figures)
     page = out / "report.md"
-    page.write_text(_render("report.md.j2", report, html=False), encoding="utf-8")
-    (out / "report.html").write_text(_render("report.html.j2", report, html=True), encoding="utf-8")
+    page.write_text(render("report.md.j2", html=False, report=report, reading=READING), encoding="utf-8")
+    (out / "report.html").write_text(
+        render("report.html.j2", html=True, report=report, reading=READING), encoding="utf-8"
+    )
     return page, report.verdicts
 
 
-def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, layers: bool = False) -> Report:
+def compose(
+    runs: Runs,
+    out: Path,
+    literature: pd.DataFrame | None = None,
+    *,
+    layers: bool = False,
+    figures: Choice = "overview",
+) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
     summary, ladders = summarise(runs.trials), ladder.climbed(runs)
-    plots = draw(summary, runs.epochs, out)
-    painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])]
-    for workload, found in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
-        plots.setdefault(workload, []).extend(found)
-    seconds = bootstraps(runs.blocks)
+    drawn = figures != "none"
+    with begin(summary, runs.epochs, out, figures) as drawing:  # goes on beside what follows
+        seconds = bootstraps(runs.blocks)
+        sections = [
+            *_matrices(summary, runs, out, drawn=drawn),
+            *(_ladder(one, out, drawn=drawn) for one in ladders),
+            *_sweeps(sweeps.swept(summary, runs), out, drawn=drawn),
+        ]
+        recipes = {
+            str(name): _section(str(name), rows, runs, seconds, literature=literature)
+            for name, rows in summary.groupby("workload", sort=False)
+        }
+        for name, plots in drawing.finish().items():
+            recipes[name].plots.extend(plots)
+    painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])] if drawn else []
+    for name, plots in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
+        recipes[name].plots.extend(plots)
+    for name, said in drawing.left_out().items():
+        recipes[name].remarks.append(said)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ladder.sentence, ladders)],
         cautions=cautions(runs),
         machines=facts.machines(runs.runs),
-        sections=[
-            *_matrices(summary, runs, out),
-            *(_ladder(one, out) for one in ladders),
-            *_sweeps(sweeps.swept(summary, runs), out),
-            *(
-                _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature=literature)
-                for name, rows in summary.groupby("workload", sort=False)
-            ),
-        ],
+        sections=[*sections, *recipes.values()],
         formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
         warnings=facts.warnings(runs.runs),
@@ -156,7 +172,7 @@ def cautions(runs: Runs) -> list[str]:
     return [*filter(None, told), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
-def _matrices(summary: pd.DataFrame, runs: Runs, out: Path) -> list[Section]:
+def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured, its ratios written beside as CSV."""
     sections: dict[str, Section] = {}
     for made in matrix.matrices(summary, runs.trials):
@@ -164,24 +180,24 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path) -> list[Section]:
         title = f"Setups of {made.title} against each other"
         section = sections.setdefault(title, Section(title=title, tables=[], remarks=[], plots=[]))
         section.tables.extend(matrix_tables.tables(made))
-        section.plots.extend(filter(None, [heatmap.draw(made, out)]))
+        section.plots.extend(filter(None, [heatmap.draw(made, out)] if drawn else []))
     return list(sections.values())
 
 
-def _ladder(one: ladder.Climbed, out: Path) -> Section:
+def _ladder(one: ladder.Climbed, out: Path, *, drawn: bool) -> Section:
     """Return a section for each ladder."""
-    drawn = [ladder.plot_of(one, out)] if one.rows["step_ms"].notna().any() else []
-    return Section(title=f"Ladder of {one.title}", tables=[ladder.table_of(one)], remarks=[], plots=drawn)
+    plots = [ladder.plot_of(one, out)] if drawn and one.rows["step_ms"].notna().any() else []
+    return Section(title=f"Ladder of {one.title}", tables=[ladder.table_of(one)], remarks=[], plots=plots)
 
 
-def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:
+def _sweeps(found: list[sweeps.Swept], out: Path, *, drawn: bool) -> list[Section]:
     """Return a section for each suite and parameter that was swept, before those of the single values."""
     return [
         Section(
             title=f"Sweep of {sweep.suite}'s {sweep.name}",
             tables=[sweeps.table_of(sweep)],
             remarks=[],
-            plots=sweeps.plots_of(sweep, out),
+            plots=sweeps.plots_of(sweep, out) if drawn else [],
         )
         for sweep in found
     ]
@@ -192,7 +208,6 @@ def _section(
     rows: pd.DataFrame,
     runs: Runs,
     seconds: pd.Series,
-    plots: list[Plot],
     *,
     literature: pd.DataFrame | None,
 ) -> Section:
@@ -207,7 +222,7 @@ def _section(
         beside = published_beside(rows, runs, literature)
         found += [beside] if isinstance(beside, Table) else []
         remarks += [beside] if isinstance(beside, str) else []
-    return Section(title=title, tables=found, remarks=remarks, plots=plots)
+    return Section(title=title, tables=found, remarks=remarks, plots=[])
 
 
 def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
@@ -227,32 +242,3 @@ def _behind(rows: pd.DataFrame, trials: pd.DataFrame, runs: Runs, seconds: pd.Se
     watched = numerics.numerics(runs.numerics.merge(names))
     answered = inference.inference(trials.merge(names))
     return [*(made for made in found if made), *watched, *answered]
-
-
-def _render(template: str, report: Report, *, html: bool) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report", "."),
-        autoescape=html,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["md"] = markdown
-    environment.filters["inline"] = inline
-    return environment.get_template(template).render(report=report, reading=READING)
-
-
-def markdown(text: str) -> str:
-    """Escape text for markdown, a table's cell included: what it says is shown, and does nothing."""
-    flat = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", flat)
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
-
-
-def inline(plot: Plot) -> Markup:
-    """Return a plot's SVG for use within a page: no prologue, and ids that no other plot has."""
-    svg = plot.svg[plot.svg.index("<svg") :]
-    svg = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
-    label = Markup.escape(plot.caption)
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))

@@ -2,43 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from bench.precision_names import rank as precision_rank
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
 from bench.report.curves import draw_course
-from bench.report.drawing import Job, draw_all
+from bench.report.drawing import Drawing, Job, started
 from bench.report.format import memory_unit
+from bench.report.labels import slugs
 from bench.report.load import SUBJECT
-from bench.report.summary import precision_rank
+from bench.report.overview import TAKEN, draw_overview
 from bench.spec import BASELINE
 
+Choice = Literal["overview", "all", "none"]
+"""Which figures are drawn."""
+MOST = 12
+"""With more figures of single devices than this, recipes of several devices have one of all their devices instead."""
+SEVERAL = 3
+"""Devices of one recipe from which on that is worth doing."""
+LEFT_OUT = (
+    "The {count} figures of this recipe on single devices are left out of a report of so many; "
+    "run_bench.py report --figures all draws them."
+)
 
-def draw(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, list[Plot]]:
-    """Draw all that there are data for into ``folder``; return the plots of each workload."""
-    jobs: list[Job] = []
-    workloads: list[str] = []
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Figures of recipes that are being drawn, beside whatever else is done meanwhile."""
+
+    names: list[str]
+    """Workloads, in their order."""
+    workloads: list[str]
+    """Of each figure."""
+    drawing: Drawing
+    replaced: dict[str, int]
+    """Workloads with an overview, and how many figures of single devices it stands for."""
+
+    def finish(self) -> dict[str, list[Plot]]:
+        """Return the plots of each workload, when all are drawn."""
+        plots: dict[str, list[Plot]] = {name: [] for name in self.names}
+        for workload, plot in zip(self.workloads, self.drawing.plots(), strict=True):
+            plots[workload] += [plot] if plot else []
+        return plots
+
+    def left_out(self) -> dict[str, str]:
+        """Say of each workload which figures were not drawn, and how to get them."""
+        return {name: LEFT_OUT.format(count=count) for name, count in self.replaced.items()}
+
+
+@contextmanager
+def begin(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview") -> Iterator[Figures]:
+    """Begin to draw into ``folder`` all that there are data for.
+
+    Args:
+        summary: rows of ``summary.summarise``.
+        epochs: rows of ``Runs.epochs``.
+        folder: where the files go.
+        figures: ``overview`` draws, where there would be more than ``MOST`` figures of single devices, one of all
+            devices of each recipe that was measured on ``SEVERAL`` or more; ``all`` each device; ``none`` nothing.
+    """
+    jobs = _jobs(summary, epochs, folder) if figures != "none" else {}
+    crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
+    replaced: dict[str, int] = {}
+    names = [str(name) for name in summary["workload"].unique()]
+    files = dict(zip(names, slugs([f"devices {name}" for name in names]), strict=True))
+    for name in names:
+        rows = summary[summary["workload"] == name]
+        if crowded and jobs[name] and len(rows[SUBJECT].drop_duplicates()) >= SEVERAL:
+            replaced[name] = len(jobs[name])
+            jobs[name] = [partial(draw_overview, rows[TAKEN], name=files[name], workload=name, folder=folder)]
+    workloads = [name for name, found in jobs.items() for _ in found]
+    with started([job for found in jobs.values() for job in found]) as drawing:
+        yield Figures(names=names, workloads=workloads, drawing=drawing, replaced=replaced)
+
+
+def draw(
+    summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview"
+) -> dict[str, list[Plot]]:
+    """Draw as ``begin`` does, and wait for it; return the plots of each workload."""
+    with begin(summary, epochs, folder, figures) as begun:
+        return begun.finish()
+
+
+def _jobs(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, list[Job]]:
+    """Return what draws the figures of single devices, by workload."""
+    jobs: dict[str, list[Job]] = {str(name): [] for name in summary["workload"].unique()}
     courses = dict(list(epochs.groupby(SUBJECT, sort=False))) if len(epochs) else {}
     for key, rows in summary.groupby(SUBJECT, sort=False):
         first = rows.iloc[0]
         name, subject = str(first["slug"]), f"{first['workload']} on {first['where']}"
+        own = jobs[str(first["workload"])]
         if _panels(rows):
             caption = f"{subject}: speed and memory"
-            jobs.append(partial(_draw_speed, rows[DRAWN], name=f"{name}-speed", caption=caption, folder=folder))
+            own.append(partial(_draw_speed, rows[DRAWN], name=f"{name}-speed", caption=caption, folder=folder))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{subject}: training at batch size {batch:.0f}"
-            job = partial(draw_course, trained, name=f"{name}-training-b{batch:.0f}", caption=caption, folder=folder)
-            jobs.append(job)
-        workloads += [str(first["workload"])] * (len(jobs) - len(workloads))
-    plots: dict[str, list[Plot]] = {str(name): [] for name in summary["workload"].unique()}
-    for workload, plot in zip(workloads, draw_all(jobs), strict=True):
-        plots[workload] += [plot] if plot else []
-    return plots
+            figure = f"{name}-training-b{batch:.0f}"
+            own.append(partial(draw_course, trained, name=figure, caption=caption, folder=folder))
+    return jobs
 
 
 def _draw_speed(rows: pd.DataFrame, *, name: str, caption: str, folder: Path) -> Plot:

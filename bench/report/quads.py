@@ -41,18 +41,13 @@ def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
 def bootstraps(blocks: pd.DataFrame) -> pd.Series:
     """Return the hierarchical bootstrap's interval of each arm's speedup, indexed by ``KEY``."""
     logs = log_ratios(blocks)
-    values = logs["log_ratio"].to_numpy()
+    number = _numbers(logs, ["run", "trial", "precision"])
+    order = np.argsort(number, kind="stable")
+    first = np.flatnonzero(np.diff(number[order], prepend=-1))
+    keys = logs[KEY].iloc[order[first]].itertuples(index=False, name=None)
     processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
-    for at in logs.groupby(_numbers(logs, ["run", "trial", "precision"]), sort=False).indices.values():
-        key: tuple[object, ...] = tuple(logs[name].iat[at[0]] for name in KEY)
-        processes.setdefault(key, []).append(values[at])
-    alike: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
-    for arm, samples in processes.items():  # the arms of a cell, which share their baseline's quads, are drawn at once
-        alike.setdefault((*arm[:-1], *(quads.size for quads in samples)), []).append(arm)
-    found = {
-        key: interval.exp()
-        for keys in alike.values()
-        for key, interval in zip(keys, bootstrap_intervals([processes[key] for key in keys]), strict=True)
-    }
-    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
-    return pd.Series(list(found.values()), index=index, dtype=object)
+    for key, samples in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
+        processes.setdefault(key, []).append(samples)
+    index = pd.MultiIndex.from_tuples(list(processes), names=KEY)
+    intervals = [interval.exp() for interval in bootstrap_intervals(list(processes.values()))]
+    return pd.Series(intervals, index=index, dtype=object)

@@ -54,7 +54,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
-    return table.sort_values(order, kind="stable", ignore_index=True)
+    return table.sort_values(order, kind="stable", ignore_index=True).copy()  # its columns together: taken at once
 
 
 def _memories(trials: pd.DataFrame) -> pd.DataFrame:

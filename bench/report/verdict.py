@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from bench.report.batches import best_speedups
@@ -38,13 +39,12 @@ def sentences(summary: pd.DataFrame) -> list[Sentence]:
 
 def reference_batch(rows: pd.DataFrame) -> int:
     """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
-    compared = rows.loc[rows["speedup"].notna(), "batch_size"]
-    trained = rows.loc[rows["train_status"].notna(), "batch_size"]
-    both = compared[compared.isin(trained)]
-    timed = rows.loc[rows["step_ms"].notna(), "batch_size"]
-    for choice in (both, compared, trained, timed, rows["batch_size"]):
-        if len(choice):
-            return int(choice.max())
+    sizes = rows["batch_size"].to_numpy()
+    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
+    both = compared & np.isin(sizes, sizes[trained])
+    for choice in (both, compared, trained, timed, np.ones_like(timed)):
+        if choice.any():
+            return int(sizes[choice].max())
     raise ValueError("a subject has at least one row")
 
 

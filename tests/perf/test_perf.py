@@ -75,12 +75,21 @@ def test_the_table_is_markdown_and_the_exit_code_says_whether_all_is_met(capsys)
 
 
 def test_report_takes_ratios_round_by_round():
-    keys = [("large", what) for what in ("whole", "tables", "read")]
-    times = dict(zip(keys, ([8.0, 16.0], [4.0, 8.0], [2.0, 4.0]), strict=True))
+    seconds = {"whole": [8.0, 16.0], report.WITHOUT: [4.0, 8.0], report.READ: [2.0, 4.0]}
+    times = {("large", what): seconds.get(what, [1.0, 1.0]) for what in report.SAID}
     found = {row.name: row for row in report.outcomes(times)}
     assert found["large: whole ÷ read_csv"].found.center == pytest.approx(4)
     assert not found["large: whole ÷ read_csv"].met
     assert found["large: without figures ÷ read_csv"].found.low == pytest.approx(2)
+    assert found["large: of that, imports"].found.center == pytest.approx(1)
+
+
+def test_a_reports_parts_make_up_its_time(tmp_path):
+    folder = synthetic_run.write_run(tmp_path / "run", TINY)
+    found = report.child(report.WITHOUT, folder)
+    assert set(found) == {report.WITHOUT, *report.PARTS}
+    assert min(found.values()) > 0
+    assert sum(found[name] for name in report.PARTS) == pytest.approx(found[report.WITHOUT])
 
 
 def test_turns_compare_times_of_one_round_with_the_first_loops():
@@ -133,16 +142,20 @@ def test_help_says_what_is_measured(name):
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [7], [40, 25, 31]])
 def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
     chance = np.random.default_rng(1)
-    both = [[chance.normal(0.6, 0.02, size) for size in sizes] for _ in range(2)]
-    for found, processes in zip(bootstrap_intervals(both, resamples=300, seed=3), both, strict=True):
-        drawn = np.random.default_rng(3)
+    arms_of = [[chance.normal(0.6, 0.02, size) for size in (*sizes, *more)] for more in ([], [], [25, 4])]
+    for found, processes in zip(bootstrap_intervals(arms_of, resamples=300, seed=3), arms_of, strict=True):
+        count = len(processes)
+        picks = [
+            np.random.default_rng((3, process, values.size)).integers(0, values.size, size=(300, values.size))
+            for process, values in enumerate(processes)
+        ]
         centers = np.stack(
-            [scipy_stats.trim_mean(drawn.choice(v, (300, v.size)), 0.2, axis=1) for v in processes], axis=1
+            [scipy_stats.trim_mean(values[at], 0.2, axis=1) for values, at in zip(processes, picks, strict=True)]
         )
-        picked = drawn.integers(len(sizes), size=(300, len(sizes)))
-        means = np.take_along_axis(centers, picked, axis=1).mean(axis=1)
+        picked = np.random.default_rng((3, count)).integers(count, size=(count, 300))
+        means = np.take_along_axis(centers, picked, axis=0).mean(axis=0)
         low, high = np.quantile(means, [0.025, 0.975])
-        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
+        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
         assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
 
 
