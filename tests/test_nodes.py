@@ -84,5 +84,5 @@ def test_what_nodes_are_asked_may_differ_in_paths_and_in_what_is_node_0s_alone(t
     others = asked(parse(["--suite", str(homes[1] / "mine.py"), *words, "--data-dir", "x", "--gpus", "1,0+1"]))
     assert differing(mine, others) == []
     (homes[1] / "mine.py").write_text("other")
-    others = asked(parse(["--suite", str(homes[1] / "mine.py"), *words, "--epochs", "3", "--gpus", "0+2"]))
-    assert set(differing(mine, others)) == {"--suite", "--epochs", "--gpus"}
+    others = asked(parse(["--suite", str(homes[1] / "mine.py"), *words, "--set", "width=3", "--gpus", "0+2"]))
+    assert set(differing(mine, others)) == {"--suite", "--set or --weights", "--gpus"}
