@@ -9,9 +9,11 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -27,6 +29,7 @@ import torchvision
 
 from bench import joined, ranks
 from bench.data import Prepared, Share, prepare
+from bench.nodes import Rendezvous
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
@@ -83,7 +86,19 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         connection.close()
 
 
-def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callable[[Message], None]) -> None:
+def run_share(rendezvous: Rendezvous, trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Run this node's processes of a trial on several nodes; those of the others are started there."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()  # else they would wait for who may never come
+    run_trial(trial, device, None, send, rendezvous)
+
+
+def run_trial(
+    trial: Trial,
+    device: Device,
+    workspace: Path | None,
+    send: Callable[[Message], None],
+    rendezvous: Rendezvous | None = None,
+) -> None:
     """Run one trial and send its records; with a workspace, training keeps its checkpoints there."""
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
@@ -92,8 +107,8 @@ def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callab
             message = replace(message, started=started, wall_s=time.monotonic() - start)
         send(message)
 
-    if len(trial.cell.placement.members) > 1:
-        ranks.run(trial, device, stamped, len(trial.cell.placement.members))
+    if (members := len(trial.cell.placement.members)) > 1:
+        ranks.run(trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous)
     elif trial.phase == "train" and workspace is not None:
         training.run(trial, device, stamped, workspace / trial.checkpoint)
     else:
@@ -108,6 +123,12 @@ def run_rank(trial: Trial, device: Device, send: Callable[[Message], None], shar
         training.run(trial, device, send, share=share)
     else:
         _PHASES[trial.phase].run(trial, device, send)
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
