@@ -64,6 +64,15 @@ def gathered(own: object) -> tuple[object, ...]:
     return tuple(found)
 
 
+def from_first(own: int) -> int:
+    """Return in every process what the first of them gave."""
+    if ranks() == 1:
+        return own
+    told = torch.tensor([own])
+    distributed.broadcast(told, 0)
+    return int(told)
+
+
 def mean(value: float) -> float:
     """Return the mean over the processes."""
     total = torch.tensor([value], dtype=torch.float64)

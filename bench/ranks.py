@@ -55,7 +55,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: in
             stack.callback(_stop, processes[-1])
             theirs.close()
             pipes[stack.enter_context(ours)] = rank
-            ours.send((_placed(trial, rank), replace(device, energy=None)))  # one counter would be a part of it
+            ours.send((_placed(trial, rank), device if device.uuids else replace(device, energy=None)))  # one of many
         while pipes:
             for ready in wait(list(pipes)):
                 assert isinstance(ready, Connection)

@@ -18,6 +18,7 @@ from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.data import WHOLE, Batches, Share, open_batches
 from bench.data.transfer import feed
 from bench.findings import Training
+from bench.measure.energy import meters, total
 from bench.measure.nvml import NvmlFailure, open_nvml
 from bench.phases.compiling import compile_s
 from bench.phases.setting import enter, open_setting
@@ -166,15 +167,18 @@ def _test(arm: Arm, batches: Batches, watch: _Watch) -> _Tested:
 
 
 def _energy_counter(device: Device) -> Callable[[], float | None]:
-    """Return a function that reads the energy that the device has drawn so far, in joules; None where it has none."""
+    """Return a function that reads what the device, or all that train together, have drawn so far, in joules.
+
+    It returns None where one of them does not tell.
+    """
     nvml = open_nvml() if device.energy == "counter" else None
-    uuid = device.uuid
-    if nvml is None or uuid is None:
+    if nvml is None:
         return lambda: None
+    boards = meters(nvml, device)
 
     def read() -> float | None:
         try:
-            return nvml.total_energy_j(uuid)
+            return total([board.energy_j() for board in boards])
         except NvmlFailure:
             return None
 
