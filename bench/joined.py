@@ -107,9 +107,3 @@ def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> 
 
         wrapped.register_comm_hook(None, bf16_compress_hook)
     return wrapped
-
-
-def synchronised_norms(model: nn.Module) -> nn.Module:
-    """Return the model with batch norm's statistics taken over all processes' parts of a batch."""
-    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return converted

@@ -23,6 +23,7 @@ from bench.graphs import GraphedStep
 from bench.master import Weights
 from bench.recompute import recompute_activations
 from bench.spec import BASELINE, PRECISIONS, Data, Precision, Suite
+from bench.synced_norm import synchronised_norms
 from bench.taken import TakenSteps
 from bench.technique_names import PLAIN, Techniques
 
@@ -85,7 +86,7 @@ def build_arm(
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
-        model = joined.synchronised_norms(model)
+        model = synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:

@@ -17,7 +17,7 @@ FLOORS = [
     {"catalog", "plan", "store", "cli"},
     {"precision", "joined"},
     {"data", "measure"},
-    {"master", "taken", "techniques", "recompute", "graphs"},
+    {"master", "taken", "techniques", "recompute", "graphs", "synced_norm"},
     {"train", "environment", "neighbours", "weights"},
     {"checkpoint", "lightning_loop", "ranks", "inventory"},
     {"phases", "flops"},
