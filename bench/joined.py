@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
 from bench.technique_names import Techniques, UnsupportedError
 
+Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another; the first step of a large model on a slow device may take minutes."""
 
@@ -55,7 +56,7 @@ def clock() -> Callable[[], int]:
     return read
 
 
-def gathered(own: object) -> tuple[object, ...]:
+def gathered(own: Value) -> tuple[Value, ...]:
     """Return what each process gave, in their order."""
     if ranks() == 1:
         return (own,)
@@ -64,13 +65,14 @@ def gathered(own: object) -> tuple[object, ...]:
     return tuple(found)
 
 
-def from_first(own: int) -> int:
+def from_first(own: Value) -> Value:
     """Return in every process what the first of them gave."""
     if ranks() == 1:
         return own
-    told = torch.tensor([own])
-    distributed.broadcast(told, 0)
-    return int(told)
+    told: list[Any] = [own]
+    distributed.broadcast_object_list(told, 0)
+    first: Value = told[0]
+    return first
 
 
 def mean(value: float) -> float:

@@ -93,19 +93,26 @@ def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callab
         send(message)
 
     if len(trial.cell.placement.members) > 1:
-        ranks.run(trial, device, stamped, len(trial.cell.placement.members))
+        kept = workspace / trial.checkpoint if workspace is not None and trial.phase == "train" else None
+        ranks.run(trial, device, stamped, len(trial.cell.placement.members), checkpoint=kept)
     elif trial.phase == "train" and workspace is not None:
         training.run(trial, device, stamped, workspace / trial.checkpoint)
     else:
         _PHASES[trial.phase].run(trial, device, stamped)
 
 
-def run_rank(trial: Trial, device: Device, send: Callable[[Message], None], share: Share) -> None:
+def run_rank(
+    trial: Trial,
+    device: Device,
+    send: Callable[[Message], None],
+    checkpoint: Path | None,
+    share: Share,
+) -> None:
     """Run one process of a trial on several devices, after joining the others."""
     index = trial.cell.placement.device_of(share.rank)
     joined.join(torch.device("cpu") if index is None else torch.device("cuda", index))
     if trial.phase == "train":
-        training.run(trial, device, send, share=share)
+        training.run(trial, device, send, checkpoint, share)
     else:
         _PHASES[trial.phase].run(trial, device, send)
 

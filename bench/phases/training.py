@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench import lightning_loop, ranks
+from bench import joined, lightning_loop, ranks
 from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.data import WHOLE, Batches, Share, open_batches
 from bench.data.transfer import feed
@@ -46,7 +46,7 @@ def run(
         device: where, and whether it counts energy.
         send: takes the records; those of epochs that a checkpoint holds are sent again.
         checkpoint: the file to keep the training in after each epoch, and to go on from if it holds this trial's;
-            None keeps nothing.
+            None keeps nothing. Where several train together, only the first one's file is written and read.
         share: this process's part of every batch, where several train together.
     """
     setting = open_setting(trial)
@@ -81,6 +81,7 @@ def run(
     if chosen.compile:
         send(Progress(text=f"{precision.name}: compiling"))
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
+    keeping = joined.from_first(checkpoint is not None)
     rows = _go_on(arm, trial, checkpoint)
     for row in rows:
         send(row)
@@ -100,8 +101,10 @@ def run(
         drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
         tested = _test(arm, batches, watch)
         rows.append(_row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
-        if checkpoint is not None:
-            Checkpoint.of(arm, trial.config, rows).write(checkpoint)
+        if keeping:
+            state = Checkpoint.of(arm, trial.config, rows)
+            if checkpoint is not None and joined.rank() == 0:
+                state.write(checkpoint)
         send(rows[-1])
     finite = math.isfinite(rows[-1].train_loss)
     send(
@@ -148,7 +151,8 @@ class _Watch:
 
 def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> list[EpochResult]:
     """Bring the arm to where the trial's checkpoint left off; return the epochs so far, none without one."""
-    kept = read_checkpoint(checkpoint) if checkpoint is not None else None
+    found = read_checkpoint(checkpoint) if checkpoint is not None and joined.rank() == 0 else None
+    kept = joined.from_first(found)
     if kept is None or kept.config != trial.config:
         return []
     kept.restore(arm)
