@@ -7,7 +7,7 @@ processes which read one clock decide alike and stay in step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -81,6 +81,24 @@ def mean(value: float) -> float:
     if ranks() > 1:
         distributed.all_reduce(total)
     return float(total) / ranks()
+
+
+def summed(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the sums over the processes, made on a device for which they are joined."""
+    totals = torch.tensor(values, dtype=torch.float64, device=device)
+    if ranks() > 1:
+        distributed.all_reduce(totals)
+    return [float(total) for total in totals]
+
+
+@torch.no_grad()
+def share_buffers(model: nn.Module) -> None:
+    """Give each process the first one's buffers, as DistributedDataParallel does before a training step."""
+    if ranks() > 1:
+        for buffer in model.buffers():
+            dense = buffer.contiguous()
+            distributed.broadcast(dense, 0)
+            buffer.copy_(dense)
 
 
 def part(batch_size: int) -> int:

@@ -222,7 +222,7 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
 
 @torch.no_grad()
 def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
-    """Return the mean loss and, for classification, the accuracy in per cent, evaluated under the arm's precision."""
+    """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches."""
     arm.model.eval()
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
@@ -233,11 +233,11 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
             loss = arm.loss(outputs, targets)
         total += loss.double() * len(inputs)
         classified = not targets.is_floating_point()
-        if classified:
-            right += (outputs.argmax(dim=1) == targets).sum()
+        right += (outputs.argmax(dim=1) == targets).sum() if classified else 0
         count += len(inputs)
     arm.model.train()
-    return float(total) / count, 100 * int(right) / count if classified else None
+    loss_sum, hits, samples, classes = joined.summed([float(total), int(right), count, classified], arm.device)
+    return loss_sum / samples, 100 * hits / samples if classes else None
 
 
 def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:

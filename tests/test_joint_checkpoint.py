@@ -74,6 +74,7 @@ def test_a_stopped_training_of_two_processes_goes_on_to_the_same_bits(both, cpu,
     assert after[0] == before[0]  # the time it took included: it was not trained again
     for _, _, rows in found:
         assert [row.train_loss for row in rows[:-1]] == losses
+        assert [row.test_loss for row in rows[:-1]] == [row.test_loss for row in whole[:-1]]
     one, other = (read_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "stopped"))
     assert same(one.model, other.model)
     assert set(one.generators) == {"cpu", "cpu 1"}

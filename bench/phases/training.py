@@ -81,6 +81,7 @@ def run(
     if chosen.compile:
         send(Progress(text=f"{precision.name}: compiling"))
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
+    part = Share(rank=joined.rank(), ranks=joined.ranks())
     keeping = joined.from_first(checkpoint is not None)
     rows = _go_on(arm, trial, checkpoint)
     for row in rows:
@@ -99,7 +100,7 @@ def run(
             epoch = train(watch(fed, "step"))
         after_j = energy_j()
         drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
-        tested = _test(arm, batches, watch)
+        tested = _test(arm, batches, watch, part)
         rows.append(_row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
         if keeping:
             state = Checkpoint.of(arm, trial.config, rows)
@@ -159,14 +160,16 @@ def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> list[EpochResult]
     return list(kept.epochs)
 
 
-def _test(arm: Arm, batches: Batches, watch: _Watch) -> _Tested:
+def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> _Tested:
     if not batches.has_test:
         return _Tested()
+    if share.ranks > 1:
+        joined.share_buffers(arm.model)
     start = time.monotonic()
-    own = evaluate(arm, watch(batches.test(), "test batch"))
+    own = evaluate(arm, watch(batches.test(share), "test batch"))
     seconds = time.monotonic() - start
     same = arm.precision.name == BASELINE
-    fp32 = own if same else evaluate_fp32(arm, watch(batches.test(), "test batch in fp32"))
+    fp32 = own if same else evaluate_fp32(arm, watch(batches.test(share), "test batch in fp32"))
     return _Tested(loss=own[0], accuracy_pct=own[1], seconds=seconds, loss_fp32=fp32[0], accuracy_fp32_pct=fp32[1])
 
 
