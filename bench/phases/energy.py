@@ -53,6 +53,8 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[energy.NvmlMet
         return (), nvml_problem() or "NVML does not start"
     stack.enter_context(nvml)
     meters = energy.meters(nvml, device)
+    if len(meters) < joined.ranks():
+        return (), f"of {joined.ranks()} devices that train together, {len(meters)} can be asked from here"
     for meter in meters:
         try:
             if not energy.energy_source(meter):

@@ -179,9 +179,9 @@ def _energy_counter(device: Device) -> Callable[[], float | None]:
     It returns None where one of them does not tell.
     """
     nvml = open_nvml() if device.energy == "counter" else None
-    if nvml is None:
+    boards = meters(nvml, device) if nvml is not None else ()
+    if len(boards) < joined.ranks():
         return lambda: None
-    boards = meters(nvml, device)
 
     def read() -> float | None:
         try:

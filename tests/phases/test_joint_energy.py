@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
+from bench import joined
 from bench.environment import _device
 from bench.execute import _refusal
 from bench.measure import energy as measuring
-from bench.phases import energy
+from bench.phases import energy, training
 from bench.records import Device, TrialResult
 from bench.trial import Placement
 from tests.measure import fake_nvml as fake
@@ -63,6 +65,19 @@ def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_p
     (result,), others = together(tmp_path, measure, *both, MUTE)
     assert (result.status, result.energy, others) == ("unsupported", None, [])
     assert "GPU-b: the GPU tells neither energy nor power" in result.detail
+
+
+def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
+    FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b")], clock=time.monotonic).install(monkeypatch)
+    monkeypatch.setattr(joined, "ranks", lambda: 3)
+    with ExitStack() as stack:
+        assert energy._open_meters(both[1], stack) == ((), "of 3 devices that train together, 2 can be asked from here")
+    assert training._energy_counter(both[1])() is None
+    monkeypatch.setattr(joined, "ranks", lambda: 2)
+    with ExitStack() as stack:
+        meters, _ = energy._open_meters(both[1], stack)
+    assert [meter.uuid for meter in meters] == ["GPU-a", "GPU-b"]
+    assert training._energy_counter(both[1])() > 0
 
 
 def test_energy_is_measured_on_devices_that_train_together(both):
