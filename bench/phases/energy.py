@@ -34,9 +34,6 @@ CPU_REASON = "energy is read from a GPU's driver; nothing is read of a CPU's"
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the energy of the trial's only precision and send its result."""
-    if not (device.uuid or device.uuids):
-        send(_unsupported(trial, CPU_REASON))
-        return
     if joined.rank() > 0:
         _follow(trial)
         return
@@ -48,6 +45,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
 def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[energy.NvmlMeter, ...], str]:
     """Return the meters of all GPUs; or none and why, where one of them does not tell."""
+    if not (device.uuid or device.uuids):
+        return (), CPU_REASON
     nvml = open_nvml()
     if nvml is None:
         return (), nvml_problem() or "NVML does not start"
