@@ -4,6 +4,8 @@ What is kept is what the next epoch depends on: weights, the optimizer's and the
 scale and the state of torch's generators. Data order and augmentation are a function of seed and epoch, so the
 number of epochs says the rest. On a CPU, and in the same precision, a training that goes on from a checkpoint ends
 with the same bits as one that was never interrupted.
+
+Of processes that train together, which have the same weights, the first one keeps its state and all generators'.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench import joined
 from bench.records import EpochResult
 from bench.train import Arm
 
@@ -35,14 +38,18 @@ class Checkpoint:
     scaler: dict[str, Any]
     """Empty where the precision does not scale the loss."""
     generators: dict[str, Tensor]
-    """States of torch's generators, by type of device."""
+    """States of torch's generators, by type of device, with the rank behind it in all but the first process."""
 
     @staticmethod
     def of(arm: Arm, config: str, epochs: Sequence[EpochResult]) -> Checkpoint:
-        """Take the state of ``arm``; tensors are its own, not copies, so write it before training goes on."""
-        generators = {"cpu": torch.get_rng_state()}
+        """Take the state of ``arm``; tensors are its own, not copies, so write it before training goes on.
+
+        All processes that train together must call it.
+        """
+        own = {_generator("cpu"): torch.get_rng_state()}
         if arm.device.type == "cuda":
-            generators["cuda"] = torch.cuda.get_rng_state(arm.device)
+            own[_generator("cuda")] = torch.cuda.get_rng_state(arm.device)
+        generators = {name: state for each in joined.gathered(own) for name, state in each.items()}
         return Checkpoint(
             config=config,
             epochs=tuple(epochs),
@@ -66,9 +73,9 @@ class Checkpoint:
             arm.schedule.load_state_dict(self.schedule)
         if self.scaler and arm.scaler.is_enabled():
             arm.scaler.load_state_dict(self.scaler)
-        torch.set_rng_state(self.generators["cpu"])
-        if arm.device.type == "cuda" and "cuda" in self.generators:
-            torch.cuda.set_rng_state(self.generators["cuda"], arm.device)
+        torch.set_rng_state(self.generators[_generator("cpu")])
+        if arm.device.type == "cuda" and _generator("cuda") in self.generators:
+            torch.cuda.set_rng_state(self.generators[_generator("cuda")], arm.device)
 
     def write(self, path: Path) -> None:
         """Replace ``path``, atomically: a process killed here leaves the checkpoint that was there before."""
@@ -81,6 +88,10 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())  # Now, for written back later it would disturb the next epoch's time.
         draft.replace(path)
+
+
+def _generator(kind: str) -> str:
+    return f"{kind} {joined.rank()}" if joined.rank() else kind
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

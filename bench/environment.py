@@ -17,7 +17,7 @@ import psutil
 import torch
 
 from bench import precision as switches
-from bench.measure.energy import NvmlMeter, energy_source
+from bench.measure.energy import NvmlMeter, energy_source, joint_source
 from bench.measure.nvml import Gpu, Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.records import SPIN_VARIABLES, Device, Environment
 from bench.spec import PRECISIONS, UsageError
@@ -71,13 +71,12 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
 
 
 def _device(placement: Placement, nvml: Nvml | None) -> Device:
-    """Return one device, or several that train together as one: without a UUID or an energy counter of its own."""
+    """Return one device, or several that train together as one: without a UUID of its own, but with all of theirs."""
     words = placement.members
     found = {word: describe_cpu() if word == "cpu" else _gpu(int(word), nvml) for word in dict.fromkeys(words)}
-    first = found[words[0]]
+    first, names = found[words[0]], [found[word].name for word in words]
     if len(words) == 1:
         return first
-    names = [found[word].name for word in words]
     same = len(set(names)) == 1
     reasons = {name: why for device in found.values() for name, why in (device.unsupported or {}).items()}
     memory = [device.memory_total_bytes for device in found.values()]
@@ -88,9 +87,10 @@ def _device(placement: Placement, nvml: Nvml | None) -> Device:
         architecture=" + ".join(dict.fromkeys(device.architecture for device in found.values())),
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
         uuid=None,
+        uuids=tuple(device.uuid for device in found.values() if device.uuid),
         power_limit_w=None,
         power_default_w=None,
-        energy=None,
+        energy=joint_source({device.energy for device in found.values()}),
         unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
     )
 

@@ -24,7 +24,7 @@ from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
 from bench.trial import LADDER, Phase, Placement, Trial
 
-TOGETHER: tuple[Phase, ...] = ("memory", "floor", "speed", "train")
+TOGETHER: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train")
 """What is measured on several devices that train together."""
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""

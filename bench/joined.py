@@ -7,7 +7,7 @@ processes which read one clock decide alike and stay in step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -65,12 +65,40 @@ def gathered(own: Value) -> tuple[Value, ...]:
     return tuple(found)
 
 
+def from_first(own: Value) -> Value:
+    """Return in every process what the first of them gave."""
+    if ranks() == 1:
+        return own
+    told: list[Any] = [own]
+    distributed.broadcast_object_list(told, 0)
+    first: Value = told[0]
+    return first
+
+
 def mean(value: float) -> float:
     """Return the mean over the processes."""
     total = torch.tensor([value], dtype=torch.float64)
     if ranks() > 1:
         distributed.all_reduce(total)
     return float(total) / ranks()
+
+
+def summed(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the sums over the processes, made on a device for which they are joined."""
+    totals = torch.tensor(values, dtype=torch.float64, device=device)
+    if ranks() > 1:
+        distributed.all_reduce(totals)
+    return [float(total) for total in totals]
+
+
+@torch.no_grad()
+def share_buffers(model: nn.Module) -> None:
+    """Give each process the first one's buffers, as DistributedDataParallel does before a training step."""
+    if ranks() > 1:
+        for buffer in model.buffers():
+            dense = buffer.contiguous()
+            distributed.broadcast(dense, 0)
+            buffer.copy_(dense)
 
 
 def part(batch_size: int) -> int:
@@ -99,9 +127,3 @@ def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> 
 
         wrapped.register_comm_hook(None, bf16_compress_hook)
     return wrapped
-
-
-def synchronised_norms(model: nn.Module) -> nn.Module:
-    """Return the model with batch norm's statistics taken over all processes' parts of a batch."""
-    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return converted

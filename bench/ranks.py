@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,13 +41,15 @@ def run(
     send: Callable[[Message], None],
     ranks: int,
     rendezvous: Rendezvous | None = None,
+    *,
+    checkpoint: Path | None = None,
 ) -> None:
     """Run a trial in ``ranks`` processes and pass on what the first of them sends; memory of all of them.
 
     With a ``rendezvous``, they are a part of those that train together, and the others are started elsewhere.
 
     They are on the devices of the trial's placement, or, where Lightning trains on more than that names, on its GPU and
-    those that follow it. Nothing is kept in checkpoints.
+    those that follow it. The first keeps its training in ``checkpoint``, where there is one.
 
     Raises:
         UsageError: there are not as many GPUs.
@@ -64,7 +67,9 @@ def run(
             stack.callback(_stop, processes[-1])
             theirs.close()
             pipes[stack.enter_context(ours)] = rank
-            ours.send((_placed(trial, rank), replace(device, energy=None)))  # one counter would be a part of it
+            whole = device.uuids and rendezvous is None  # one GPU's counter, or one node's, would be a part of it
+            own = device if whole else replace(device, energy=None)
+            ours.send((_placed(trial, rank), own, checkpoint))
         while pipes:
             for ready in wait(list(pipes)):
                 assert isinstance(ready, Connection)
@@ -93,11 +98,11 @@ def main() -> None:
     """Run one of the processes: a trial in, records out."""
     connection = Connection(int(sys.argv[1]))
     share = Share(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
-    trial, device = connection.recv()
+    trial, device, checkpoint = connection.recv()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     module, name = (JOINED if len(trial.cell.placement.members) > 1 else LIGHTNING).split(":")
     try:
-        getattr(importlib.import_module(module), name)(trial, device, connection.send, share=share)
+        getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, share)
         connection.send(Done())
     except Exception as error:
         traceback.print_exc()

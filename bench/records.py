@@ -35,6 +35,8 @@ class Device:
     memory_total_bytes: int | None = None
     uuid: str | None = None
     """The GPU's UUID, which is what NVML and CUDA have in common."""
+    uuids: tuple[str, ...] = ()
+    """Of GPUs that train together, each one's UUID; they have none as a whole."""
     power_limit_w: float | None = None
     """The GPU's limit that is enforced."""
     power_default_w: float | None = None

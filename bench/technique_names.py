@@ -56,7 +56,6 @@ PLAIN = Techniques()
 NEEDS_CUDA = {
     "non-blocking": "non-blocking copies go to a GPU from memory that is pinned for it; on a CPU nothing is copied",
     "cuda-graphs": "cuda-graphs needs a CUDA device",
-    "sync-bn": "sync-bn: torch's SyncBatchNorm needs CUDA devices",
 }
 TOGETHER = ("sync-bn", "bf16-allreduce")
 """Those that are about devices that train together."""

@@ -21,7 +21,8 @@ from bench import techniques as how
 from bench.graphs import GraphedStep
 from bench.master import Weights
 from bench.recompute import recompute_activations
-from bench.spec import BASELINE, PRECISIONS, Data, Precision, Suite
+from bench.spec import Data, Precision, Suite
+from bench.synced_norm import synchronised_norms
 from bench.taken import TakenSteps
 from bench.technique_names import PLAIN, Techniques
 
@@ -86,7 +87,7 @@ def build_arm(
     torch.manual_seed(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
-        model = joined.synchronised_norms(model)
+        model = synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
@@ -218,40 +219,6 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
         samples=samples * joined.ranks(),
         skipped_steps=len(losses) - (arm.taken.count - taken),
     )
-
-
-@torch.no_grad()
-def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
-    """Return the mean loss and, for classification, the accuracy in per cent, evaluated under the arm's precision."""
-    arm.model.eval()
-    total = torch.zeros((), device=arm.device, dtype=torch.float64)
-    right = torch.zeros((), device=arm.device, dtype=torch.int64)
-    count, classified = 0, False
-    for inputs, targets in batches:
-        with arm.autocast():
-            outputs = arm.model(how.arrange(inputs, arm.techniques))
-            loss = arm.loss(outputs, targets)
-        total += loss.double() * len(inputs)
-        classified = not targets.is_floating_point()
-        if classified:
-            right += (outputs.argmax(dim=1) == targets).sum()
-        count += len(inputs)
-    arm.model.train()
-    return float(total) / count, 100 * int(right) / count if classified else None
-
-
-def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
-    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
-
-    Where there is a master copy, it is what is evaluated.
-    """
-    plain = PRECISIONS[BASELINE]
-    switches.apply(plain)
-    try:
-        with arm.weights.in_fp32():
-            return evaluate(replace(arm, precision=plain), batches)
-    finally:
-        switches.apply(arm.precision)
 
 
 def synchronize(device: torch.device) -> None:

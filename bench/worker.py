@@ -108,19 +108,27 @@ def run_trial(
         send(message)
 
     if (members := len(trial.cell.placement.members)) > 1:
-        ranks.run(trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous)
+        alone = workspace is not None and trial.phase == "train" and rendezvous is None
+        kept = workspace / trial.checkpoint if alone and workspace else None
+        ranks.run(trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous, checkpoint=kept)
     elif trial.phase == "train" and workspace is not None:
         training.run(trial, device, stamped, workspace / trial.checkpoint)
     else:
         _PHASES[trial.phase].run(trial, device, stamped)
 
 
-def run_rank(trial: Trial, device: Device, send: Callable[[Message], None], share: Share) -> None:
+def run_rank(
+    trial: Trial,
+    device: Device,
+    send: Callable[[Message], None],
+    checkpoint: Path | None,
+    share: Share,
+) -> None:
     """Run one process of a trial on several devices, after joining the others."""
     index = trial.cell.placement.device_of(share.rank)
     joined.join(torch.device("cpu") if index is None else torch.device("cuda", index))
     if trial.phase == "train":
-        training.run(trial, device, send, share=share)
+        training.run(trial, device, send, checkpoint, share)
     else:
         _PHASES[trial.phase].run(trial, device, send)
 

@@ -179,6 +179,9 @@ def test_both_placements_are_measured_and_scaling_is_told(tmp_path, tiny_file):
     done = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
     assert {phase for placement, phase in done if placement == "cpu+cpu"} == {"memory", "speed", "train"}
     assert done["cpu+cpu", "speed"]["communication_pct"] != ""
+    for figure in ("compute_dtypes", "flops_per_step"):  # of all parts of a batch, which is as large
+        assert done["cpu+cpu", "speed"][figure] == done["cpu", "speed"][figure] != ""
+    assert float(done["cpu+cpu", "speed"]["peak_tflops"]) > 0
     assert done["cpu+cpu", "memory"]["all_devices_bytes"] != ""
     losses = [float(done[placement, "train"]["train_loss"]) for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)

@@ -4,12 +4,13 @@ from torch import nn
 
 from bench.checkpoint import Checkpoint
 from bench.data import Share
+from bench.evaluation import evaluate, evaluate_fp32
 from bench.lightning_loop import open_lightning
 from bench.master import Weights
 from bench.measure.categories import tensor_bytes
 from bench.precision_names import precision
 from bench.spec import Data, Suite, UsageError
-from bench.train import build_arm, evaluate, evaluate_fp32, train_epoch, training_step
+from bench.train import build_arm, train_epoch, training_step
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(1, 6, 6), classes=3)

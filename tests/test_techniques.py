@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from bench import techniques as how
+from bench.evaluation import evaluate
 from bench.spec import PRECISIONS, Data, Suite
 from bench.technique_names import PLAIN, Techniques, UnsupportedError, refusal
-from bench.train import build_arm, evaluate, train_epoch, training_step
+from bench.train import build_arm, train_epoch, training_step
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(3, 8, 8), classes=3)

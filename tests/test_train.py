@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from bench import precision as switches
+from bench.evaluation import evaluate, evaluate_fp32
 from bench.spec import PRECISIONS, Data, Suite
-from bench.train import build_arm, evaluate, evaluate_fp32, train_epoch, training_step
+from bench.train import build_arm, train_epoch, training_step
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(6,), classes=3)

@@ -42,8 +42,8 @@ class Batches(Protocol):
         Targets are classes, (B,) int64, or values, (B, *target_shape) float32.
         """
 
-    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every test sample once, in order; the last batch may be smaller."""
+    def test(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every test sample once, in order, or a share of every batch; the last batch may be smaller."""
 
 
 def open_batches(
@@ -66,7 +66,7 @@ def open_batches(
         batch_size: samples in a batch.
         device: where batches are wanted.
         seed: of order and augmentation, or of the synthetic values.
-        share: this process's part of every training batch; the test set is always whole.
+        share: this process's part of every training batch.
 
     Raises:
         UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be shared evenly.

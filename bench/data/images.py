@@ -67,10 +67,14 @@ class ImageBatches:
         for batch, (images, labels) in zip(batches, self._train.take(order, batches), strict=True):
             yield self._normalized(self._augmented(images, drawn.of(batch))), labels
 
-    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every test image once, in order, never augmented; the last batch may be smaller."""
-        total = len(self._test)
-        batches = [slice(start, start + self._batch_size) for start in range(0, total, self._batch_size)]
+    def test(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every test image once, or a share of every batch, in order, never augmented.
+
+        The last batch may be smaller; a batch of which the share is nothing is left out.
+        """
+        total, size = len(self._test), self._batch_size
+        parts = [share.within(start, min(start + size, total)) for start in range(0, total, size)]
+        batches = [part for part in parts if part.start < part.stop]
         for images, labels in self._test.take(torch.arange(total), batches):
             yield self._normalized(self._resized(images)), labels
 

@@ -1,4 +1,4 @@
-"""One process's part of the training batches, where several train together."""
+"""One process's part of the batches, where several train together."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class Share:
         """Return where this part of the batch is that begins at ``start``."""
         part = batch_size // self.ranks
         return slice(start + self.rank * part, start + (self.rank + 1) * part)
+
+    def within(self, start: int, stop: int) -> slice:
+        """Return where this part is of samples that need not divide evenly: all parts together are all of them."""
+        first, last = (start + (stop - start) * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        return slice(first, last)
 
 
 WHOLE = Share()

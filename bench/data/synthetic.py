@@ -72,8 +72,9 @@ class SyntheticBatches:
         for step in range(self.steps_per_epoch):
             yield self._pool[step % len(self._pool)]
 
-    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def test(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield nothing."""
+        del share
         return iter(())
 
 

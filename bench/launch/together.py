@@ -68,6 +68,7 @@ def _device(place: Placement, each: Sequence[Device]) -> Device:
         bf16_gflops=min((device.bf16_gflops for device in each if device.bf16_gflops), default=None),
         unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
         uuid=None,
+        uuids=(),
         power_limit_w=None,
         power_default_w=None,
         energy=None,

@@ -1,4 +1,4 @@
-"""Energy of continuous steps: from the GPU's energy counter, or else from its power.
+"""Energy of continuous steps: from the GPU's energy counter, or else from its power; of several GPUs, their sum.
 
 The host watches the meter while queued steps run (``bench.measure.stream``). Knows nothing of torch: a load is anything
 that can queue steps, and the tests measure a simulated one on a simulated clock.
@@ -7,15 +7,18 @@ that can queue steps, and the tests measure a simulated one on a simulated clock
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 from typing import Protocol as Interface
 
+import numpy as np
+
 from bench.findings import Energy
 from bench.measure.nvml import Nvml
 from bench.measure.stream import POLL_S, Clock, Load, Sleep, Stream
+from bench.records import Device
 
 WINDOW_S = 5.0
 """Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this."""
@@ -58,6 +61,18 @@ class NvmlMeter:
         return self.nvml.power_w(self.uuid)
 
 
+def meters(nvml: Nvml, device: Device) -> tuple[NvmlMeter, ...]:
+    """Return the meter of a device's GPU, or of each of those that train together; none of a CPU's."""
+    uuids = device.uuids or ((device.uuid,) if device.uuid else ())
+    return tuple(NvmlMeter(nvml, uuid) for uuid in dict.fromkeys(uuids))
+
+
+def total(readings: Sequence[float | None]) -> float | None:
+    """Return the sum, or None where one of them is unknown."""
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) if known and len(known) == len(readings) else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
     """A stretch of continuous steps and what it took."""
@@ -76,19 +91,18 @@ class Window:
 
 def measure(
     load: Load,
-    meter: Meter,
-    *,
+    *meters: Meter,
     burst: int = 1,
     seconds: float | None = None,
     lead_in_s: float | None = None,
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> Window | None:
-    """Return the energy of continuous steps, or None where neither counter nor power is told.
+    """Return the energy of continuous steps, or None where neither all counters nor all powers are told.
 
     Args:
         load: the steps.
-        meter: the device's meter.
+        meters: the device's, or each of those that run the steps together; the window is then one for all of them.
         burst: steps queued at a time (``stream.burst_steps``).
         seconds: least length of the window; ``WINDOW_S`` by default.
         lead_in_s: how long to run steps before it; ``LEAD_IN_S`` by default.
@@ -98,7 +112,7 @@ def measure(
     length_s = WINDOW_S if seconds is None else seconds
     stream = Stream(load, burst, clock, sleep)
     stream.run(LEAD_IN_S if lead_in_s is None else lead_in_s)
-    window = _by_counter(stream, meter, length_s, clock) or _by_power(stream, meter, length_s, clock)
+    window = _by_counter(stream, meters, length_s, clock) or _by_power(stream, meters, length_s, clock)
     stream.drain()
     return window
 
@@ -114,6 +128,14 @@ def energy_source(meter: Meter, clock: Clock = time.monotonic, sleep: Sleep = ti
         if now > first:
             return "counter"
     return "power" if meter.power_w() else ""
+
+
+def joint_source(sources: Collection[str | None]) -> str | None:
+    """Return where the energy of GPUs that train together is read from: their counters if each has one, else power.
+
+    Where only some of them tell anything, it is asked all the same, for the row to say which do not.
+    """
+    return "counter" if set(sources) == {"counter"} else "power" if any(sources) else None
 
 
 def energy_of(window: Window, idle_power_w: float | None) -> Energy:
@@ -142,32 +164,63 @@ def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: fl
     return inside + (first_s - begin_s) * first_w + (end_s - last_s) * last_w
 
 
-def _by_counter(stream: Stream, meter: Meter, length_s: float, clock: Clock) -> Window | None:
-    """Measure from one tick of the counter to another; None if it is not told, does not tick, or falls (wraps)."""
-    reading = meter.energy_j()
-    ticks: list[tuple[float, float]] = []
-    quiet_s, sound = clock(), reading is not None
+@dataclass(slots=True)
+class _Counter:
+    """An energy counter while steps run: when it ticked, and what it then said."""
+
+    meter: Meter
+    clock: Clock
+    ticks: list[tuple[float, float]] = field(default_factory=list)
+    sound: bool = True
+    """Told, rising and ticking so far; a counter that falls has wrapped."""
+    reading: float | None = None
+    quiet_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.reading, self.quiet_s = self.meter.energy_j(), self.clock()
+        self.sound = self.reading is not None
+
+    def look(self) -> None:
+        """Read it."""
+        now = self.meter.energy_j()
+        self.sound = self.sound and now is not None and self.reading is not None and now >= self.reading
+        if self.sound and now != self.reading:
+            self.quiet_s = self.clock()
+            self.ticks.append((self.quiet_s, now or 0.0))
+        self.reading, self.sound = now, self.sound and self.clock() - self.quiet_s <= SILENT_S
+
+    def between(self, begin_s: float, end_s: float) -> float:
+        """Return the joules between two moments, at an even power between ticks."""
+        moments, joules = zip(*self.ticks, strict=True)
+        first, last = np.interp([begin_s, end_s], moments, joules)
+        return float(last - first)
+
+
+def _by_counter(stream: Stream, meters: Sequence[Meter], length_s: float, clock: Clock) -> Window | None:
+    """Measure from one tick of the counter to another; None if it is not told, does not tick, or falls (wraps).
+
+    Of several counters, which tick at moments of their own, from the moment when the last of them has ticked to the
+    latest up to which all of them have.
+    """
+    counters = [_Counter(meter, clock) for meter in meters]
 
     def look() -> None:
-        nonlocal reading, quiet_s, sound
-        now = meter.energy_j()
-        sound = sound and now is not None and reading is not None and now >= reading
-        if sound and now != reading:
-            quiet_s = clock()
-            ticks.append((quiet_s, now or 0.0))
-        reading, sound = now, sound and clock() - quiet_s <= SILENT_S
+        for counter in counters:
+            counter.look()
 
-    while sound:
+    while counters and all(counter.sound for counter in counters):
         stream.turn(look)
-        if sound and len(ticks) > 1:
-            (begin_s, begin_j), (end_s, end_j) = ticks[0], ticks[-1]
+        if all(counter.sound and len(counter.ticks) > 1 for counter in counters):
+            begin_s = max(counter.ticks[0][0] for counter in counters)
+            end_s = min(counter.ticks[-1][0] for counter in counters)
             steps = stream.steps_at(end_s) - stream.steps_at(begin_s)
             if end_s - begin_s >= length_s and steps >= FEWEST_STEPS:
-                return Window(source="counter", energy_j=end_j - begin_j, seconds=end_s - begin_s, steps=steps)
+                drawn_j = sum(counter.between(begin_s, end_s) for counter in counters)
+                return Window(source="counter", energy_j=drawn_j, seconds=end_s - begin_s, steps=steps)
     return None
 
 
-def _by_power(stream: Stream, meter: Meter, length_s: float, clock: Clock) -> Window | None:
+def _by_power(stream: Stream, meters: Sequence[Meter], length_s: float, clock: Clock) -> Window | None:
     """Integrate power from the end of one burst to the end of another; None if half the readings tell none."""
     samples: list[tuple[float, float]] = []
     asked, next_s = 0, clock()
@@ -178,7 +231,7 @@ def _by_power(stream: Stream, meter: Meter, length_s: float, clock: Clock) -> Wi
             return
         next_s = clock() + POWER_PERIOD_S
         asked += 1
-        power_w = meter.power_w()
+        power_w = total([meter.power_w() or None for meter in meters])
         if power_w:
             samples.append((clock(), power_w))
 

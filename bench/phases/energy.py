@@ -1,13 +1,19 @@
-"""The energy phase: one precision alone in a fresh process, in continuous steps."""
+"""The energy phase: one precision alone in a fresh process, in continuous steps.
+
+Of several processes that train together, the first reads the meters of all GPUs, in one window, while the others run
+the steps that it says.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 
+from bench import joined
 from bench.data import random_batches
 from bench.measure import energy
 from bench.measure.nvml import Nvml, NvmlFailure, nvml_problem, open_nvml
@@ -28,21 +34,34 @@ CPU_REASON = "energy is read from a GPU's driver; nothing is read of a CPU's"
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the energy of the trial's only precision and send its result."""
-    if device.uuid is None:
-        send(_unsupported(trial, CPU_REASON))
+    if joined.rank() > 0:
+        _follow(trial)
         return
+    with ExitStack() as stack:
+        meters, why = _open_meters(device, stack)
+        joined.from_first(len(meters))
+        send(_measure(trial, meters, send) if meters else _unsupported(trial, why))
+
+
+def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[energy.NvmlMeter, ...], str]:
+    """Return the meters of all GPUs; or none and why, where one of them does not tell."""
+    if not (device.uuid or device.uuids):
+        return (), CPU_REASON
     nvml = open_nvml()
     if nvml is None:
-        send(_unsupported(trial, nvml_problem() or "NVML does not start"))
-        return
-    with nvml:
-        meter = energy.NvmlMeter(nvml, device.uuid)
+        return (), nvml_problem() or "NVML does not start"
+    stack.enter_context(nvml)
+    meters = energy.meters(nvml, device)
+    if len(meters) < joined.ranks():
+        return (), f"of {joined.ranks()} devices that train together, {len(meters)} can be asked from here"
+    for meter in meters:
         try:
-            source = energy.energy_source(meter)
+            if not energy.energy_source(meter):
+                which = f"{meter.uuid}: " if len(meters) > 1 else ""
+                return (), which + why_unknown(nvml, meter.uuid)
         except NvmlFailure as failure:
-            send(_unsupported(trial, str(failure)))
-            return
-        send(_measure(trial, meter, send) if source else _unsupported(trial, why_unknown(nvml, device.uuid)))
+            return (), str(failure)
+    return meters, ""
 
 
 def why_unknown(nvml: Nvml, uuid: str) -> str:
@@ -70,6 +89,7 @@ class TrainingLoad:
         if time.monotonic() - self.said_s >= HEARTBEAT_S:
             self.said_s = time.monotonic()
             self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.runner.turn} so far"))
+        joined.from_first(steps)
         self.runner.run(steps)
         if self.runner.arm.device.type != "cuda":
             return lambda: True
@@ -78,7 +98,8 @@ class TrainingLoad:
         return event.query
 
 
-def _measure(trial: Trial, meter: energy.NvmlMeter, send: Callable[[Message], None]) -> TrialResult:
+def _runner(trial: Trial) -> TorchRunner:
+    """Build the precision's arm, as idle as the others' until all are built."""
     setting = open_setting(trial)
     precision, _ = enter(trial.precisions[0], setting.device)
     arm = build_arm(
@@ -86,20 +107,46 @@ def _measure(trial: Trial, meter: energy.NvmlMeter, send: Callable[[Message], No
     )
     apply(precision)
     batches = random_batches(
-        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
+        setting.data,
+        batch_size=joined.part(trial.cell.batch_size),
+        count=BATCHES,
+        device=setting.device,
+        seed=trial.seed + joined.rank(),
     )
     runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
     runner.synchronize()
-    send(Progress(text=f"{precision.name}: power with nothing running"))
-    idle = energy.measure(Nap(), meter, seconds=energy.IDLE_S)
-    send(Progress(text=f"{precision.name}: warming up"))
-    warm = warm_up(runner, WARM_UP_S)
-    window = energy.measure(TrainingLoad(runner, send), meter, burst=burst_steps(warm.step_ns / 1e9))
+    joined.gathered(None)
+    return runner
+
+
+def _follow(trial: Trial) -> None:
+    """Run the steps that the first process queues, while it reads the meters."""
+    if not joined.from_first(0):
+        return
+    runner = _runner(trial)
+    joined.from_first(0)
+    warm_up(runner, WARM_UP_S, joined.clock())
+    while steps := joined.from_first(0):
+        runner.run(steps)
     runner.synchronize()
-    switches = read_back(precision, setting.device)  # after the model has had its chance to change them
+    joined.gathered(runner.finite())
+
+
+def _measure(trial: Trial, meters: tuple[energy.NvmlMeter, ...], send: Callable[[Message], None]) -> TrialResult:
+    runner = _runner(trial)
+    precision = runner.arm.precision
+    send(Progress(text=f"{precision.name}: power with nothing running"))
+    idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
+    send(Progress(text=f"{precision.name}: warming up"))
+    joined.from_first(0)  # the others have been idle until now
+    warm = warm_up(runner, WARM_UP_S, joined.clock())
+    window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
+    joined.from_first(0)
+    runner.synchronize()
+    switches = read_back(precision, runner.arm.device)  # after the model has had its chance to change them
+    finite = all(joined.gathered(runner.finite()))
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
-    finite = runner.finite()
     return TrialResult(
         precision=precision.name,
         status="ok" if finite else "nonfinite",

@@ -84,26 +84,28 @@ def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
     """Run steps back to back after the timing, and tell them apart.
 
     On a GPU by CUDA events between them, without waiting; then a few by themselves, for the host's share. On a CPU
-    by the clock. None where 20 steps take longer than the budget.
+    by the clock. None where 20 steps take longer than the budget. Of processes that train together, the slowest's.
 
     Args:
         runner: the arm, warm.
         budget_s: time to spend, in seconds.
     """
     runner.activate()
-    start = time.perf_counter()
+    clock = joined.clock()  # one for all, so that all run as many steps
+    start = clock()
     runner.run(1)
     runner.synchronize()
-    steps = min(MOST_STEPS, int(budget_s / (time.perf_counter() - start)))
+    steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
     if steps < FEWEST_STEPS:
         return None
     on_gpu = runner.arm.device.type == "cuda"
     times_ms = _between_events(runner, steps) if on_gpu else _between_readings(runner, steps)
-    p50, p95 = np.percentile(times_ms, [50, 95])
+    p50, p95 = np.max(joined.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
     # A GradScaler waits for the GPU within each step, to see whether a gradient overflowed: then it tells nothing.
     telling = on_gpu and not runner.arm.scaler.is_enabled()
     ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE)) if telling else None
-    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=ratio)
+    ratios = [each for each in joined.gathered(ratio) if each is not None]
+    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
 
 
 def _between_readings(runner: TorchRunner, steps: int) -> list[float]:

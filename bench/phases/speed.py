@@ -13,6 +13,7 @@ from bench import joined
 from bench.data import random_batches
 from bench.findings import Operations, Speed, Switches
 from bench.measure.disturbance import open_watch
+from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
 from bench.measure.warmup import Cut, prepare
@@ -25,7 +26,7 @@ from bench.precision import read_back
 from bench.precision_names import precision
 from bench.records import Device, Message, Progress, TrialResult
 from bench.stats import Interval
-from bench.train import build_arm
+from bench.train import build_arm, leave_gradients
 from bench.trial import Trial
 
 TAIL_SHARE = 0.1
@@ -51,7 +52,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     names = trial.precisions * 2 if floor else trial.precisions
     runners, switches_read = _build(trial, names)
     compiling = [_compile(runner, trial, send) for runner in runners]
-    ran = [None if floor or joined.ranks() > 1 else observe(partial(runner.unhidden().run, 1)) for runner in runners]
+    ran = [None if floor else _look(runner) for runner in runners]
     clock = joined.clock()
     cuts = prepare(runners, trial.protocol.time_budget_s, clock=clock, say=lambda text: send(Progress(text=text)))
     arms = [
@@ -79,7 +80,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status = "invalid"
             detail = f"the model changed the fp32 switches from {_settings(arm.switches)} to {_settings(after)}"
         speed = summary(arm.cut, index, found, checks[index], trial)
-        alone = floor or joined.ranks() > 1
         shared = None if floor else communication_pct(arm.runner, arm.cut, clock, trial)
         speed = replace(speed, foreign_load_pct=foreign_pct, communication_pct=shared)
         send(
@@ -90,7 +90,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 compile_s=arm.compile_s,
                 switches=after,
                 operations=arm.operations,
-                speed=speed if alone else _with_tail(speed, arm, trial, send),
+                speed=speed if floor else _with_tail(speed, arm, trial, send),
             )
         )
 
@@ -152,6 +152,18 @@ def _compile(runner: TorchRunner, trial: Trial, send: Callable[[Message], None])
     return compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
 
 
+def _look(runner: TorchRunner) -> Operations:
+    """Look at a step; where several train together, at all their parts of it, without the update of the weights.
+
+    That would set them apart, for gradients are not joined in what is looked at.
+    """
+    seen = runner.unhidden()
+    if joined.ranks() == 1:
+        return observe(partial(seen.run, 1))
+    found = observe(partial(leave_gradients, seen.arm, *seen.batches[0]))
+    return replace(found, flops_per_step=total(joined.gathered(found.flops_per_step)))
+
+
 def _read_after_a_step(runner: TorchRunner) -> Switches:
     """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
     runner.activate()
@@ -165,12 +177,12 @@ def _settings(switches: Switches) -> str:
 
 
 def _with_tail(speed: Speed, arm: Ready, trial: Trial, send: Callable[[Message], None]) -> Speed:
-    """Look at single steps and at the device's own limit, after the timing."""
+    """Look at single steps and at the device's own limit, after the timing; of several devices, at their sum."""
     runner = arm.runner
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
     times: StepTimes | None = step_times(runner, TAIL_SHARE * trial.protocol.time_budget_s)
     flops = arm.operations.flops_per_step if arm.operations else None
-    peak = peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)
+    peak = total(joined.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     tflops, share = pct_of_peak(flops, speed.step_ms, peak)
     return replace(
         speed,

@@ -13,11 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench import lightning_loop, ranks
+from bench import joined, lightning_loop, ranks
 from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.data import WHOLE, Batches, Share, open_batches
 from bench.data.transfer import feed
+from bench.evaluation import evaluate, evaluate_fp32
 from bench.findings import Training
+from bench.measure.energy import meters, total
 from bench.measure.nvml import NvmlFailure, open_nvml
 from bench.phases.compiling import compile_s
 from bench.phases.setting import enter, open_setting
@@ -25,7 +27,7 @@ from bench.precision import apply, read_back
 from bench.records import Device, EpochResult, Message, Progress, TrialResult
 from bench.spec import BASELINE
 from bench.techniques import require_supported
-from bench.train import Arm, Epoch, build_arm, evaluate, evaluate_fp32, train_epoch
+from bench.train import Arm, Epoch, build_arm, train_epoch
 from bench.trial import Trial
 
 HEARTBEAT_S = 2.0
@@ -45,7 +47,7 @@ def run(
         device: where, and whether it counts energy.
         send: takes the records; those of epochs that a checkpoint holds are sent again.
         checkpoint: the file to keep the training in after each epoch, and to go on from if it holds this trial's;
-            None keeps nothing.
+            None keeps nothing. Where several train together, only the first one's file is written and read.
         share: this process's part of every batch, where several train together.
     """
     setting = open_setting(trial)
@@ -80,6 +82,8 @@ def run(
     if chosen.compile:
         send(Progress(text=f"{precision.name}: compiling"))
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
+    part = Share(rank=joined.rank(), ranks=joined.ranks())
+    keeping = joined.from_first(checkpoint is not None)
     rows = _go_on(arm, trial, checkpoint)
     for row in rows:
         send(row)
@@ -97,10 +101,12 @@ def run(
             epoch = train(watch(fed, "step"))
         after_j = energy_j()
         drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
-        tested = _test(arm, batches, watch)
+        tested = _test(arm, batches, watch, part)
         rows.append(_row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
-        if checkpoint is not None:
-            Checkpoint.of(arm, trial.config, rows).write(checkpoint)
+        if keeping:
+            state = Checkpoint.of(arm, trial.config, rows)
+            if checkpoint is not None and joined.rank() == 0:
+                state.write(checkpoint)
         send(rows[-1])
     finite = math.isfinite(rows[-1].train_loss)
     send(
@@ -147,34 +153,40 @@ class _Watch:
 
 def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> list[EpochResult]:
     """Bring the arm to where the trial's checkpoint left off; return the epochs so far, none without one."""
-    kept = read_checkpoint(checkpoint) if checkpoint is not None else None
+    found = read_checkpoint(checkpoint) if checkpoint is not None and joined.rank() == 0 else None
+    kept = joined.from_first(found)
     if kept is None or kept.config != trial.config:
         return []
     kept.restore(arm)
     return list(kept.epochs)
 
 
-def _test(arm: Arm, batches: Batches, watch: _Watch) -> _Tested:
+def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> _Tested:
     if not batches.has_test:
         return _Tested()
+    if share.ranks > 1:
+        joined.share_buffers(arm.model)
     start = time.monotonic()
-    own = evaluate(arm, watch(batches.test(), "test batch"))
+    own = evaluate(arm, watch(batches.test(share), "test batch"))
     seconds = time.monotonic() - start
     same = arm.precision.name == BASELINE
-    fp32 = own if same else evaluate_fp32(arm, watch(batches.test(), "test batch in fp32"))
+    fp32 = own if same else evaluate_fp32(arm, watch(batches.test(share), "test batch in fp32"))
     return _Tested(loss=own[0], accuracy_pct=own[1], seconds=seconds, loss_fp32=fp32[0], accuracy_fp32_pct=fp32[1])
 
 
 def _energy_counter(device: Device) -> Callable[[], float | None]:
-    """Return a function that reads the energy that the device has drawn so far, in joules; None where it has none."""
+    """Return a function that reads what the device, or all that train together, have drawn so far, in joules.
+
+    It returns None where one of them does not tell.
+    """
     nvml = open_nvml() if device.energy == "counter" else None
-    uuid = device.uuid
-    if nvml is None or uuid is None:
+    boards = meters(nvml, device) if nvml is not None else ()
+    if len(boards) < joined.ranks():
         return lambda: None
 
     def read() -> float | None:
         try:
-            return nvml.total_energy_j(uuid)
+            return total([board.energy_j() for board in boards])
         except NvmlFailure:
             return None
 

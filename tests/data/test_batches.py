@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Batches, images, open_batches, places, prepare
+from bench.data import Batches, Share, images, open_batches, places, prepare
 from bench.data.draws import Augmentation, order
 from bench.spec import Data, UsageError
 from bench.trial import DataSource
@@ -122,6 +122,18 @@ def test_the_test_set_is_whole_in_order_and_not_augmented(
         inputs, labels = (torch.cat(parts) for parts in zip(*batches.test(), strict=True))
         torch.testing.assert_close(inputs, normal(stored(folder / "test"), batches.data), rtol=0, atol=2e-6)
         assert labels.tolist() == [0] * 5 + [1] * 5
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_shares_of_the_test_set_are_all_of_it_once(open_: Callable[..., Batches], ranks: int) -> None:
+    batches = open_(batch_size=4)  # the last of three batches has two images, fewer than there may be shares
+    whole = torch.cat([inputs for inputs, _ in batches.test()])
+    shares = [[inputs for inputs, _ in batches.test(Share(rank=rank, ranks=ranks))] for rank in range(ranks)]
+    found = torch.cat([inputs for parts in shares for inputs in parts])
+    assert found.shape == whole.shape
+    assert sorted(found.flatten(1).tolist()) == sorted(whole.flatten(1).tolist())
+    assert max(len(inputs) for parts in shares for inputs in parts) == -(-4 // ranks)
+    assert all(len(inputs) for parts in shares for inputs in parts)
 
 
 def test_small_images_are_resized_to_the_input_and_cropped_there(

@@ -13,7 +13,7 @@ from bench.records import EpochResult, TrialResult
 from bench.spec import Data, Suite
 from bench.trial import DataSource
 from tests.measure.fake_gpu import FakeClock, FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from tests.measure.fake_nvml import NOT_SUPPORTED, FakeDriver
 
 TRAIN = {"dark": 6, "light": 6}
 TEST = {"dark": 1, "light": 3}
@@ -152,6 +152,17 @@ def test_energy_is_what_the_counter_moved_while_training_and_not_while_testing(b
     bench.device = replace(bench.device, energy="power")
     rows, result = bench.run()
     assert {row.energy_j for row in rows} == {result.training.train_energy_j} == {None}
+
+
+def test_energy_of_devices_that_train_together_is_the_sum_of_their_counters(bench, monkeypatch):
+    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0), FakeGpu("GPU-c", power_w=1000.0)]
+    FakeDriver(boards, clock=bench.clock).install(monkeypatch)
+    bench.device = replace(bench.device, uuids=("GPU-a", "GPU-b"), energy="counter")
+    rows, _ = bench.run()
+    assert [row.energy_j for row in rows] == [pytest.approx(1200.0)] * 2  # three steps of a second
+    boards[1].errors = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
+    rows, _ = bench.run()
+    assert {row.energy_j for row in rows} == {None}
 
 
 def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeypatch):

@@ -1,0 +1,49 @@
+"""How good a model is: mean loss and accuracy on data that it was not trained on, under its precision and in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bench import joined
+from bench import precision as switches
+from bench import techniques as how
+from bench.spec import BASELINE, PRECISIONS
+from bench.train import Arm
+
+
+@torch.no_grad()
+def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+    """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches."""
+    arm.model.eval()
+    total = torch.zeros((), device=arm.device, dtype=torch.float64)
+    right = torch.zeros((), device=arm.device, dtype=torch.int64)
+    count, classified = 0, False
+    for inputs, targets in batches:
+        with arm.autocast():
+            outputs = arm.model(how.arrange(inputs, arm.techniques))
+            loss = arm.loss(outputs, targets)
+        total += loss.double() * len(inputs)
+        classified = not targets.is_floating_point()
+        right += (outputs.argmax(dim=1) == targets).sum() if classified else 0
+        count += len(inputs)
+    arm.model.train()
+    loss_sum, hits, samples, classes = joined.summed([float(total), int(right), count, classified], arm.device)
+    return loss_sum / samples, 100 * hits / samples if classes else None
+
+
+def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
+
+    Where there is a master copy, it is what is evaluated.
+    """
+    plain = PRECISIONS[BASELINE]
+    switches.apply(plain)
+    try:
+        with arm.weights.in_fp32():
+            return evaluate(replace(arm, precision=plain), batches)
+    finally:
+        switches.apply(arm.precision)

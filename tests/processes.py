@@ -1,0 +1,40 @@
+"""Processes that train together, for tests: each calls one function, and what they return comes back in their order."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import multiprocessing
+
+from bench import joined
+
+
+def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks: int = 2) -> list[Any]:
+    """Call a function of a test module in several processes that are joined over gloo; return what each returned.
+
+    Args:
+        folder: takes what they return.
+        function: called with the rank, then the arguments.
+        arguments: what else to call it with.
+        ranks: how many processes.
+    """
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    given = (shared, folder, function, arguments)
+    multiprocessing.start_processes(_call, given, nprocs=ranks, start_method="spawn")
+    return [torch.load(folder / f"returned-{rank}.pt", weights_only=False) for rank in range(ranks)]
+
+
+def _call(rank: int, shared: dict[str, str], folder: Path, function: Callable[..., Any], arguments: Any) -> None:
+    os.environ |= {**shared, "RANK": str(rank)}
+    torch.set_num_threads(1)
+    joined.join(torch.device("cpu"))
+    torch.save(function(rank, *arguments), folder / f"returned-{rank}.pt")
+    torch.distributed.destroy_process_group()
