@@ -126,7 +126,12 @@ def _run(execution: Execution, question: Question, replan: Callable[[Plan], None
 def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> None:
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page, verdicts = reporter.report(runs, out, published=published, layers=layers)
+    page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers)
+    if ladders:
+        from bench.report.terminal import show
+    for ladder in ladders:
+        print(ladder.title)
+        show(ladder)
     for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")

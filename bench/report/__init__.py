@@ -7,6 +7,10 @@ own libraries are imported when a report is asked for.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.report.tables import Table
 
 
 def write_report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> Path:
@@ -17,7 +21,9 @@ def write_report(runs: list[Path], out: Path, *, published: bool = False, layers
     return report(runs, out, published=published, layers=layers)[0]
 
 
-def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool = False) -> tuple[Path, list[str]]:
+def report(
+    runs: list[Path], out: Path, *, published: bool = False, layers: bool = False
+) -> tuple[Path, list[str], list[Table]]:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
@@ -27,17 +33,21 @@ def report(runs: list[Path], out: Path, *, published: bool = False, layers: bool
         layers: whether the magnitudes of gradients are drawn layer by layer, too.
 
     Returns:
-        The path of report.md, and its verdicts in plain sentences, one for each device and suite.
+        The path of report.md, its verdicts in plain sentences, one for each device and suite, and the tables of its
+        ladders.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
+    from bench.report.climbed import climbed
+    from bench.report.ladder import short
     from bench.report.load import load
     from bench.report.page import publish
 
-    page, sentences = publish(load(runs), out, published=published, layers=layers)
-    return page, [str(sentence) for sentence in sentences]
+    read = load(runs)
+    page, sentences = publish(read, out, published=published, layers=layers)
+    return page, [str(sentence) for sentence in sentences], [short(one) for one in climbed(read)]
 
 
 def verdicts(runs: list[Path]) -> list[str]:
@@ -46,7 +56,8 @@ def verdicts(runs: list[Path]) -> list[str]:
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial.
     """
-    from bench.report.ladder import climbed, sentence
+    from bench.report.climbed import climbed
+    from bench.report.ladder import sentence
     from bench.report.load import load
     from bench.report.summary import summarise
     from bench.report.verdict import sentences

@@ -27,11 +27,13 @@ from bench.report import (
     numerics_plots,
     scaling,
     sources,
+    stairs,
     sweeps,
     tables,
     trainers,
 )
 from bench.report.axes import Plot
+from bench.report.climbed import climbed
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
 from bench.report.memory import memory
@@ -121,7 +123,7 @@ def publish(runs: Runs, out: Path, *, published: bool = False, layers: bool = Fa
 
 def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, layers: bool = False) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
-    summary, ladders = summarise(runs.trials), ladder.climbed(runs)
+    summary, ladders = summarise(runs.trials), climbed(runs)
     plots = draw(summary, runs.epochs, out)
     painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])]
     for workload, found in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
@@ -134,7 +136,10 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
         machines=facts.machines(runs.runs),
         sections=[
             *_matrices(summary, runs, out),
-            *(_ladder(one, out) for one in ladders),
+            *(
+                Section(title=one.name, tables=[ladder.table_of(one)], remarks=[], plots=stairs.plots_of(one, out))
+                for one in ladders
+            ),
             *_sweeps(sweeps.swept(summary, runs), out),
             *(
                 _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature=literature)
@@ -166,12 +171,6 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path) -> list[Section]:
         section.tables.extend(matrix_tables.tables(made))
         section.plots.extend(filter(None, [heatmap.draw(made, out)]))
     return list(sections.values())
-
-
-def _ladder(one: ladder.Climbed, out: Path) -> Section:
-    """Return a section for each ladder."""
-    drawn = [ladder.plot_of(one, out)] if one.rows["step_ms"].notna().any() else []
-    return Section(title=f"Ladder of {one.title}", tables=[ladder.table_of(one)], remarks=[], plots=drawn)
 
 
 def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:
