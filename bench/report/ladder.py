@@ -105,19 +105,28 @@ def sentence(ladder: Climbed) -> Sentence:
     faster = [row for row in timed if _beyond(row["over_first"])]
     top = max(faster or timed, key=lambda row: row["over_first"].center)
     limit = LIMITS[top["limit"]]
-    if not faster:
-        found = f"the fastest rung, {top['added']}, is {written(top['over_first'])}× as fast as fp32; {limit}"
-        return Sentence(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {found}{_brings(timed)}")
-    evidence = f"{written(top['over_first'])}× as fast as fp32{_memory(ladder.rows, top)}; {limit}{_brings(timed)}"
-    return Sentence(subject=subject, advice=f"climb to {top['added']}", evidence=evidence)
+    if faster:
+        evidence = f"{written(top['over_first'])}× as fast as fp32{_memory(ladder.rows, top)}; {limit}{_brings(timed)}"
+        return Sentence(subject=subject, advice=f"climb to {top['added']}", evidence=evidence)
+    found = (
+        f"the fastest rung, {top['added']}, is {written(top['over_first'])}× as fast as fp32; {limit}{_brings(timed)}"
+    )
+    if all(_no_gain(row["over_first"]) for row in timed):
+        return Sentence(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {found}")
+    return Sentence(subject=subject, advice="no verdict", evidence=f"its intervals are too wide to say: {found}")
 
 
 def _brings(timed: list[dict[Hashable, Any]]) -> str:
-    beside = [row for row in timed if row["over_last"] is not None]
-    if not beside:
-        return ""
-    best = max(beside, key=lambda row: row["over_last"].center)
+    """Name the rung that brings most on the one before, where that is beyond doubt."""
+    gains = [row for row in timed if row["over_last"] is not None and _beyond(row["over_last"])]
+    if not gains:
+        return "; no rung is known to gain on the one before"
+    best = max(gains, key=lambda row: row["over_last"].center)
     return f"; the rung that brings most is {best['added']}, {written(best['over_last'])}× as fast as the one before"
+
+
+def _no_gain(found: Interval) -> bool:
+    return found.high is not None and found.high <= 1 + ASSUMED
 
 
 def _beyond(found: Interval) -> bool:
