@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.precision_names import base
@@ -61,6 +61,14 @@ class Rung:
             return self
         return replace(below, techniques=(*below.techniques, self.techniques[-1]))
 
+    def without(self, broken: Sequence[Rung]) -> Rung:
+        """Return this rung without what others add; without its precision it is on fp32, if that is not broken too."""
+        left_out = {rung.techniques[-1] for rung in broken if rung.techniques}
+        precisions = {rung.precision for rung in broken if not rung.techniques}
+        lost = self.techniques and self.precision in precisions and BASELINE not in precisions
+        left = tuple(name for name in self.techniques if name not in left_out)
+        return Rung(precision=BASELINE if lost else self.precision, techniques=left)
+
     @property
     def chosen(self) -> Techniques:
         """What its arm is built with."""
@@ -86,18 +94,18 @@ def parse_rung(name: str) -> Rung:
 
 
 def stacked(planned: Iterable[Rung], works: Callable[[Rung], bool]) -> Iterator[Rung]:
-    """Yield each rung as it stands: on the last of those before that works, or as planned where none does.
+    """Yield each rung as it stands: without what those before that do not work would have added.
 
     Args:
         planned: rungs from the lowest up.
         works: asked of each as it stands, once whoever takes it has asked for the next.
     """
-    below = None
+    broken: list[Rung] = []
     for rung in planned:
-        standing = rung if below is None else rung.on(below)
+        standing = rung.without(broken)
         yield standing
-        if works(standing):
-            below = standing
+        if not works(standing):
+            broken.append(standing)
 
 
 def identity(phase: str, name: str) -> str:

@@ -72,11 +72,20 @@ def test_a_rung_that_does_not_work_is_left_out_of_all_above():
     assert [rung.rank for rung in standing] == sorted({rung.rank for rung in standing})
 
 
-def test_where_nothing_below_works_a_rung_stays_as_it_was_planned():
+def test_precisions_that_do_not_work_and_rungs_that_are_not_all_there():
     planned = build_ladder("amp-bf16", "cuda").rungs
-    assert list(stacked(planned, lambda _: False)) == list(planned)
     without_fp32 = list(stacked(planned, lambda rung: rung.name != "fp32"))
     assert without_fp32 == list(planned)
+    on_fp32 = list(stacked(planned, lambda rung: rung.name != "amp-bf16"))
+    assert [rung.precision for rung in on_fp32] == ["fp32", "amp-bf16", "fp32", "fp32", "fp32"]
+    alone = [rung.name for rung in stacked(planned, lambda _: False)]
+    assert alone == [
+        "fp32",
+        "amp-bf16",
+        *(f"amp-bf16+{name}" for name in ("set-to-none", "non-blocking", "prefetcher")),
+    ]
+    some = [planned[0], planned[3]]
+    assert list(stacked(some, lambda _: True)) == some
 
 
 def test_a_rung_is_known_by_what_it_adds_and_a_precision_by_its_name():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 from bench.findings import Climb, MemoryPeak
 from bench.records import Block, TrialResult
-from bench.report import verdicts
+from bench.report import stairs, verdicts
 from bench.report.climbed import climbed
 from bench.report.ladder import sentence, short, table_of
 from bench.report.load import load
@@ -172,6 +175,20 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     assert sentence(ladder).advice == "no verdict"
     write(load([builder.folder]), tmp_path / "report")
     assert list((tmp_path / "report").glob("*-ladder.svg"))
+
+
+@pytest.mark.parametrize(("later", "ends_by"), [([4.0, 4.1, 3.9], 10.0), ([4.0, 40.0, 0.4], 25.0)])
+def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, later, ends_by) -> None:
+    builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})
+    (ladder,) = climbed(load([builder.folder]))
+    axes = Figure().subplots()
+    stairs._times(axes, ladder.rows)
+    (bars,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
+    (segment,) = [line for line in bars.lines[2][0].get_segments() if len(line) == 2 and np.isfinite(line).all()]
+    over = ladder.rows["over_first"].iloc[1]
+    assert sorted(segment[:, 1]) == pytest.approx([4.0 / over.high, 4.0 / over.low])
+    assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), stairs.MOST * 4.0))
+    assert axes.get_ylim()[1] <= ends_by
 
 
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -> None:
