@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from bench.execute import _missing
 from bench.launch.local import Ending
 from bench.plan import Plan
+from bench.records import TrialResult
 from bench.report.completeness import missing
 from bench.report.load import load
 from bench.rungs import build_ladder
@@ -85,3 +87,15 @@ def test_a_ladder_of_which_no_rung_works_is_not_timed(tmp_path, plan, cpu):
     ]
     assert len(ran) == len(RUNGS)
     assert not fine
+
+
+def test_a_rung_that_a_process_moved_itself_has_answered_and_others_have_not(tiny_trial):
+    asked = ("fp32", "fp32+compile", "fp32+compile+checkpointing", "fp32+compile+checkpointing+channels-last")
+    trial = replace(tiny_trial, phase="ladder", precisions=asked)
+    results = [
+        TrialResult(precision="fp32+compile", status="unsupported", detail="no compiler"),
+        TrialResult(precision="fp32", status="ok"),
+        TrialResult(precision="fp32+checkpointing", status="ok"),
+    ]
+    lost = _missing(trial, results, Ending(kind="died", text="gone"), "now")
+    assert [(one.precision, one.status) for one in lost] == [(asked[3], "failed")]
