@@ -19,7 +19,8 @@ from bench.measure.sampler import Sampler
 from bench.plan import Plan
 from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.request import unsupported_reason
-from bench.rungs import parse_rung
+from bench.rungs import identity, parse_rung
+from bench.standing import standing
 from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
 from bench.trial import LADDER, Phase, Placement, Trial
@@ -62,7 +63,8 @@ class Execution:
         for number, planned in enumerate(plan.trials):
             if planned.cell.placement not in places:
                 continue
-            trial = self._without_unfit(planned, plan.trials)
+            choose = self._standing if planned.phase in LADDER else self._without_unfit
+            trial = choose(planned, plan.trials)
             if trial is None:
                 continue
             if trial.config not in self.done:
@@ -87,12 +89,17 @@ class Execution:
         left = tuple(name for name in trial.precisions if name not in unfit)
         return replace(trial, precisions=left) if left else None
 
+    def _standing(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
+        """Return a ladder's trial with its rungs as they stand after what the memory of each has come to."""
+        return standing(trial, trials, self.done)
+
     def _run_apart(self, trial: Trial, number: int, total: int) -> None:
         """Measure arms that do not fit into memory together each in a process of its own."""
         apart = [replace(trial, precisions=(name,)) for name in trial.precisions]
         missing = [alone for alone in apart if alone.config not in self.done]
         if missing:
-            self.face.note(f"{trial.id}: the precisions do not fit together; each is measured on its own, unpaired")
+            arms = "rungs" if trial.phase in LADDER else "precisions"
+            self.face.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, number, total)
             self._run_trial(alone)
@@ -195,7 +202,7 @@ def _refusal(trial: Trial, device: Device) -> Ending | None:
 
 def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
     """Return a row for each precision that the process ended without a result of."""
-    answered = {result.precision for result in results}
+    answered = {identity(trial.phase, result.precision) for result in results}
     status = ENDINGS.get(ending.kind, "failed")
     detail = ending.text or "the process sent no result"
     if status == "oom" and len(trial.precisions) > 1:
@@ -203,5 +210,5 @@ def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, start
     return [
         TrialResult(precision=name, status=status, detail=detail, started=started)
         for name in trial.precisions
-        if name not in answered
+        if identity(trial.phase, name) not in answered
     ]

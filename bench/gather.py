@@ -14,9 +14,10 @@ from bench.launch.launcher import Launcher
 from bench.plan import Plan, make_plan
 from bench.records import Environment
 from bench.request import PreparedData, Request, choose_source
+from bench.rungs import parse_rung
 from bench.spec import BASELINE, Data, Suite, UsageError
 from bench.technique_names import techniques
-from bench.trial import DataSource, SuiteRef
+from bench.trial import LADDER, DataSource, SuiteRef, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,7 +215,7 @@ def _require_full_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> Non
 def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
     for trial in plan.trials:
         together = len(trial.cell.placement.members)
-        devices, parts = suites[trial.cell.suite].devices, techniques(trial.cell.techniques).grad_accumulation
+        devices, parts = suites[trial.cell.suite].devices, _parts(trial)
         if together > 1 and suites[trial.cell.suite].trainer == "lightning":
             raise UsageError(
                 f"Lightning's Trainer starts its own processes: name one device, not {trial.cell.placement.name}, "
@@ -231,3 +232,9 @@ def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
                 f"The batch size {trial.cell.batch_size} cannot be divided into {parts} equal parts for "
                 f"grad-accumulation. Name --batch-sizes that are multiples of {devices * parts}."
             )
+
+
+def _parts(trial: Trial) -> int:
+    """Return the parts that a batch is cut into, by the technique of the cell or of any rung."""
+    rungs = [parse_rung(name).chosen for name in trial.precisions] if trial.phase in LADDER else []
+    return max(one.grad_accumulation for one in (techniques(trial.cell.techniques), *rungs))

@@ -141,7 +141,7 @@ def run_parser() -> Parser:
         "--ladder",
         action="store_true",
         help="climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what --techniques names, "
-        "with a real loader, each on top of the one before",
+        "with a real loader, each on top of the one before that works; --precisions fp32 leaves AMP out",
     )
     how.add_argument("--epochs", metavar="N", help="epochs to train (default: the suite's short form)")
     how.add_argument("--seeds", metavar="LIST", help="seeds to train with (default: 0)")

@@ -119,7 +119,7 @@ def _place(
 def _climb(request: Request, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
     """Return the trials of the ladder: memory rung by rung, or all rungs together; and a row for each that cannot."""
     mixed = choose_mixed(request.precisions, device.unsupported or {})
-    ladder = build_ladder(mixed, device.kind, cell.techniques)
+    ladder = build_ladder(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
     first = Trial(
         cell=replace(cell, techniques=()),  # those are rungs here
         phase=phase,

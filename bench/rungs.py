@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from bench.precision_names import base
 from bench.spec import BASELINE
 from bench.technique_names import TECHNIQUES, Techniques, refusal, techniques
+from bench.trial import LADDER
 
 FIXED = ("set-to-none", "non-blocking", "prefetcher")
 """The rungs above mixed precision that every ladder has."""
+ORDER = (*FIXED, *(name for name in TECHNIQUES if name not in FIXED))
+"""Techniques in the order in which a ladder adds them."""
 ZEROED = Techniques(set_to_none=False)
 """What the first rungs do: gradients are zeroed, and batches are copied from pageable memory, waiting."""
 
@@ -31,6 +35,39 @@ class Rung:
     def added(self) -> str:
         """What it adds to the rung before, for a reader."""
         return f"+ {self.techniques[-1]}" if self.techniques else self.precision
+
+    @property
+    def number(self) -> int:
+        """How many rungs it stands on: 0 for fp32."""
+        return len(self.techniques) + (self.precision != BASELINE)
+
+    @property
+    def rank(self) -> int:
+        """Where it comes among all rungs that a ladder may have, those that cannot be done among them."""
+        if not self.techniques:
+            return int(self.precision != BASELINE)
+        return 2 + ORDER.index(self.techniques[-1].partition("=")[0])
+
+    @property
+    def below(self) -> Rung | None:
+        """The rung that it stands on; None for fp32."""
+        if self.techniques:
+            return replace(self, techniques=self.techniques[:-1])
+        return None if self.precision == BASELINE else Rung(precision=BASELINE)
+
+    def on(self, below: Rung) -> Rung:
+        """Return what adds the same to another rung than was planned; a precision stands by itself."""
+        if not self.techniques:
+            return self
+        return replace(below, techniques=(*below.techniques, self.techniques[-1]))
+
+    def without(self, broken: Sequence[Rung]) -> Rung:
+        """Return this rung without what others add; without its precision it is on fp32, if that is not broken too."""
+        left_out = {rung.techniques[-1] for rung in broken if rung.techniques}
+        precisions = {rung.precision for rung in broken if not rung.techniques}
+        lost = self.techniques and self.precision in precisions and BASELINE not in precisions
+        left = tuple(name for name in self.techniques if name not in left_out)
+        return Rung(precision=BASELINE if lost else self.precision, techniques=left)
 
     @property
     def chosen(self) -> Techniques:
@@ -56,18 +93,42 @@ def parse_rung(name: str) -> Rung:
     return Rung(precision="+".join(parts[:cut]), techniques=tuple(parts[cut:]))
 
 
-def build_ladder(mixed: str, kind: str, more: tuple[str, ...] = ()) -> Ladder:
+def stacked(planned: Iterable[Rung], works: Callable[[Rung], bool]) -> Iterator[Rung]:
+    """Yield each rung as it stands: without what those before that do not work would have added.
+
+    Args:
+        planned: rungs from the lowest up.
+        works: asked of each as it stands, once whoever takes it has asked for the next.
+    """
+    broken: list[Rung] = []
+    for rung in planned:
+        standing = rung.without(broken)
+        yield standing
+        if not works(standing):
+            broken.append(standing)
+
+
+def identity(phase: str, name: str) -> str:
+    """Return what an arm is known by whatever it stands on: what a rung adds; a precision's name in other phases."""
+    return parse_rung(name).added if phase in LADDER else name
+
+
+def build_ladder(mixed: str, kind: str, more: tuple[str, ...] = (), *, unable: str | None = None) -> Ladder:
     """Return the ladder from fp32 over a mixed precision to all techniques.
 
     Args:
-        mixed: the mixed precision.
+        mixed: the mixed precision; fp32 leaves that rung out.
         kind: the kind of device, cuda or cpu.
         more: canonical names of techniques to put on top.
+        unable: why the device cannot do the mixed precision; its techniques then stand on fp32.
     """
-    rungs, missing = [Rung(precision=BASELINE), Rung(precision=mixed)], []
-    for technique in (*FIXED, *(name for name in more if name not in FIXED)):
-        rung = Rung(precision=mixed, techniques=(*rungs[-1].techniques, technique))
-        reason = refusal(rung.techniques, kind, "ladder")
+    names = (*FIXED, *(name for name in more if name not in FIXED))
+    additions = [Rung(precision=mixed)] if mixed != BASELINE else []
+    additions += [Rung(precision=mixed, techniques=(name,)) for name in names]
+    rungs, missing = [Rung(precision=BASELINE)], []
+    for addition in additions:
+        rung = addition.on(rungs[-1])
+        reason = refusal(rung.techniques, kind, "ladder") if rung.techniques else unable
         if reason is None:
             rungs.append(rung)
         else:
@@ -78,6 +139,8 @@ def build_ladder(mixed: str, kind: str, more: tuple[str, ...] = ()) -> Ladder:
 def choose_mixed(named: tuple[str, ...] | None, unsupported: dict[str, str]) -> str:
     """Return the mixed precision of the ladder: the first named that is none of fp32's kind, else by device.
 
+    Where fp32 alone is named, it is fp32, on which all techniques then stand.
+
     Args:
         named: what ``--precisions`` named.
         unsupported: the precisions that the device cannot do.
@@ -85,4 +148,6 @@ def choose_mixed(named: tuple[str, ...] | None, unsupported: dict[str, str]) -> 
     mixed = [name for name in named or () if base(name) not in (BASELINE, "tf32")]
     if mixed:
         return mixed[0]
+    if named and set(named) == {BASELINE}:
+        return BASELINE
     return "amp-bf16" if "amp-bf16" not in unsupported else "amp-fp16"

@@ -133,7 +133,12 @@ def report(
 ) -> None:
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page, verdicts = reporter.report(runs, out, published=published, layers=layers, figures=figures)
+    page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
+    if ladders:
+        from bench.report.terminal import show
+    for ladder in ladders:
+        print(ladder.title)
+        show(ladder)
     for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")

@@ -122,5 +122,15 @@ def require_compiler(kind: str) -> None:
         raise UnsupportedError(f"compile: torch.compile does not work here: {_first_line(cause)}") from error
 
 
+def refused(error: BaseException) -> str | None:
+    """Say why a technique cannot be used here, if that is what an error says; None for any other error."""
+    if isinstance(error, UnsupportedError):
+        return str(error)
+    # What torch.compile cannot compile is no fault of the model's, which runs without it.
+    if type(error).__module__.startswith("torch._dynamo"):
+        return f"compile: {type(error).__name__}: {_first_line(error)}"
+    return None
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

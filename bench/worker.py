@@ -34,6 +34,7 @@ from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
 from bench.technique_names import UnsupportedError
+from bench.techniques import refused
 from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
@@ -167,8 +168,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
     if is_out_of_memory(error):
         return "oom"
-    # What torch.compile cannot compile is no fault of the model's, which runs without it.
-    return "unsupported" if type(error).__module__.startswith("torch._dynamo") else "error"
+    return "unsupported" if refused(error) else "error"
 
 
 def _print_to(log: str) -> None:

@@ -13,7 +13,7 @@ FLOORS = [
     {"precision_names", "technique_names", "records", "nodes"},
     {"trial"},
     {"options", "words", "rungs", "fit", "request"},
-    {"estimate"},
+    {"estimate", "standing"},
     {"catalog", "plan", "store", "cli"},
     {"precision", "joined"},
     {"data", "measure"},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.rungs import ZEROED, Rung, build_ladder, choose_mixed, parse_rung
+from bench.rungs import ZEROED, Rung, build_ladder, choose_mixed, identity, parse_rung, stacked
 from bench.trial import Protocol
 from tests.test_plan import SUITE, gpu, plan
 
@@ -48,6 +48,49 @@ def test_the_mixed_precision_is_the_one_named_else_the_devices():
     assert choose_mixed(("fp32", "tf32", "amp-fp16", "bf16"), {}) == "amp-fp16"
     assert choose_mixed(None, {}) == "amp-bf16"
     assert choose_mixed(None, {"amp-bf16": "Pascal"}) == "amp-fp16"
+    assert choose_mixed(("fp32",), {}) == "fp32"
+
+
+def test_with_fp32_alone_or_where_the_mixed_precision_cannot_be_done_techniques_stand_on_fp32():
+    alone = build_ladder("fp32", "cpu")
+    refused = build_ladder("fp8", "cpu", unable="no FP8 here")
+    for ladder in (alone, refused):
+        assert [rung.name for rung in ladder.rungs] == ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"]
+    assert [rung.name for rung, _ in alone.missing] == ["fp32+set-to-none+non-blocking"]
+    assert (refused.missing[0][0].name, refused.missing[0][1]) == ("fp8", "no FP8 here")
+
+
+def test_a_rung_that_does_not_work_is_left_out_of_all_above():
+    planned = build_ladder("amp-bf16", "cuda", ("channels-last", "compile", "checkpointing")).rungs
+    broken = ("channels-last", "compile")
+    standing = list(stacked(planned, lambda rung: not rung.techniques or rung.techniques[-1] not in broken))
+    top = "amp-bf16+set-to-none+non-blocking+prefetcher"
+    assert [rung.name for rung in standing[:5]] == GPU_RUNGS
+    assert [rung.name for rung in standing[5:]] == [f"{top}+channels-last", f"{top}+compile", f"{top}+checkpointing"]
+    assert [rung.below and rung.below.name for rung in standing] == [None, *GPU_RUNGS[:4], top, top, top]
+    assert [rung.number for rung in standing] == [0, 1, 2, 3, 4, 5, 5, 5]
+    assert [rung.rank for rung in standing] == sorted({rung.rank for rung in standing})
+
+
+def test_precisions_that_do_not_work_and_rungs_that_are_not_all_there():
+    planned = build_ladder("amp-bf16", "cuda").rungs
+    without_fp32 = list(stacked(planned, lambda rung: rung.name != "fp32"))
+    assert without_fp32 == list(planned)
+    on_fp32 = list(stacked(planned, lambda rung: rung.name != "amp-bf16"))
+    assert [rung.precision for rung in on_fp32] == ["fp32", "amp-bf16", "fp32", "fp32", "fp32"]
+    alone = [rung.name for rung in stacked(planned, lambda _: False)]
+    assert alone == [
+        "fp32",
+        "amp-bf16",
+        *(f"amp-bf16+{name}" for name in ("set-to-none", "non-blocking", "prefetcher")),
+    ]
+    some = [planned[0], planned[3]]
+    assert list(stacked(some, lambda _: True)) == some
+
+
+def test_a_rung_is_known_by_what_it_adds_and_a_precision_by_its_name():
+    assert identity("ladder", "fp32+compile") == identity("ladder_memory", "amp-bf16+set-to-none+compile")
+    assert identity("speed", "amp-bf16:x=1+2") == "amp-bf16:x=1+2"
 
 
 def test_the_plan_has_memory_rung_by_rung_and_all_together_in_each_process(machine):

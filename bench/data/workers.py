@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -94,6 +95,23 @@ class Endless(torch.utils.data.Sampler[list[int]]):
                 rest += torch.randperm(self._count, generator=generator).tolist()
             yield rest[: self._batch_size]
             rest = rest[self._batch_size :]
+
+
+class Turns:
+    """Batches that several threads take from one loader, whose iterator knows of one: each waits for its turn."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        """Take a loader's iterator."""
+        self.batches = batches
+        self._turn = threading.Lock()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, whoever asks."""
+        with self._turn:
+            return next(self.batches)
 
 
 def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) -> Dataset[Any]:

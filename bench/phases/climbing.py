@@ -13,10 +13,12 @@ from torch import Tensor
 from bench import precision as switches
 from bench.data.augment import Normalizer
 from bench.data.transfer import Batch, Prefetcher, to_device
+from bench.phases.runner import BATCHES, TorchRunner, step_times
 from bench.phases.setting import Setting, enter
 from bench.precision_names import precision
 from bench.rungs import Rung
 from bench.spec import Data
+from bench.technique_names import UnsupportedError
 from bench.techniques import compilations
 from bench.train import Arm, build_arm, synchronize, training_step
 from bench.trial import Trial
@@ -72,6 +74,22 @@ class RungRunner:
         """Say whether the last loss is a number."""
         return self.loss is None or bool(torch.isfinite(self.loss))
 
+    def host_ratio(self, budget_s: float) -> float | None:
+        """Return the host's time to queue a step, on a batch already on the device, over its time on the device.
+
+        Args:
+            budget_s: time to spend, in seconds.
+
+        Returns:
+            The ratio; None where it tells nothing or steps are too long for the time, as ``step_times`` has it.
+        """
+        if not self.asynchronous:
+            return None
+        batches = [next(self.batches)] * BATCHES  # one, for more might not fit
+        alone = TorchRunner(name=self.name, arm=self.arm, batches=batches, asynchronous=True)
+        times = step_times(alone, budget_s)
+        return times.host_ratio if times else None
+
     def close(self) -> None:
         """Stop making batches ahead."""
         close: Callable[[], None] | None = getattr(self.batches, "close", None)
@@ -102,7 +120,13 @@ def on_device(arm: Arm, data: Data, loaded: Iterator[Any]) -> Iterator[Batch]:
 
 
 def build_rung(setting: Setting, trial: Trial, rung: Rung) -> Arm:
-    """Set the process to a rung's precision and build its model in training."""
+    """Set the process to a rung's precision and build its model in training.
+
+    Raises:
+        UnsupportedError: a technique does not go with this suite or device, or the suite has a loop of its own.
+    """
+    if setting.suite.trainer == "lightning":
+        raise UnsupportedError("Lightning's Trainer runs steps of its own, which the ladder cannot climb")
     enter(rung.precision, setting.device)
     arm = build_arm(
         setting.suite,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.report.plots import Choice
+    from bench.report.tables import Table
 
 
 def write_report(
@@ -25,7 +26,7 @@ def write_report(
 
 def report(
     runs: list[Path], out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
-) -> tuple[Path, list[str]]:
+) -> tuple[Path, list[str], list[Table]]:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
     Args:
@@ -37,17 +38,21 @@ def report(
             ``all`` each device, ``none`` nothing at all.
 
     Returns:
-        The path of report.md, and its verdicts in plain sentences, one for each device and suite.
+        The path of report.md, its verdicts in plain sentences, one for each device and suite, and the tables of its
+        ladders.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
+    from bench.report.climbed import climbed
+    from bench.report.ladder import short
     from bench.report.load import load
     from bench.report.page import publish
 
-    page, sentences = publish(load(runs), out, published=published, layers=layers, figures=figures)
-    return page, [str(sentence) for sentence in sentences]
+    read = load(runs)
+    page, sentences = publish(read, out, published=published, layers=layers, figures=figures)
+    return page, [str(sentence) for sentence in sentences], [short(one) for one in climbed(read)]
 
 
 def verdicts(runs: list[Path]) -> list[str]:
@@ -56,7 +61,8 @@ def verdicts(runs: list[Path]) -> list[str]:
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial.
     """
-    from bench.report.ladder import climbed, sentence
+    from bench.report.climbed import climbed
+    from bench.report.ladder import sentence
     from bench.report.load import load
     from bench.report.summary import summarise
     from bench.report.verdict import sentences

@@ -9,9 +9,13 @@ from typing import Any
 import pandas as pd
 
 from bench.report.load import Run
+from bench.rungs import identity
+from bench.trial import LADDER
 
 UNFIT = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is left out of its cell on purpose."""
+FINDS_UNFIT = ("memory", "ladder_memory")
+"""The phases that find out; the latter for the rungs of a ladder."""
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:
@@ -43,15 +47,20 @@ def missing(planned: list[Any], trials: pd.DataFrame) -> list[dict[str, Any]]:
     A trial whose arms did not all fit has fewer of them, or is a row for each alone, so that it goes by another name.
     """
     rows = [
-        (_cell(trial, phase), phase, _tail(trial), precision, status)
+        (_cell(trial, phase), phase, _tail(trial), identity(phase, precision), status)
         for trial, phase, precision, status in trials[["trial", "phase", "precision", "status"]].itertuples(index=False)
     ]
     done = {row[:4] for row in rows}
-    unfit = {(cell, precision) for cell, phase, _, precision, status in rows if phase == "memory" and status in UNFIT}
+    unfit = {
+        (cell, phase in LADDER, name)
+        for cell, phase, _, name, status in rows
+        if phase in FINDS_UNFIT and status in UNFIT
+    }
     lost = []
     for one in planned:
         cell, phase, tail = _cell(one["trial"], one["phase"]), one["phase"], _tail(one["trial"])
-        left = [name for name in one["precisions"] if phase == "memory" or (cell, name) not in unfit]
+        asked = [identity(phase, name) for name in one["precisions"]]
+        left = [name for name in asked if phase in FINDS_UNFIT or (cell, phase in LADDER, name) not in unfit]
         if any((cell, phase, tail, name) not in done for name in left):
             lost.append(one)
     return lost

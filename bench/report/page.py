@@ -24,11 +24,13 @@ from bench.report import (
     numerics_plots,
     scaling,
     sources,
+    stairs,
     sweeps,
     tables,
     trainers,
 )
 from bench.report.axes import Plot
+from bench.report.climbed import Climbed, climbed
 from bench.report.energy import energy
 from bench.report.load import SUBJECT, WORKLOAD, Runs
 from bench.report.memory import memory
@@ -131,7 +133,7 @@ def compose(
     figures: Choice = "overview",
 ) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
-    summary, ladders = summarise(runs.trials), ladder.climbed(runs)
+    summary, ladders = summarise(runs.trials), climbed(runs)
     drawn = figures != "none"
     with begin(summary, runs.epochs, out, figures) as drawing:  # goes on beside what follows
         seconds = bootstraps(runs.blocks)
@@ -184,10 +186,10 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> l
     return list(sections.values())
 
 
-def _ladder(one: ladder.Climbed, out: Path, *, drawn: bool) -> Section:
-    """Return a section for each ladder."""
-    plots = [ladder.plot_of(one, out)] if drawn and one.rows["step_ms"].notna().any() else []
-    return Section(title=f"Ladder of {one.title}", tables=[ladder.table_of(one)], remarks=[], plots=plots)
+def _ladder(one: Climbed, out: Path, *, drawn: bool) -> Section:
+    """Return a ladder's section."""
+    plots = stairs.plots_of(one, out) if drawn else []
+    return Section(title=one.name, tables=[ladder.table_of(one)], remarks=[], plots=plots)
 
 
 def _sweeps(found: list[sweeps.Swept], out: Path, *, drawn: bool) -> list[Section]:

@@ -108,3 +108,19 @@ def test_the_phases_run_with_techniques(tiny_trial):
         (result,) = [message for message in found if isinstance(message, TrialResult)]
         assert result.status in ("ok", "unconverged"), result.detail
         assert (result.compile_s is None) == (phase == "memory")
+
+
+def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(tiny_trial):
+    launcher = LocalLauncher()
+    (device,) = launcher.call("bench.environment:survey", ("0",)).devices
+    top = "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
+    cell = replace(tiny_trial.cell, placement=Placement(name="0"))
+    asked = ("fp32", "fp32+set-to-none+non-blocking", top)
+    for phase, rungs in (("ladder", asked), ("ladder_memory", (top,))):
+        found = []
+        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase, precisions=rungs), device, found.append)
+        assert ending.kind == "done", ending.text
+        results = [message for message in found if isinstance(message, TrialResult)]
+        assert [result.precision for result in results] == list(rungs)
+        assert {result.status for result in results} <= {"ok", "unconverged"}
+        assert all(result.speed.host_ratio > 0 for result in results if phase == "ladder")

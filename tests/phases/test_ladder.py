@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench import catalog
-from bench.data.workers import DEPTH
+from bench.data.workers import DEPTH, Turns
 from bench.measure.timing import Sizes
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import ladder, rung_memory
@@ -18,6 +21,7 @@ from bench.precision_names import precision
 from bench.records import Block, TrialResult
 from bench.rungs import build_ladder, parse_rung
 from bench.spec import Data
+from bench.technique_names import UnsupportedError
 from bench.train import build_arm
 from bench.trial import Protocol
 
@@ -38,6 +42,83 @@ def test_every_rung_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
     assert all(0 < result.climb.wait_pct < 100 and result.climb.loader_ms > 0 for result in results)
     assert {result.status for result in results} <= {"ok", "unconverged"}
     assert results[0].switches.fp32_matmul == "ieee"
+
+
+def climb(trial, cpu, rungs):
+    sent = []
+    quick = Protocol(time_budget_s=0.05, replicates=1)
+    ladder.run(replace(trial, phase="ladder", precisions=rungs, protocol=quick), cpu, sent.append)
+    return {message.precision: message for message in sent if isinstance(message, TrialResult)}
+
+
+def test_a_technique_that_the_model_refuses_is_its_rung_alone(tiny_trial, cpu):
+    planned = ("fp32", "fp32+fused-optimizer", "fp32+fused-optimizer+grad-accumulation=2")
+    suite = Path(tiny_trial.cell.suite.file)
+    suite.write_text(suite.read_text().replace("optim.SGD", "optim.RMSprop"))  # which has no fused kernel
+    found = climb(tiny_trial, cpu, planned)
+    assert list(found) == ["fp32+fused-optimizer", "fp32", "fp32+grad-accumulation=2"]
+    refused = found["fp32+fused-optimizer"]
+    assert (refused.status, refused.climb) == ("unsupported", None)
+    assert "which RMSprop lacks" in refused.detail
+    top = found["fp32+grad-accumulation=2"]
+    assert top.status in ("ok", "unconverged")
+    assert (top.climb.rung, top.speed.paired) == (1, True)
+
+
+def test_a_rung_alone_has_its_number_and_no_speedup(tiny_trial, cpu):
+    (result,) = climb(tiny_trial, cpu, RUNGS[-1:]).values()
+    assert (result.climb.rung, result.speed.paired, result.speed.speedup) == (3, False, None)
+
+
+def test_where_no_rung_can_be_built_the_trial_is_refused_with_a_row_each(tiny_trial, cpu, monkeypatch):
+    def refuse(*_):
+        raise UnsupportedError("not here")
+
+    monkeypatch.setattr(ladder, "build_rung", refuse)
+    sent = []
+    with pytest.raises(UnsupportedError, match="not here"):
+        ladder.run(replace(tiny_trial, phase="ladder", precisions=RUNGS), cpu, sent.append)
+    results = [message for message in sent if isinstance(message, TrialResult)]
+    assert [one.precision for one in results] == ["fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"]
+    assert {(one.status, one.detail) for one in results} == {("unsupported", "not here")}
+
+
+def test_running_out_of_memory_is_no_refusal(tiny_trial, cpu, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ladder, "build_rung", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        climb(tiny_trial, cpu, RUNGS)
+
+
+class OneAtATime:
+    """Batches of which two may not be asked for at once, as of a loader's iterator."""
+
+    def __init__(self):
+        self.busy, self.given, self.clashes = False, 0, 0
+
+    def __next__(self):
+        self.clashes += self.busy
+        self.busy = True
+        time.sleep(0.001)
+        self.busy = False
+        self.given += 1
+        if self.given > 60:
+            raise StopIteration
+        return self.given
+
+
+def test_threads_that_share_a_loader_take_turns():
+    loader, taken = OneAtATime(), []
+    shared = Turns(loader)
+    threads = [threading.Thread(target=lambda: taken.extend(shared)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loader.clashes == 0
+    assert sorted(taken) == list(range(1, 61))
 
 
 def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):

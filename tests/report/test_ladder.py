@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 from bench.findings import Climb, MemoryPeak
 from bench.records import Block, TrialResult
-from bench.report import verdicts
-from bench.report.ladder import climbed, sentence, table_of
+from bench.report import stairs, verdicts
+from bench.report.climbed import climbed
+from bench.report.ladder import sentence, short, table_of
 from bench.report.load import load
 from bench.report.page import write
 from bench.store import Store
@@ -31,7 +35,7 @@ def run(tmp_path: Path) -> RunBuilder:
         results, blocks = [], []
         for rung, (name, step_ms) in enumerate(STEPS_MS.items()):
             climb = Climb(rung=rung, loader_ms=3.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=rung == 2)
-            speed = timed(step_ms, 64, speedup=8.0 / step_ms if rung else None)
+            speed = timed(step_ms, 64, speedup=8.0 / step_ms if rung else None, host_ratio=(0.9, 0.2, 0.9)[rung])
             results.append(TrialResult(precision=name, status="ok", speed=speed, climb=climb))
             for quad in range(5):
                 drift = 1 + 0.1 * quad  # of the machine, alike for all
@@ -66,9 +70,13 @@ def test_rungs_stand_in_order_with_both_ratios_time_per_epoch_and_memory(run: Ru
         "2.000 [2.000, 2.000]",
         "2.500 [2.500, 2.500]",
     ]
-    assert columns[2]["over the rung before"] == "1.250 [1.250, 1.250]"
+    assert columns[2]["over the rung before [95 % interval]"] == "1.250 [1.250, 1.250]"
     assert [row["peak memory (MiB)"] for row in columns] == ["100.0", "60.00", "50.00", "–"]
-    assert [row["limited by"] for row in columns] == ["step", "step", "loader", "–"]
+    assert [row["limited by"] for row in columns] == ["launch", "arithmetic", "loader", "–"]
+    assert [row["stands on"] for row in columns] == ["–", "fp32", "amp-bf16", "+ set-to-none"]
+    assert [row["waiting for data (%)"] for row in columns] == ["5.0", "5.0", "5.0", "–"]
+    assert {row["measured in"] for row in columns[1:3]} == {"3 processes"}
+    assert {row["test accuracy (%)"] for row in columns} == {"not trained"}
     assert columns[3]["status"] == "unsupported: no GPU"
 
 
@@ -77,8 +85,8 @@ def test_the_verdict_says_how_far_it_pays_to_climb(run: RunBuilder) -> None:
     said = sentence(ladder)
     assert said.advice == "climb to + set-to-none"
     assert said.evidence == (
-        "2.500 [2.500, 2.500]× as fast as fp32 at −50 % peak memory; the rung that brings most is amp-bf16, "
-        "2.000 [2.000, 2.000]× as fast as the one before; there the loader is the limit, not arithmetic"
+        "2.500 [2.500, 2.500]× as fast as fp32 at −50 % peak memory; there the loader is the limit, not arithmetic; "
+        "the rung that brings most is amp-bf16, 2.000 [2.000, 2.000]× as fast as the one before"
     )
     assert verdicts([run.folder]) == [str(said)]
 
@@ -90,6 +98,7 @@ def test_where_no_rung_gains_the_advice_is_fp32(run: RunBuilder) -> None:
     blocks.write_text("\n".join(line.replace(",swap,", ",amp-bf16+set-to-none,") for line in swapped) + "\n")
     (ladder,) = climbed(load([run.folder]))
     assert sentence(ladder).advice == "stay with fp32"
+    assert sentence(ladder).evidence.startswith("nothing gains: the fastest rung, amp-bf16, is 0.800")
 
 
 def test_rungs_are_not_taken_for_precisions_and_the_page_has_the_stairs(run: RunBuilder, tmp_path: Path) -> None:
@@ -99,3 +108,110 @@ def test_rungs_are_not_taken_for_precisions_and_the_page_has_the_stairs(run: Run
     text = write(runs, tmp_path / "report").read_text()
     assert "climb to + set-to-none" in text
     assert (tmp_path / "report" / "vit-b-16-nvidia-test-1-b64-ladder.png").stat().st_size > 10_000
+
+
+def climb(rung: int, *, limited: bool = False) -> Climb:
+    return Climb(rung=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited)
+
+
+def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
+    """Rungs that do not fit together: in each process all at once run out of memory, and then each is alone."""
+    for replicate in range(max(map(len, steps_ms.values()))):
+        joint = builder.trial("ladder", list(steps_ms), 64, replicate=replicate)
+        builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
+        for rung, (name, values) in enumerate(steps_ms.items()):
+            if replicate < len(values):
+                speed = timed(values[replicate], 64, paired=False)
+                result = TrialResult(precision=name, status="ok", speed=speed, climb=climb(rung))
+                builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
+    return builder
+
+
+def shown(builder: RunBuilder) -> dict[str, dict[str, str]]:
+    (ladder,) = climbed(load([builder.folder]))
+    made = table_of(ladder)
+    return {row[0]: dict(zip(made.headers, row, strict=True)) for row in made.rows}
+
+
+def test_rungs_measured_apart_have_an_interval_over_processes(tmp_path: Path) -> None:
+    steps = {"fp32": [8.0, 8.1, 7.9], "amp-bf16": [4.0, 4.05, 3.95], "amp-bf16+set-to-none": [4.0, 4.05, 3.95]}
+    rows = shown(apart(RunBuilder(tmp_path / "run"), steps))
+    assert [row["status"] for row in rows.values()] == ["ok"] * 3
+    assert {row["measured in"] for row in list(rows.values())[1:]} == {"3 processes apart"}
+    assert rows["amp-bf16"]["over fp32 [95 % interval]"].startswith("2.000 [1.9")
+    assert rows["+ set-to-none"]["over the rung before [95 % interval]"].startswith("1.000 [0.9")
+    assert (rows["fp32"]["limited by"], rows["fp32"]["stands on"]) == ("launch or arithmetic", "–")
+
+
+def test_one_process_each_gives_a_ratio_that_says_it_has_no_interval(tmp_path: Path) -> None:
+    builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0], "amp-bf16": [4.0]})
+    row = shown(builder)["amp-bf16"]
+    assert row["over fp32 [95 % interval]"] == "2.000 (no interval)"
+    assert row["measured in"] == "one process apart"
+    (ladder,) = climbed(load([builder.folder]))
+    assert sentence(ladder).advice == "no verdict"
+    assert "2.000 (no interval)× as fast" in sentence(ladder).evidence
+    assert sentence(ladder).evidence.endswith("no rung is known to gain on the one before")
+
+
+def test_a_rung_that_ran_out_of_memory_is_a_row_and_those_above_stand_below_it(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    builder.lost("ladder_memory", "amp-bf16+set-to-none", "oom", "CUDA out of memory", batch=64)
+    rows = shown(apart(builder, {"fp32": [8.0, 8.1], "amp-bf16": [4.0, 4.1], "amp-bf16+compile": [2.0, 2.05]}))
+    assert list(rows) == ["fp32", "amp-bf16", "+ set-to-none", "+ compile"]
+    assert rows["+ set-to-none"]["status"] == "oom: CUDA out of memory"
+    assert rows["+ compile"]["stands on"] == "amp-bf16"
+    assert rows["+ compile"]["over the rung before [95 % interval]"].startswith("2.000 [")
+
+
+def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    builder.lost("ladder_memory", "fp32", "oom", "too big", batch=64)
+    apart(builder, {"amp-bf16": [4.0, 4.1], "amp-bf16+set-to-none": [2.0, 2.05]})
+    rows = shown(builder)
+    assert {row["over fp32 [95 % interval]"] for row in rows.values()} == {"–"}
+    assert rows["+ set-to-none"]["over the rung before [95 % interval]"].startswith("2.000 [")
+    (ladder,) = climbed(load([builder.folder]))
+    assert sentence(ladder).advice == "no verdict"
+    write(load([builder.folder]), tmp_path / "report")
+    assert list((tmp_path / "report").glob("*-ladder.svg"))
+
+
+@pytest.mark.parametrize(("later", "ends_by"), [([4.0, 4.1, 3.9], 10.0), ([4.0, 40.0, 0.4], 25.0)])
+def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, later, ends_by) -> None:
+    builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})
+    (ladder,) = climbed(load([builder.folder]))
+    axes = Figure().subplots()
+    stairs._times(axes, ladder.rows)
+    (bars,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
+    (segment,) = [line for line in bars.lines[2][0].get_segments() if len(line) == 2 and np.isfinite(line).all()]
+    over = ladder.rows["over_first"].iloc[1]
+    assert sorted(segment[:, 1]) == pytest.approx([4.0 / over.high, 4.0 / over.low])
+    assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), stairs.MOST * 4.0))
+    assert axes.get_ylim()[1] <= ends_by
+
+
+def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -> None:
+    steps = {name: [4.0, 4.1] for name in ("fp32", "amp-bf16", "amp-bf16+set-to-none")}
+    steps["amp-bf16+set-to-none+checkpointing"] = [5.0, 5.1]
+    builder = apart(RunBuilder(tmp_path / "run"), steps)
+    builder.train("fp32", [90.0, 91.0], batch=64).train("amp-bf16", [89.5], batch=64)
+    builder.train("amp-bf16", [50.0], batch=128)
+    assert [row["test accuracy (%)"] for row in shown(builder).values()] == [
+        "90.50 [84.15, 96.85]",
+        "89.50 (one seed, no interval)",
+        "89.50 (one seed, no interval)",
+        "not trained",
+    ]
+    write(load([builder.folder]), tmp_path / "report")
+    (drawn,) = (tmp_path / "report").glob("*-ladder.svg")
+    assert "Accuracy where trained" in drawn.read_text()
+
+
+def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run: RunBuilder) -> None:
+    (ladder,) = climbed(load([run.folder]))
+    made = short(ladder)
+    words = [header for header, figures in zip(made.headers, made.figures, strict=True) if not figures]
+    assert words == ["rung", "limited by", "status"]
+    assert {"over fp32 [95 % interval]", "over the rung before [95 % interval]"} <= set(made.headers)
+    assert made.title.startswith("Ladder of vit_b_16")

@@ -1,0 +1,91 @@
+"""A ladder as stairs: time per epoch and peak memory, rung by rung."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from bench.report import axes as house
+from bench.report.axes import Plot
+from bench.report.climbed import Climbed
+from bench.report.format import MIB, known, number
+from bench.spec import BASELINE
+from bench.stats import Interval
+
+MOST = 2.5
+"""Times the highest stair, where an axis ends: a wider interval is cut off."""
+
+
+def plots_of(ladder: Climbed, folder: Path) -> list[Plot]:
+    """Draw time per epoch and peak memory of each rung as stairs, and accuracy where it was trained."""
+    rows = ladder.rows[ladder.rows["step_ms"].notna()].reset_index(drop=True)
+    if rows.empty:
+        return []
+    caption = f"Ladder: {ladder.title}"
+    name = re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower())
+    panels: list[Callable[[Axes, pd.DataFrame], None]] = [_times]
+    panels += [_memories] if rows["memory_bytes"].notna().any() else []
+    panels += [_accuracies] if rows["accuracy"].notna().any() else []
+    return [house.save([panels], rows, name=name, caption=caption, folder=folder, panel_inches=(5.0, 3.8))]
+
+
+def _times(axes: Axes, rows: pd.DataFrame) -> None:
+    base = rows.loc[rows["added"] == BASELINE, "epoch_s"].max()
+    bounds = np.full((len(rows), 3), np.nan)
+    for place, over in enumerate(rows["over_first"]):
+        if isinstance(over, Interval) and over.low is not None and over.high is not None:
+            bounds[place] = base / over.high, base / over.center, base / over.low
+    unit, seconds = house.time_unit(float(rows["epoch_s"].max()))
+    _stairs(axes, rows, rows["epoch_s"] / seconds, bounds / seconds)
+    axes.set_ylabel(f"time per epoch ({unit})")
+    axes.set_title("Time per epoch, 95 % interval against fp32")
+
+
+def _memories(axes: Axes, rows: pd.DataFrame) -> None:
+    _stairs(axes, rows, rows["memory_bytes"] / MIB, None)
+    axes.set_ylabel("peak memory (MiB)")
+    axes.set_title("Peak memory, each alone in a process")
+
+
+def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
+    for place, found in enumerate(rows["accuracy"]):
+        if not isinstance(found, Interval):
+            continue
+        error = None if found.half_width is None else [[found.half_width]] * 2
+        axes.errorbar(place, found.center, yerr=error, fmt="o", color=house.INK, capsize=3, markersize=4)
+        at = (place, found.center)
+        axes.annotate(f"{found.center:.2f}", at, (6, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xlim(-0.5, len(rows) - 0.5)
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_title("Accuracy where trained, 95 % over seeds")
+    _name(axes, rows)
+
+
+def _name(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.set_xticks(np.arange(len(rows)), list(rows["added"]), rotation=25, ha="right", rotation_mode="anchor")
+    axes.grid(visible=False, axis="x")
+
+
+def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None) -> None:
+    """Draw bars of these heights; ``bounds`` are low, middle and high of each one's interval, NaN where it has none."""
+    places = np.arange(len(rows))
+    colours = [house.colour(BASELINE if added == BASELINE else "amp-bf16") for added in rows["added"]]
+    axes.bar(places, heights, width=0.7, color=colours, alpha=0.25, zorder=2)
+    edges = np.arange(len(rows) + 1) - 0.5
+    axes.stairs(heights, edges, color=house.INK, linewidth=1.4, zorder=3)
+    tops = heights.to_numpy(dtype=float)
+    if bounds is not None:
+        low, middle, high = bounds.T
+        errors = [middle - low, high - middle]
+        axes.errorbar(places, middle, yerr=errors, fmt="none", ecolor=house.INK, capsize=3, zorder=4)
+        tops = np.fmin(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
+    for place, height, top in zip(places, heights, tops, strict=True):
+        if known(height):
+            axes.annotate(number(height), (place, top), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
+    _name(axes, rows)
