@@ -24,6 +24,7 @@ import torch
 
 from bench.data import Share
 from bench.findings import MemoryPeak
+from bench.nodes import Rendezvous
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import UsageError
 from bench.technique_names import UnsupportedError
@@ -33,8 +34,16 @@ LIGHTNING, JOINED = "bench.phases.training:run", "bench.worker:run_rank"
 """What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: int) -> None:
+def run(
+    trial: Trial,
+    device: Device,
+    send: Callable[[Message], None],
+    ranks: int,
+    rendezvous: Rendezvous | None = None,
+) -> None:
     """Run a trial in ``ranks`` processes and pass on what the first of them sends; memory of all of them.
+
+    With a ``rendezvous``, they are a part of those that train together, and the others are started elsewhere.
 
     They are on the devices of the trial's placement, or, where Lightning trains on more than that names, on its GPU and
     those that follow it. Nothing is kept in checkpoints.
@@ -45,13 +54,13 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: in
     """
     _require_devices(trial, ranks)
     with ExitStack() as stack:
-        port = _free_port()
+        here = rendezvous or alone(ranks)
         processes = []
         pipes: dict[Connection, int] = {}
         peaks: dict[int, TrialResult] = {}
         for rank in range(ranks):
             ours, theirs = Pipe()
-            processes.append(_start(theirs, port, Share(rank=rank, ranks=ranks)))
+            processes.append(_start(theirs, here, rank))
             stack.callback(_stop, processes[-1])
             theirs.close()
             pipes[stack.enter_context(ours)] = rank
@@ -73,6 +82,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], ranks: in
                         send(replace(peaks[0], memory=_largest([peaks[one].memory for one in range(ranks)])))
                 elif rank == 0:
                     send(message)
+
+
+def alone(ranks: int) -> Rendezvous:
+    """Return where processes meet that are all of one machine."""
+    return Rendezvous(first=0, local=ranks, world=ranks, address="127.0.0.1", port=_free_port())
 
 
 def main() -> None:
@@ -118,15 +132,15 @@ def _largest(found: list[MemoryPeak | None]) -> MemoryPeak:
     return MemoryPeak(**{name: most(name) for name in names}, all_devices_bytes=total)
 
 
-def _start(theirs: Connection, port: int, share: Share) -> subprocess.Popen[bytes]:
+def _start(theirs: Connection, here: Rendezvous, local_rank: int) -> subprocess.Popen[bytes]:
     environment = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(share.rank),
-        "LOCAL_RANK": str(share.rank),
-        "WORLD_SIZE": str(share.ranks),
-        "LOCAL_WORLD_SIZE": str(share.ranks),
-        "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // share.ranks)),
+        "MASTER_ADDR": here.address,
+        "MASTER_PORT": str(here.port),
+        "RANK": str(here.first + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(here.world),
+        "LOCAL_WORLD_SIZE": str(here.local),
+        "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // here.local)),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "bench.ranks", str(theirs.fileno())],

@@ -73,28 +73,43 @@ class SuiteRef:
 class Placement:
     """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
 
-    Several joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each with its part of every batch.
+    Several joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each with its part of every batch. So do
+    those of several nodes, each of which has the same: ``0+1@2`` is four GPUs, two on each of two nodes.
     """
 
     name: str
 
     def __post_init__(self) -> None:
-        words = self.members
+        words = tuple(self.local.split("+"))
         plain = all(word == "cpu" for word in words) or all(word.isascii() and word.isdigit() for word in words)
         allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
         require(plain or self.on_cluster, "--gpus", allowed, self.name)
         once = words[0] == "cpu" or self.on_cluster or len(set(words)) == len(words)
         require(once, "--gpus", "devices that are each named once, as in 0+1", self.name)
+        _, at, count = self.name.partition("@")
+        several = not at or (re.fullmatch(r"[1-9]\d{0,3}", count) and self.nodes > 1)
+        require(bool(several), "--gpus", "a number of nodes above 1 after @, as in 0+1@2", self.name)
 
     @property
     def on_cluster(self) -> bool:
         """Whether it is an accelerator type such as V100, which Ray names with a capital first."""
-        return bool(re.fullmatch(r"[A-Z][\w.-]*(\+[A-Z][\w.-]*)*", self.name))
+        return bool(re.fullmatch(r"[A-Z][\w.-]*(\+[A-Z][\w.-]*)*", self.local))
+
+    @property
+    def local(self) -> str:
+        """What of it is on each node: ``0+1`` of ``0+1@2``, and all of it where there is one."""
+        return self.name.partition("@")[0]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it is on."""
+        count = self.name.partition("@")[2]
+        return int(count) if count.isascii() and count.isdigit() else 1
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The devices that train together; one alone for most."""
-        return tuple(self.name.split("+"))
+        """The devices that train together, as their nodes call them, node by node; one alone for most."""
+        return members(self.name)
 
     @property
     def index(self) -> int | None:
@@ -105,6 +120,12 @@ class Placement:
         """Return the CUDA index of one of the devices, or None for the CPU."""
         member = self.members[rank] if len(self.members) > 1 else self.members[0]
         return int(member) if member.isdigit() else None
+
+
+def members(placement: str) -> tuple[str, ...]:
+    """Return the devices of a placement's name: four for ``0+1@2``."""
+    local, _, count = placement.partition("@")
+    return tuple(local.split("+")) * (int(count) if count.isascii() and count.isdigit() else 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,7 @@ import torchvision
 
 from bench import joined, ranks
 from bench.data import Prepared, Share, prepare
+from bench.nodes import Rendezvous
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
@@ -83,7 +84,18 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
         connection.close()
 
 
-def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callable[[Message], None]) -> None:
+def run_share(rendezvous: Rendezvous, trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Run this node's processes of a trial on several nodes; those of the others are started there."""
+    run_trial(trial, device, None, send, rendezvous)
+
+
+def run_trial(
+    trial: Trial,
+    device: Device,
+    workspace: Path | None,
+    send: Callable[[Message], None],
+    rendezvous: Rendezvous | None = None,
+) -> None:
     """Run one trial and send its records; with a workspace, training keeps its checkpoints there."""
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
@@ -92,8 +104,8 @@ def run_trial(trial: Trial, device: Device, workspace: Path | None, send: Callab
             message = replace(message, started=started, wall_s=time.monotonic() - start)
         send(message)
 
-    if len(trial.cell.placement.members) > 1:
-        ranks.run(trial, device, stamped, len(trial.cell.placement.members))
+    if (members := len(trial.cell.placement.members)) > 1:
+        ranks.run(trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous)
     elif trial.phase == "train" and workspace is not None:
         training.run(trial, device, stamped, workspace / trial.checkpoint)
     else:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
     {"spec", "findings", "stats", "host_memory"},
-    {"precision_names", "technique_names", "records"},
+    {"precision_names", "technique_names", "records", "nodes"},
     {"trial"},
     {"options", "words", "rungs", "fit", "request"},
     {"estimate"},
