@@ -29,10 +29,13 @@ def run(command: Command) -> int:
     from bench import session
     from bench.face import show_plan
     from bench.gather import gather
+    from bench.launch.follower import follow
     from bench.launch.launcher import open_launcher
 
+    if command.nodes is not None and command.nodes.rank:
+        return follow(command, command.nodes)
     command, folder = session.open_folder(command)
-    with closing(open_launcher(command.on, command.accelerators, command.suites)) as launcher:
+    with closing(open_launcher(command)) as launcher:
         question = gather(command, launcher)
         named = command.gpus is not None or command.on is not None
         show_plan(question.plan, question.environment, question.warnings, default_device=not named)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from bench.nodes import Nodes, over_nodes, parse_nodes
 from bench.options import compare_parser, doctor_parser, list_parser, report_parser, run_parser
 from bench.precision_names import parse_precision, split
 from bench.spec import UsageError, nearest
@@ -59,6 +60,8 @@ class Command:
     sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
     protocol: Protocol = Protocol()
     exclusive: bool = False
+    nodes: Nodes | None = None
+    """Who else trains together with this machine, where ``--nnodes`` says so."""
     on: str | None = None
     accelerators: tuple[str, ...] | None = None
     dry_run: bool = False
@@ -140,13 +143,22 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         raise UsageError(f"{said} is for training, and --phases leaves train out.")
     sizes = listed(given.batch_sizes, batch_size, "--batch-sizes")
     swept = sweep(given.sweep, given.set, sizes is not None)
-    if given.data:
-        DataSource.parse(given.data, given.data_dir, elsewhere=given.on is not None)
+    nodes = parse_nodes(
+        nnodes=given.nnodes,
+        node_rank=given.node_rank,
+        endpoint=given.rdzv_endpoint,
+        job=given.rdzv_id,
+        backend=given.rdzv_backend,
+        conf=given.rdzv_conf,
+    )
+    if given.data:  # a node that follows says itself that it has none
+        elsewhere = given.on is not None or (nodes is not None and nodes.rank > 0)
+        DataSource.parse(given.data, given.data_dir, elsewhere=elsewhere)
     return Command(
         name="run",
         argv=argv,
         suites=listed(given.suite, str, "--suite") or (),
-        gpus=_placements(given.gpus),
+        gpus=_placements(given.gpus, nodes, given.on),
         precisions=listed(given.precisions, parse_precision, "--precisions", split),
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
@@ -162,6 +174,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         sweep=swept,
         protocol=protocol,
         exclusive=given.exclusive,
+        nodes=nodes,
         on=_cluster(given.on, given.gpus, given.accelerators),
         accelerators=listed(given.accelerators, _accelerator, "--accelerators"),
         dry_run=given.dry_run,
@@ -182,13 +195,14 @@ def _beyond_resume(given: argparse.Namespace) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in words if name not in ("resume", "dry_run"))
 
 
-def _placements(text: str | None) -> tuple[str, ...] | None:
+def _placements(text: str | None, nodes: Nodes | None = None, on: str | None = None) -> tuple[str, ...] | None:
     placements = listed(text, lambda word: Placement(name=word), "--gpus")
     if placements and any(placement.on_cluster for placement in placements):
         raise UsageError(
             f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
         )
-    return None if placements is None else tuple(placement.name for placement in placements)
+    names = None if placements is None else tuple(placement.name for placement in placements)
+    return over_nodes(names, nodes, on)
 
 
 def _cluster(on: str | None, gpus: str | None, accelerators: str | None) -> str | None:

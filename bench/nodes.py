@@ -45,10 +45,10 @@ class Nodes:
         """Where node 0 listens."""
         return f"{self.host}:{self.port}"
 
-    def share(self, ranks: int, port: int) -> Rendezvous:
-        """Return which of ``ranks`` processes this node starts, that meet at a port of node 0."""
+    def share(self, rank: int, ranks: int, port: int) -> Rendezvous:
+        """Return which of ``ranks`` processes a node starts, that meet at a port of node 0."""
         local = ranks // self.count
-        return Rendezvous(first=self.rank * local, local=local, world=ranks, address=self.host, port=port)
+        return Rendezvous(first=rank * local, local=local, world=ranks, address=self.host, port=port)
 
 
 def parse_nodes(
@@ -107,3 +107,29 @@ def _join_timeout(conf: str | None) -> float:
     if match is None or not int(match[1]):
         raise UsageError(f"--rdzv-conf takes join_timeout=SECONDS, not '{conf}'.")
     return float(match[1])
+
+
+def over_nodes(placements: tuple[str, ...] | None, nodes: Nodes | None, on: str | None) -> tuple[str, ...] | None:
+    """Return the placements' names, those that train together over all nodes: ``0+1@2`` for ``0+1``.
+
+    Raises:
+        UsageError: nothing trains together, or on other nodes than there are.
+    """
+    names = placements or ()
+    counts = {name: name.partition("@")[2] for name in names if "@" in name}
+    if nodes is None:
+        if counts:
+            name, count = next(iter(counts.items()))
+            raise UsageError(f"--gpus {name} is on {count} nodes: add --nnodes {count}, and start it on each of them.")
+        return placements
+    if on is not None:
+        raise UsageError("--nnodes is for machines that each start this command; with --on ray leave it out.")
+    if wrong := next((name for name, count in counts.items() if count != str(nodes.count)), None):
+        raise UsageError(f"--gpus {wrong} is on other than the {nodes.count} nodes that --nnodes says.")
+    found = tuple(f"{name}@{nodes.count}" if "+" in name and "@" not in name else name for name in names)
+    if not any("@" in name for name in found):
+        raise UsageError(
+            f"--nnodes {nodes.count} is for devices that train together: name them, as in --gpus 0+1, or "
+            f"--gpus 0@{nodes.count} for one on each node."
+        )
+    return tuple(dict.fromkeys(found))

@@ -110,6 +110,16 @@ def run_parser() -> Parser:
     )
     where = parser.add_argument_group("where")
     where.add_argument("--gpus", metavar="LIST", help=GPUS_HELP)
+    where.add_argument("--nnodes", metavar="N", help="nodes that train together, each started with this command")
+    where.add_argument("--node-rank", "--node_rank", metavar="R", help="which of them this is; node 0 reports")
+    where.add_argument(
+        "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST:PORT", help="an address of node 0 that all nodes reach"
+    )
+    where.add_argument("--rdzv-id", "--rdzv_id", metavar="WORD", help="what the nodes of one job have in common")
+    where.add_argument("--rdzv-backend", "--rdzv_backend", metavar="NAME", help="c10d, as torchrun's")
+    where.add_argument(
+        "--rdzv-conf", "--rdzv_conf", metavar="join_timeout=S", help="how long to wait for each other (default: 600 s)"
+    )
     where.add_argument("--on", metavar="ray[://HOST:PORT]", help="run on a Ray cluster (docs/clusters.md)")
     where.add_argument("--accelerators", metavar="LIST", help="types on the cluster, as V100,A100 (default: all)")
     where.add_argument("--sync-bn", action="store_true", help="batch norm over all devices that train together")

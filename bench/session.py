@@ -56,7 +56,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     folder = folder or _new_folder(question)
     before = _earlier_start(folder, question)
     gpus = tuple((device.placement, device.uuid) for device in question.environment.devices if device.uuid)
-    if question.environment.nodes:
+    if question.request.on is not None:
         gpus = ()  # they are elsewhere
     run = {
         "request": {"argv": list(command.argv), **asdict(question.request)},

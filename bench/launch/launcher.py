@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.cli import Command
 from bench.launch.local import Ending, LocalLauncher
 from bench.records import Device, Environment, Message
 from bench.trial import Trial
@@ -39,15 +40,19 @@ class Launcher(Protocol):
         """Give back what was held."""
 
 
-def open_launcher(on: str | None, accelerators: Sequence[str] | None, suites: Sequence[str]) -> Launcher:
-    """Return who runs the trials: this machine, or with ``--on ray`` a cluster.
+def open_launcher(command: Command) -> Launcher:
+    """Return who runs the trials: this machine, with ``--nnodes`` others too, or with ``--on ray`` a cluster.
 
     Raises:
-        UsageError: there is no such cluster, or it has not these accelerators.
+        UsageError: there is no such cluster, it has not these accelerators, or node 0 cannot be reached.
     """
-    if on is None:
+    if command.nodes is not None:
+        from bench.launch.nodes import NodesLauncher
+
+        return NodesLauncher(command, command.nodes)
+    if command.on is None:
         return LocalLauncher()
     from bench.launch.cluster import RayLauncher
 
-    files = [word for word in suites if word.endswith(".py")]
-    return RayLauncher(on.partition("://")[2] or None, accelerators, files)
+    files = [word for word in command.suites if word.endswith(".py")]
+    return RayLauncher(command.on.partition("://")[2] or None, command.accelerators, files)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure.sampler import sigint_held
+from bench.nodes import Rendezvous
 from bench.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec import UsageError
 from bench.trial import Phase, Trial
@@ -107,6 +108,12 @@ class LocalLauncher:
         """Run one trial in a fresh process, handing its records on as they come."""
         parent = trial.phase in PARENTS
         return self._run("bench.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
+
+    def run_share(
+        self, trial: Trial, device: Device, on_message: Callable[[Message], None], rendezvous: Rendezvous
+    ) -> Ending:
+        """Run this node's processes of a trial on several nodes."""
+        return self._run("bench.worker:run_share", (rendezvous, trial, device), on_message)
 
     def _run(
         self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False

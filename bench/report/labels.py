@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.load import SUBJECT, WORKLOAD
+from bench.trial import members
 
 
 def subjects(trials: pd.DataFrame) -> pd.DataFrame:
@@ -41,7 +42,7 @@ def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
 def _placement(name: str) -> str:
     if not name[0].isdigit():
         return name
-    return f"GPUs {name}" if "+" in name else f"GPU {name}"
+    return f"GPUs {name}" if len(members(name)) > 1 else f"GPU {name}"
 
 
 def _slugs(names: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from bench.report.speed import KEY, MEASURED
 from bench.report.tables import Table, decimals, table, without_empty
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE, UsageError
+from bench.trial import members
 
 FOLDER = Path(__file__).parents[2] / "results" / "published"
 WORDS = ["source", "model", "dataset", "gpu", "architecture", "precision", "precision_label", "quality_metric", "note"]
@@ -150,7 +151,7 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> list[list[str]]:
 
 def _gpus(placement: str) -> int:
     """Count the GPUs of a placement such as ``0+1``."""
-    return sum(name != "cpu" for name in placement.split("+"))
+    return sum(name != "cpu" for name in members(placement))
 
 
 def _published(rows: pd.DataFrame) -> list[list[str]]:

@@ -12,6 +12,7 @@ from bench import stats
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.speed import KEY, MEASURED
 from bench.report.tables import Table, table
+from bench.trial import members
 
 ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
@@ -33,13 +34,13 @@ def scaling(rows: pd.DataFrame, trials: pd.DataFrame) -> Table | None:
     sending = _sending(trials)
     body = []
     for row in timed:
-        members = str(row["placement"]).split("+")
-        if len(members) < 2:
+        together = members(str(row["placement"]))
+        if len(together) < 2:
             continue
-        for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / len(members))):
-            alone = _alone(timed, row, members, batch)
+        for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / len(together))):
+            alone = _alone(timed, row, together, batch)
             if alone is not None:
-                body.append(_row(row, alone, len(members), word, sending.get(tuple(row[name] for name in KEY))))
+                body.append(_row(row, alone, len(together), word, sending.get(tuple(row[name] for name in KEY))))
     if not body:
         return None
     headers = ["devices", "precision", "batch size", "scaling", "throughput (samples/s)", "of one device"]
@@ -48,7 +49,7 @@ def scaling(rows: pd.DataFrame, trials: pd.DataFrame) -> Table | None:
 
 
 def _alone(
-    timed: list[dict[Hashable, Any]], row: dict[Hashable, Any], members: list[str], batch: float
+    timed: list[dict[Hashable, Any]], row: dict[Hashable, Any], together: tuple[str, ...], batch: float
 ) -> dict[Hashable, Any] | None:
     """Return the row of one of the devices at a batch size, the first of them that was measured."""
     found = {
@@ -56,7 +57,7 @@ def _alone(
         for other in timed
         if other["run"] == row["run"] and other["precision"] == row["precision"] and other["batch_size"] == batch
     }
-    return next((found[member] for member in members if member in found), None)
+    return next((found[member] for member in together if member in found), None)
 
 
 def _sending(trials: pd.DataFrame) -> dict[Hashable, float]:
