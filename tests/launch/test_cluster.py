@@ -32,14 +32,15 @@ class Nodes:
         self.address = self.cluster.address
         self.there = {}
 
-    def add(self, accelerator):
+    def add(self, accelerator, address=OTHER):
         with mock.patch("ray._private.utils.set_sigterm_handler"):  # which only a main thread may set
-            self.there[accelerator] = self.cluster.add_node(
+            added = self.there[accelerator] = self.cluster.add_node(
                 num_cpus=1,
                 resources={f"accelerator_type:{accelerator}": 1},
                 object_store_memory=STORE_BYTES,
-                node_ip_address=OTHER,
+                node_ip_address=address,
             )
+        return added
 
     def need(self, *accelerators):
         for accelerator in accelerators:
