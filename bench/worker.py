@@ -9,9 +9,11 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -86,6 +88,7 @@ def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, .
 
 def run_share(rendezvous: Rendezvous, trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Run this node's processes of a trial on several nodes; those of the others are started there."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()  # else they would wait for who may never come
     run_trial(trial, device, None, send, rendezvous)
 
 
@@ -120,6 +123,12 @@ def run_rank(trial: Trial, device: Device, send: Callable[[Message], None], shar
         training.run(trial, device, send, share=share)
     else:
         _PHASES[trial.phase].run(trial, device, send)
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:

@@ -12,12 +12,19 @@ from bench.cli import Command
 OWN = ("argv", "nodes", "data", "data_dir", "out", "resume", "dry_run")
 """What each node may say differently: who it is, where its images lie, and what concerns node 0 alone."""
 CODE = "version of ampmeter"
+WORDS = {
+    "parameters": "--set or --weights",
+    "protocol": "--quick, --rigorous, --target-ci or --time-budget",
+    "largest_batch": "--batch-sizes",
+    "target_accuracy_pct": "--target-accuracy",
+}
+"""Which options a field stands for that is not called as one is."""
 
 
 def asked(command: Command) -> dict[str, str]:
     """Return a command line in plain words, with the code that reads it: equal on nodes that do the same."""
     found = {
-        f"--{field.name.replace('_', '-')}": str(getattr(command, field.name))
+        WORDS.get(field.name, f"--{field.name.replace('_', '-')}"): str(getattr(command, field.name))
         for field in fields(command)
         if field.name not in (*OWN, "suites", "gpus")
     }

@@ -55,7 +55,7 @@ class Peer:
         answer, heard = self._answers.get(number, (None, self._lost_s))
         if answer is not None:
             return Fate(node=self.name, ending=answer.ending, time_s=heard)
-        return Fate(node=self.name, ending=Ending(kind="died", text=f"was lost: {self.lost}"), time_s=heard, lost=True)
+        return Fate(node=self.name, ending=Ending(kind="died", text=self.lost), time_s=heard, lost=True)
 
     def memory(self, number: int) -> tuple[TrialResult, ...]:
         """Return what an order found out about this node's memory."""

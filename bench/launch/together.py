@@ -117,5 +117,6 @@ def failure(fates: Sequence[Fate]) -> Ending | None:
     failed.sort(key=lambda fate: (not fate.lost, fate.ending.kind not in TELLING, fate.time_s))
     first = failed[0]
     sure = first.lost or first.ending.kind in TELLING
-    told = [f"{fate.node}: {fate.ending.text}" for fate in (failed[:1] if sure else failed)]
-    return Ending(kind=first.ending.kind, text="; ".join(told))
+    others = [] if sure else [f"{fate.node}: {fate.ending.text.partition(' | ')[0]}" for fate in failed[1:]]
+    text = f"{first.node} was lost: {first.ending.text}" if first.lost else f"{first.node}: {first.ending.text}"
+    return Ending(kind=first.ending.kind, text="; ".join([text, *others]))

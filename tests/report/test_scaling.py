@@ -36,6 +36,22 @@ def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_sam
     ]
 
 
+def test_devices_of_several_nodes_are_all_counted(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "0", 64, (1000.0, 1000.0, 1000.0))
+    measured(run, "0", 16, (800.0, 800.0, 800.0))
+    measured(run, "0+1@2", 64, (2400.0, 2400.0, 2400.0))
+    measured(run, "0@2", 64, (1500.0, 1500.0, 1500.0))
+    runs = load([run.folder])
+    made = scaling(summarise(runs.trials), runs.trials)
+    assert made is not None
+    assert [(row[3], row[6].partition(" ")[0], row[7]) for row in made.rows] == [
+        ("strong", "2.400", "60.0"),
+        ("weak, 16 a device", "3.000", "75.0"),
+        ("strong", "1.500", "75.0"),
+    ]
+
+
 def test_there_is_no_table_without_several_devices_or_without_one_of_them(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "0+1", 64, (1500.0,))
