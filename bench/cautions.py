@@ -38,11 +38,10 @@ def mismatched(environment: Environment) -> list[str]:
 
 def emulated(environment: Environment, request: Request) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
-    asked = bool(request.precisions) or "ladder" in request.phases
     return [
         f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
         f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
-        + (f"{name} will be slow." if asked else f"{name} is left out; --precisions fp32,{name} names it.")
+        + (f"{name} will be slow." if request.precisions else f"{name} is left out; --precisions fp32,{name} names it.")
         for device in environment.devices
         for name in request.precisions or ("amp-bf16",)
         if slower(device, name)

@@ -215,7 +215,7 @@ def _cluster(on: str | None, gpus: str | None, accelerators: str | None) -> str 
     if not re.fullmatch(r"ray(://[^/\s]+:\d+)?", on):
         raise UsageError(f"--on takes ray or ray://HOST:PORT, not '{on}'.")
     if gpus is not None:
-        raise UsageError("--gpus names GPUs of this machine; with --on ray name types, as in --accelerators V100,A100.")
+        raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
     return on
 
 

@@ -11,7 +11,6 @@ from threading import RLock
 
 from bench.face import Face
 from bench.fit import Largest, Search, at_any_size
-from bench.host_memory import available_bytes
 from bench.launch.launcher import Launcher
 from bench.launch.local import Ending
 from bench.launch.overlap import overlap
@@ -44,15 +43,17 @@ class Execution:
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
     overlapping: bool = False
-    """Whether trials of different placements run at the same time, in threads; one at a time stores."""
+    """Whether trials on different accelerators run at the same time, in threads; one at a time stores."""
     _lock: RLock = field(default_factory=RLock)
 
     def run(self, plan: Plan) -> bool:
         """Run every trial that is not done yet; say whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
         if self.overlapping:
-            places = dict.fromkeys(trial.cell.placement for trial in plan.trials)
-            overlap([partial(self._run_lane, plan, {place}) for place in places], self.launcher.cancel)
+            lanes: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
+            for place in dict.fromkeys(trial.cell.placement for trial in plan.trials):
+                lanes.setdefault(place.members[0], set()).add(place)
+            overlap([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
         else:
             self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
         found = {status for trial in self.done.values() for status in trial.values()}
@@ -108,7 +109,7 @@ class Execution:
         """Run one trial and store what it sent."""
         device = self.devices[trial.cell.placement.name]
         if trial.phase == "fit" and _refusal(trial, device) is None:
-            search = Search(trial, device.kind, available_bytes(), attempt=lambda one: self._answer(one, device)[1][0])
+            search = Search(trial, device.kind, attempt=lambda one: self._answer(one, device)[1][0])
             size, found = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
             inbox, results = _Inbox(watch=partial(self._watch, trial)), [found]

@@ -45,8 +45,6 @@ class Search:
 
     trial: Trial
     kind: DeviceKind
-    free_bytes: int
-    """Host memory available when it begins."""
     attempt: Callable[[Trial], TrialResult]
     """Trains a few steps at the trial's batch size in a fresh process."""
     fitted: dict[int, TrialResult] = field(default_factory=dict)
@@ -108,7 +106,8 @@ class Search:
             slope = fit.fit_peak_bytes / at
             if len(known) > 1 and (before := known[-2][1].fit_peak_bytes) is not None:
                 slope = max(0.0, (fit.fit_peak_bytes - before) / (at - known[-2][0]))
-            if fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * self.free_bytes:
+            free = fit.fit_free_bytes  # where it ran, which may be another machine
+            if free is not None and fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * free:
                 return "predicted memory"
         slow = times[0] > STEP_LIMIT_S[self.kind] or times[1] > ATTEMPT_LIMIT_S[self.kind]
         return "time" if slow else ""

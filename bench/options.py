@@ -127,7 +127,11 @@ def run_parser() -> Parser:
         "--rdzv-conf", "--rdzv_conf", metavar="join_timeout=S", help="how long to wait for each other (default: 600 s)"
     )
     where.add_argument("--on", metavar="ray[://HOST:PORT]", help="run on a Ray cluster (docs/clusters.md)")
-    where.add_argument("--accelerators", metavar="LIST", help="types on the cluster, as V100,A100 (default: all)")
+    where.add_argument(
+        "--accelerators",
+        metavar="LIST",
+        help="types on the cluster, as V100,A100; V100+V100 train together (default: one of each type)",
+    )
     where.add_argument("--sync-bn", action="store_true", help="batch norm over all devices that train together")
     where.add_argument("--exclusive", action="store_true", help="refuse to start when a GPU is in use by others")
     how = parser.add_argument_group("how")

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from bench.estimate import estimate_s
 from bench.fit import Largest, at_any_size, fitting_at
 from bench.records import Device, Environment
-from bench.request import UNTOUCHED, PreparedData, Request, choose_batch_sizes, choose_precisions, unsupported_reason
+from bench.request import (
+    UNTOUCHED,
+    PreparedData,
+    Request,
+    choose_batch_sizes,
+    choose_precisions,
+    slower,
+    unsupported_reason,
+)
 from bench.rungs import build_ladder, choose_mixed
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
 from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial
@@ -119,6 +127,8 @@ def _place(
 def _climb(request: Request, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
     """Return the trials of the ladder: memory rung by rung, or all rungs together; and a row for each that cannot."""
     mixed = choose_mixed(request.precisions, device.unsupported or {})
+    if not request.precisions and slower(device, mixed):
+        mixed = BASELINE  # one that is only emulated is left out, as among precisions
     ladder = build_ladder(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
     first = Trial(
         cell=replace(cell, techniques=()),  # those are rungs here

@@ -38,10 +38,11 @@ def search(
         tried.append(size)
         if size > most:
             return TrialResult(precision="fp32", status=other, detail="too big")
-        fit = Fit(fit_peak_bytes=fixed_bytes + sample_bytes * size, fit_step_s=sample_s * size)
+        peak = fixed_bytes + sample_bytes * size
+        fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=sample_s * size)
         return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
 
-    size, found = Search(trial, kind, free, attempt).run()
+    size, found = Search(trial, kind, attempt).run()
     return size, found, tried
 
 

@@ -6,17 +6,19 @@ import importlib.util
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.launch.lane import RESOURCE, CancelledError, Lane, NodeLostError
+from bench.launch.lane import RESOURCE, Lane
 from bench.launch.local import Ending
-from bench.records import Device, Environment, Message, Node, Progress
+from bench.launch.pool import agreed, join
+from bench.launch.spread import CancelledError, NodeLostError
+from bench.records import Device, Environment, Message, Progress
 from bench.spec import UsageError
-from bench.trial import SuiteRef, Trial
+from bench.trial import Placement, SuiteRef, Trial
 
 CONNECT_S = 5.0
 """How long the head may take to answer."""
@@ -36,7 +38,8 @@ class RayLauncher:
 
         Args:
             address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this machine.
-            accelerators: types to measure, as Ray names them; None is all that the cluster has.
+            accelerators: types to measure, as Ray names them, several of which train together with + between; None is
+                one of each type that the cluster has.
             suite_files: suite files of the user's own, which the nodes get with the other modules of their folders.
 
         Raises:
@@ -47,49 +50,47 @@ class RayLauncher:
         """Not used: checkpoints would stay on a node that may be lost."""
         self.notes: list[str] = []
         """What happened to nodes during the run."""
+        self._places: tuple[Placement, ...] = ()
         self._lanes: dict[str, Lane] = {}
+        """By type."""
         self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
         self._ray: Any = None
         try:
             self._files = stage(self._stage, suite_files)
             self._ray = connect(address, self._stage)
-            for name in _choose(accelerators, self._ray.nodes()):
-                self._lanes[name] = Lane(self._ray, name)
+            self._places = tuple(Placement(name=name) for name in _choose(accelerators, self._ray.nodes()))
+            for place in sorted(self._places, key=_count):
+                self._lanes[_type(place)] = Lane(self._ray, _type(place), _count(place))
+            _require_room(self._lanes.values())
         except BaseException:
             self.close()
             raise
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
-        """Look at a node of each type: one environment, with a device for each type, called by its name."""
+        """Look at the nodes: one environment, with a device for each placement, called by its name."""
 
-        def look(lane: Lane) -> Environment:
-            lane.ask("host")
-            placements = (lane.local_placement,)
-            found: Environment = lane.call("bench.environment:survey", placements, again=False)
-            return replace(found, removed_variables=lane.ask("removed_variables"))
+        def look(lane: Lane) -> dict[str, Environment]:
+            return {place.name: lane.survey(_count(place)) for place in self._places if _type(place) == lane.type}
 
-        return join(self._everywhere(look))
+        found = {name: one for each in self._everywhere(look).values() for name, one in each.items()}
+        return join({place.name: found[place.name] for place in self._places})
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker's side on each type's node, and return what they agree on.
+        """Call a function of the worker's side on each node that is held, and return what they agree on.
 
         Raises:
             UsageError: it raised one on some node, or the nodes do not agree.
         """
         there = tuple(self._translated(argument) for argument in arguments)
         values = self._everywhere(lambda lane: lane.call(target, *there))
-        first, *others = values.values()
-        if any(other != first for other in others):
-            said = "; ".join(f"{self._lanes[name]}: {value}" for name, value in values.items())
-            raise UsageError(f"The nodes do not agree about {target.split(':')[1]}: {said}.")
-        return first
+        return agreed(target, {str(self._lanes[name]): value for name, value in values.items()})
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial on a node with its accelerator; once more on another if that is lost.
 
         Its records are handed on when it has ended, so that those of a lost attempt are not mixed in.
         """
-        lane = self._lanes[device.placement]
+        lane = self._lanes[_type(trial.cell.placement)]
         there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
         lost: list[str] = []
         for _ in range(2):
@@ -197,26 +198,6 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def join(found: dict[str, Environment]) -> Environment:
-    """Make one environment of those of several nodes; what they differ in is told of all of them."""
-    devices = tuple(replace(one.devices[0], placement=name) for name, one in found.items())
-    nodes = tuple(
-        Node(
-            accelerator=name,
-            device=one.devices[0].name,
-            **{key: value for key, value in asdict(one).items() if key in ("host", "driver", "torch", "cuda")},
-        )
-        for name, one in found.items()
-    )
-    first = next(iter(found.values()))
-    texts: dict[str, Any] = {
-        key: ", ".join(dict.fromkeys(str(value) for one in found.values() if (value := getattr(one, key)))) or None
-        for key in ("host", "os", "python", "torch", "torchvision", "cuda", "cudnn", "driver", "openmp")
-    }
-    removed = tuple(dict.fromkeys(name for one in found.values() for name in one.removed_variables))
-    return replace(first, **texts, devices=devices, nodes=nodes, removed_variables=removed)
-
-
 def _choose(asked: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """Return the accelerators to measure, of those the cluster has."""
     held = {name for node in nodes if node["Alive"] for name in node["Resources"] if name.startswith(RESOURCE)}
@@ -230,6 +211,23 @@ def _choose(asked: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tup
     if missing:
         raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(there)}.")
     return tuple(asked or there)
+
+
+def _type(place: Placement) -> str:
+    return place.members[0]
+
+
+def _count(place: Placement) -> int:
+    return len(place.members)
+
+
+def _require_room(lanes: Iterable[Lane]) -> None:
+    """Refuse to wait for more accelerators than there are."""
+    for lane in lanes:
+        if lane.room < lane.most:
+            raise UsageError(
+                f"{'+'.join([lane.type] * lane.most)} takes {lane.most} {lane.type}, and the cluster has {lane.room}."
+            )
 
 
 def _sorter(kept: list[Message], on_message: Callable[[Message], None]) -> Callable[[Message], None]:

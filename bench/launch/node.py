@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -15,11 +16,13 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from bench.launch.local import Ending, LocalLauncher
+from bench.nodes import Rendezvous
 from bench.records import Device, Message
 from bench.spec import UsageError
 from bench.trial import Trial
 
 THREADS = "OMP_NUM_THREADS"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class NodeWorker:
@@ -46,16 +49,33 @@ class NodeWorker:
         self._pid: int | None = None
         self._launcher = LocalLauncher(on_start=self._own)
 
-    def host(self) -> str:
-        """Return the node's name."""
-        return platform.node()
-
-    def node(self) -> str:
-        """Return Ray's id of the node."""
+    def whereabouts(self) -> tuple[str, str, str]:
+        """Return Ray's id of the node, its name, and its address on the network that Ray uses."""
         import ray
 
-        identity: str = ray.get_runtime_context().get_node_id()
-        return identity
+        return ray.get_runtime_context().get_node_id(), platform.node(), str(ray.util.get_node_ip_address())
+
+    def visible(self) -> str:
+        """Return the GPUs that Ray lets this process see."""
+        return os.environ.get(VISIBLE, "")
+
+    def share(self, gpus: str, spread: bool) -> None:
+        """Use the GPUs of other actors of this node, too, before anything runs.
+
+        Args:
+            gpus: what ``visible`` says of all of them, with commas between; empty where there are none.
+            spread: whether processes on other nodes are to be joined.
+        """
+        if gpus:
+            os.environ[VISIBLE] = gpus
+        if spread and (name := interface(self.whereabouts()[2])):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # it would take what the host's name stands for
+
+    def free_port(self) -> int:
+        """Return a port of this node that nobody listens at."""
+        with socket.socket() as found:
+            found.bind(("", 0))
+            return int(found.getsockname()[1])
 
     def call(self, target: str, *arguments: object) -> Ending:
         """Call a function of the worker's side in a fresh process; what went wrong is the ending's text."""
@@ -64,26 +84,38 @@ class NodeWorker:
         except UsageError as error:
             return Ending(kind="usage", text=str(error))
 
-    def run(self, trial: Trial, device: Device) -> Iterator[Message | Ending]:
-        """Run one trial in a fresh process and yield its records as they come, its ending last."""
+    def run(self, trial: Trial, device: Device, meeting: Rendezvous | None = None) -> Iterator[Message | Ending]:
+        """Run one trial in a fresh process and yield its records as they come, its ending last.
+
+        With a ``meeting``, only this node's part of it.
+        """
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
         def listen() -> None:
             try:
-                messages.put(self._launcher.run(trial, device, messages.put))
+                if meeting is None:
+                    ending = self._launcher.run(trial, device, messages.put)
+                else:
+                    ending = self._launcher.run_share(trial, device, messages.put, meeting)
             except Exception as error:  # whoever waits for the ending must get one
-                messages.put(Ending(kind="error", text=f"{type(error).__name__}: {error}"))
+                ending = Ending(kind="error", text=f"{type(error).__name__}: {error}")
+            self._pid = None
+            messages.put(ending)
 
         threading.Thread(target=listen, daemon=True).start()
         while not isinstance(message := messages.get(), Ending):
             yield message
         yield message
 
-    def stop(self) -> None:
-        """End the process of the trial that is running, if one is, and clear up."""
-        if self._pid is not None:
+    def halt(self) -> None:
+        """End the process of the trial that is running, if one is."""
+        if (pid := self._pid) is not None:
             with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End what is running, and clear up."""
+        self.halt()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
 
@@ -93,3 +125,11 @@ class NodeWorker:
 
     def _own(self, pid: int) -> None:
         self._pid = pid
+
+
+def interface(address: str) -> str | None:
+    """Return the name of the network interface that has an address."""
+    import psutil
+
+    held = psutil.net_if_addrs().items()
+    return next((name for name, addresses in held if any(one.address == address for one in addresses)), None)

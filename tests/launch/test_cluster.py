@@ -32,14 +32,15 @@ class Nodes:
         self.address = self.cluster.address
         self.there = {}
 
-    def add(self, accelerator):
+    def add(self, accelerator, address=OTHER):
         with mock.patch("ray._private.utils.set_sigterm_handler"):  # which only a main thread may set
-            self.there[accelerator] = self.cluster.add_node(
+            added = self.there[accelerator] = self.cluster.add_node(
                 num_cpus=1,
                 resources={f"accelerator_type:{accelerator}": 1},
                 object_store_memory=STORE_BYTES,
-                node_ip_address=OTHER,
+                node_ip_address=address,
             )
+        return added
 
     def need(self, *accelerators):
         for accelerator in accelerators:
@@ -186,6 +187,9 @@ def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
     folder, done = run(nodes, suite, "--accelerators", "A100,H100")
     assert done.returncode == 2
     assert "The cluster has no H100. It has: A100" in done.stderr
+    folder, done = run(nodes, suite, "--accelerators", "A100,A100+A100")
+    assert done.returncode == 2
+    assert "A100+A100 takes 2 A100, and the cluster has 1." in done.stderr
     words = ("--accelerators", "A100", "--phases", "train", "--data", f"folder:{suite.parent / 'nowhere'}")
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 2

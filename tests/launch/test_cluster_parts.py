@@ -8,7 +8,7 @@ import pytest
 
 from bench.cautions import mismatched
 from bench.cli import parse
-from bench.launch import cluster
+from bench.launch import cluster, pool
 from bench.launch.local import Ending
 from bench.launch.node import NodeWorker
 from bench.records import TrialResult
@@ -23,7 +23,7 @@ def two(machine):
 
 
 def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
-    found = cluster.join(two)
+    found = pool.join(two)
     assert [(device.placement, device.name) for device in found.devices] == [
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
@@ -38,7 +38,7 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
 
 def test_nodes_with_other_builds_of_torch_are_warned_of(two):
     two["V100"] = replace(two["V100"], torch="2.6.0+cu126")
-    (warning,) = mismatched(cluster.join(two))
+    (warning,) = mismatched(pool.join(two))
     assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning
 
 

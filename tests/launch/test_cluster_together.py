@@ -1,0 +1,105 @@
+"""Accelerators of a Ray cluster that train together: one CPU on each of two nodes, joined by a placement group."""
+
+import json
+import math
+import os
+import signal
+from collections import Counter
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from tests.conftest import call  # noqa: E402
+from tests.launch.test_cluster import Nodes, after_first_row_of, run, slow, suite  # noqa: E402, F401
+from tests.test_store import rows  # noqa: E402
+
+FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"
+ONE = ("--precisions", "fp32")
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    found = Nodes()
+    found.add("V100", FIRST)
+    found.second = found.add("V100", SECOND)
+    yield found
+    ray.shutdown()
+    found.cluster.shutdown()
+
+
+def left(nodes):
+    """Return the states of the placement groups that the cluster knows, and what of it is free."""
+    ray.init(address=nodes.address, logging_level="ERROR")
+    try:
+        states = Counter(group["state"] for group in ray.util.placement_group_table().values())
+        return states, ray.available_resources().get("accelerator_type:V100", 0)
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):  # noqa: F811
+    words = ("--accelerators", "V100,V100+V100", "--phases", "memory,speed,train", *ONE, "--quick", "--epochs", "2")
+    words += ("--set", "width=8192")  # so that memory is more than its noise
+    folder, done = run(nodes, suite, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
+    assert set(found) == {(place, phase) for place in ("V100", "V100+V100") for phase in ("memory", "speed", "train")}
+    assert {row["status"] for row in found.values()} <= {"ok", "unconverged"}
+    both = found["V100+V100", "memory"]
+    assert int(both["all_devices_bytes"]) > int(both["peak_resident_bytes"])
+    assert float(found["V100+V100", "speed"]["communication_pct"]) > 0
+    losses = [float(found[place, "train"]["train_loss"]) for place in ("V100", "V100+V100")]
+    assert math.isclose(*losses, rel_tol=1e-3)
+    assert len([row for row in rows(folder, "epochs.csv") if "V100+V100" in row["trial"]]) == 2
+    environment = json.loads((folder / "run.json").read_text())["environment"]
+    assert [node["accelerator"] for node in environment["nodes"]] == ["V100", "V100+V100", "V100+V100"]
+    assert left(nodes) == (Counter(REMOVED=1), 2)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):  # noqa: F811
+    with after_first_row_of("V100+V100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)):
+        words = ("--accelerators", "V100+V100", "--phases", "train", "--seeds", "0,1", *ONE)
+        folder, done = run(nodes, slow(suite, 1.5), *words)
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok"]
+    states, free = left(nodes)
+    assert (set(states), free) == ({"REMOVED"}, 2)
+    done = call("--resume", folder, cwd=suite.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok", "ok"]
+
+
+@pytest.mark.slow
+def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_failed(nodes, suite):  # noqa: F811
+    def lose():
+        nodes.cluster.remove_node(nodes.second, allow_graceful=False)
+
+    def replace_node():
+        nodes.third = nodes.add("V100", THIRD)
+        lose()
+
+    words = ("--accelerators", "V100,V100+V100", "--phases", "train", "--seeds", "0,1", *ONE)
+    with after_first_row_of("V100+V100", suite.parent / "run", replace_node):
+        folder, done = run(nodes, slow(suite, 1.5), *words)
+        nodes.second = nodes.third
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert Counter(row["status"] for row in rows(folder, "trials.csv")) == {"ok": 4}
+        warnings = " ".join(json.loads((folder / "run.json").read_text())["warnings"])
+        assert "was lost" in warnings
+        assert "was run again" in warnings
+        folder.rename(folder.with_name("before"))
+        lose()
+    nodes.second = nodes.add("V100", SECOND)
+    with after_first_row_of("V100+V100", suite.parent / "run", lose):
+        folder, done = run(nodes, suite, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = [(row["placement"], row["status"]) for row in rows(folder, "trials.csv")]
+    assert found == [("V100", "ok"), ("V100", "ok"), ("V100+V100", "ok"), ("V100+V100", "failed")]
+    detail = rows(folder, "trials.csv")[-1]["detail"]
+    assert "only 1 V100 left, and 2 are to train together" in detail
+    states, free = left(nodes)
+    assert (set(states), free) == ({"REMOVED"}, 1)
+    nodes.second = nodes.add("V100", SECOND)
