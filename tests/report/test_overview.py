@@ -85,11 +85,12 @@ def _matrices(folder):
     return {path.name for path in folder.glob("matrix-*.png")}
 
 
-def test_without_figures_there_is_none_and_every_table(run, tmp_path):
+def test_without_figures_there_is_none_and_every_table(run, tmp_path, jobs):
     page = write_report([run], tmp_path / "none", figures="none").read_text()
     assert not list((tmp_path / "none").glob("*.svg"))
     assert not list((tmp_path / "none").glob("*.png"))
     assert "![" not in page
+    assert jobs == []
     whole = write_report([run], tmp_path / "whole").read_text()
     assert [line for line in whole.splitlines() if line.startswith("|")] == [
         line for line in page.splitlines() if line.startswith("|")
