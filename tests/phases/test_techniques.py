@@ -11,8 +11,9 @@ import torch
 from bench import catalog
 from bench.cli import parse
 from bench.data.transfer import Prefetcher
+from bench.graphs import WARM_UP, GraphedStep
 from bench.launch.local import LocalLauncher
-from bench.phases import compiling, energy, inference, memory, numerics, speed, training
+from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, training
 from bench.phases.runner import TorchRunner
 from bench.records import Block, EpochResult, TrialResult
 from bench.report import behind
@@ -20,12 +21,14 @@ from bench.report.load import load
 from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import Techniques, UnsupportedError
 from bench.techniques import compilations
+from bench.train import leave_gradients
 from bench.trial import Protocol
+from tests import fake_graph
 from tests.conftest import call
 from tests.report.builders import RunBuilder, timed
 from tests.test_techniques import CPU, DATA, batches, layers, make, norms, state
 
-PHASES = {"memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
+PHASES = {"fit": fit, "memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
 
 
 def run(trial, device, phase, techniques, **asked):
@@ -61,6 +64,26 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
     assert set(built) == {Techniques(channels_last=True, fused_optimizer=True, grad_accumulation=2, checkpointing=True)}
     assert built
     assert result.compile_s is None
+
+
+def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, cpu, monkeypatch):
+    fake_graph.install(monkeypatch)
+    arms, build = [], fit.build_arm
+
+    def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
+        arm = build(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
+        step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=CPU)
+        arms.append(replace(arm, techniques=techniques, graph=step))
+        return arms[-1]
+
+    monkeypatch.setattr(fit, "build_arm", graphed)
+    (result,) = (
+        message for message in run(tiny_trial, cpu, "fit", ("cuda-graphs",)) if isinstance(message, TrialResult)
+    )
+    (arm,) = arms
+    assert result.status == "ok"
+    assert arm.graph.done == WARM_UP
+    assert arm.graph.graph.replays == 1 + fit.STEPS  # the one that captures is not timed
 
 
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
