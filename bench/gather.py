@@ -64,11 +64,12 @@ def gather(command: Command, launcher: Launcher) -> Question:
     flops = {ref: _count(ref, launcher) for ref in request.suites}
 
     def planned(largest: Largest | None = None) -> Plan:
-        return _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
+        plan = _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
+        _require_full_batches(plan, data)
+        _require_even_batches(plan, suites)
+        return plan
 
     plan = planned()
-    _require_full_batches(plan, data)
-    _require_even_batches(plan, suites)
     warnings += idle_techniques(request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
@@ -220,6 +221,8 @@ def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
                 f"Lightning's Trainer starts its own processes: name one device, not {trial.cell.placement.name}, "
                 f"and --set devices={together}."
             )
+        if trial.phase == "fit":
+            continue  # the search tries none but multiples
         devices = max(devices, together)
         if trial.cell.batch_size % devices:
             raise UsageError(

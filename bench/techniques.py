@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -44,6 +44,17 @@ def arrange(inputs: Tensor, techniques: Techniques) -> Tensor:
     if techniques.channels_last and inputs.dim() == 4:
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs
+
+
+def cut(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return a batch in equal parts, whose mean losses have the whole batch's as their mean.
+
+    Raises:
+        ValueError: there are no such parts; those of other sizes would weigh their samples unequally.
+    """
+    if len(inputs) % parts:
+        raise ValueError(f"a batch of {len(inputs)} cannot be cut into {parts} equal parts for grad-accumulation")
+    return zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
 
 
 def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Optimizer:
