@@ -13,10 +13,11 @@ from bench.measure import energy
 from bench.measure.nvml import Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.measure.stream import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
+from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.phases.setting import enter, open_setting
 from bench.precision import apply, read_back
-from bench.records import Device, Message, Progress, TrialResult
+from bench.records import Device, Message, Progress, Status, TrialResult
 from bench.train import build_arm
 from bench.trial import Trial
 
@@ -92,21 +93,34 @@ def _measure(trial: Trial, meter: energy.NvmlMeter, send: Callable[[Message], No
     runner.synchronize()
     send(Progress(text=f"{precision.name}: power with nothing running"))
     idle = energy.measure(Nap(), meter, seconds=energy.IDLE_S)
+    if arm.techniques.compile:
+        send(Progress(text=f"{precision.name}: compiling"))
+    spent_s = compile_s(arm, setting.data, trial.cell.batch_size)
     send(Progress(text=f"{precision.name}: warming up"))
     warm = warm_up(runner, WARM_UP_S)
+    recompilations = Recompilations()
     window = energy.measure(TrainingLoad(runner, send), meter, burst=burst_steps(warm.step_ns / 1e9))
     runner.synchronize()
     switches = read_back(precision, setting.device)  # after the model has had its chance to change them
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
-    finite = runner.finite()
+    status, detail = _judge(runner, recompilations)
     return TrialResult(
         precision=precision.name,
-        status="ok" if finite else "nonfinite",
-        detail="" if finite else "the loss became NaN or Inf while energy was measured",
+        status=status,
+        detail=detail,
+        compile_s=spent_s,
         switches=switches,
         energy=energy.energy_of(window, idle.power_w if idle else None),
     )
+
+
+def _judge(runner: TorchRunner, recompilations: Recompilations) -> tuple[Status, str]:
+    if not runner.finite():
+        return "nonfinite", "the loss became NaN or Inf while energy was measured"
+    if cause := recompilations.cause():
+        return "invalid", f"{cause} while energy was measured, so compiling is in it"
+    return "ok", ""
 
 
 def _unsupported(trial: Trial, why: str) -> TrialResult:
