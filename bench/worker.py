@@ -27,6 +27,7 @@ import torchvision
 
 from bench import joined, ranks
 from bench.data import Prepared, Share, prepare
+from bench.out_of_memory import is_out_of_memory
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
@@ -116,23 +117,6 @@ def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None
         return prepare(data, source)
     except OSError as error:
         raise UsageError(f"The images of {source} cannot be prepared in '{source.directory}': {error}.") from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that something did not fit into the device's or the machine's memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text
-        for sign in (
-            "DefaultCPUAllocator",
-            "CUDA out of memory",
-            "CUDA error: out of memory",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-        )
-    )
 
 
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:

@@ -69,14 +69,15 @@ def test_zeroing_and_checkpointing_change_no_bit(precision, techniques, model):
     assert torch.equal(learned, same)
 
 
-def test_without_set_to_none_gradients_are_zeroed_where_they_are():
+@pytest.mark.parametrize("precision", ["fp32", "fp16-master"])
+def test_without_set_to_none_gradients_are_zeroed_where_they_are(precision):
     for set_to_none in (True, False):
-        arm = make(Techniques(set_to_none=set_to_none))
-        (first, *_, last) = batches()
-        training_step(arm, *first)
-        held = arm.model[0].weight.grad
-        training_step(arm, *last)
-        assert (arm.model[0].weight.grad is held) == (not set_to_none)
+        arm = make(Techniques(set_to_none=set_to_none), precision)
+        training_step(arm, *batches()[0])
+        held = [weight.grad for weight in arm.weights.trained()]
+        training_step(arm, *batches()[1])
+        same = [weight.grad is grad for weight, grad in zip(arm.weights.trained(), held, strict=True)]
+        assert set(same) == {not set_to_none}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
