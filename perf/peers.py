@@ -61,6 +61,7 @@ def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]
 
 def epochs(given: argparse.Namespace, name: str, precision: str, notes: list[str]) -> list[outcome.Outcome]:
     """Compare epochs of one suite."""
+    arms.set_switches(precision)  # for all loops alike
     device, suite = torch.device(given.device), arms.open_suite(name)
     source = loops.Source(given.folder, given.samples, suite.data)
     task = loops.Task(

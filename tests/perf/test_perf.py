@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
+from bench import precision as switches
 from bench.report.bootstrap import bootstrap_intervals
 from bench.report.load import load
 from bench.stats import Interval
@@ -36,6 +37,27 @@ def test_the_loop_by_hand_and_the_harness_have_the_same_losses(precision):
         own.run(steps)
         other.run(steps)
         assert torch.equal(own.loss, other.last)
+
+
+@pytest.mark.parametrize(("precision", "wanted"), [("fp32", False), ("tf32", True), ("amp-bf16", False)])
+def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypatch, precision, wanted):
+    applied = []
+    monkeypatch.setattr(switches, "apply", lambda one: applied.append(one.tf32))
+    suite = arms.open_suite("mlp", width=8)
+    for runner in (arms.harness(suite, precision, CPU, 4), arms.by_hand(suite, precision, CPU, 4)):
+        runner.activate()
+    assert applied == [wanted] * 2
+
+
+def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
+    seen = []
+    monkeypatch.setattr(switches, "apply", lambda one: seen.append(one.tf32))
+    monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
+    monkeypatch.setattr(peers, "turns", lambda built, rounds: [[0.0] * len(seen)] * (len(built) - 1))
+    given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
+    for precision in ("tf32", "fp32"):
+        assert peers.epochs(given, "resnet20", precision, [])
+    assert seen == [True, False]
 
 
 def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_path):
