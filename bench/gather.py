@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench import catalog
-from bench.cautions import busy, emulated, idle_techniques, mismatched
+from bench.cautions import busy, emulated, idle_techniques, mismatched, refused
 from bench.cli import Command
 from bench.fit import Largest
 from bench.launch.launcher import Launcher
@@ -71,6 +71,7 @@ def gather(command: Command, launcher: Launcher) -> Question:
 
     plan = planned()
     warnings += idle_techniques(request)
+    warnings += refused(plan, environment)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):

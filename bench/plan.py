@@ -10,6 +10,7 @@ from bench.records import Device, Environment
 from bench.request import UNTOUCHED, PreparedData, Request, choose_batch_sizes, choose_precisions, unsupported_reason
 from bench.rungs import build_ladder, choose_mixed
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
+from bench.technique_names import IMPLIED
 from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial
 
 
@@ -96,7 +97,7 @@ def _place(
         batch_size=start,
         data=data.source,
         classes=data.classes,
-        techniques=request.techniques,
+        techniques=tuple(name for name in request.techniques if name not in IMPLIED),
     )
     names, seed = choose_precisions(request, device), request.seeds[0]
     if request.largest_batch and largest is None:

@@ -148,12 +148,22 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
         ("grad-accumulation", "must be a whole number above 1"),
         ("channels-last=2", "takes no value"),
         ("", "There is no technique ''"),
+        ("grad-accumulation=2,grad-accumulation=4", "grad-accumulation=2 and grad-accumulation=4 say two things"),
     ],
 )
 def test_techniques_that_mean_nothing_get_a_sentence(words, said):
     with pytest.raises(UsageError) as error:
         parse(["--suite", "mlp", f"--techniques={words}"])
     assert said in str(error.value)
+
+
+def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_path, tiny_file):
+    dry = call(*TINY, "--techniques", "cuda-graphs", "--phases", "speed,numerics", "--dry-run", cwd=tmp_path)
+    assert "Warning: On cpu, speed, numerics will be unsupported: cuda-graphs needs a CUDA device." in dry.stdout
+    assert "about 0 s in all" in dry.stdout
+    alone = call(*TINY, "--sync-bn", "--dry-run", cwd=tmp_path)
+    assert "Warning: On cpu, memory, speed will be unsupported: sync-bn is for devices that train toge" in alone.stdout
+    assert "unsupported" not in call(*TINY, "--techniques", "channels-last", "--dry-run", cwd=tmp_path).stdout
 
 
 def test_techniques_are_listed_and_brought_into_one_order():
