@@ -49,16 +49,19 @@ _PHASES: dict[str, ModuleType] = {
 }
 
 
-def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, ...]) -> None:
+def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
     """Call a function in this process, and send its messages and its value or error over ``connection``.
 
     Args:
         connection: the channel back.
         log: path of the file that takes what is printed.
+        compiled: path of the folder that takes what torch.compile makes. It is this process's own and new, so that
+            what compiling takes is not what an earlier process left to do; the caller removes it.
         target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
         arguments: what to call it with.
     """
     _print_to(log)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.freeze()  # what the fork server imported is never garbage

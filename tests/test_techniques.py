@@ -240,17 +240,6 @@ def test_what_cannot_be_done_is_told(monkeypatch, techniques, given, reason):
         make(techniques, **given)
 
 
-def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
-    def broken(function):
-        raise RuntimeError("no working C++ compiler found\nand more") from None
-
-    monkeypatch.setattr(torch, "compile", broken)
-    how.require_compiler.cache_clear()
-    with pytest.raises(UnsupportedError, match=r"torch\.compile does not work here: no working C\+\+ compiler found$"):
-        make(Techniques(compile=True))
-    how.require_compiler.cache_clear()
-
-
 def test_what_a_device_or_phase_cannot_do_is_known_from_names():
     assert refusal(("non-blocking",), "cpu", "train").startswith("non-blocking copies go to a GPU")
     assert refusal(("channels-last", "cuda-graphs"), "cpu", "speed") == "cuda-graphs needs a CUDA device"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import cache
 
 import pytest
+import torch
 
 from bench import techniques
 from bench.measure import energy as measuring
 from bench.phases import compiling, energy, fit, inference, runner, speed, training
 from bench.records import Progress, TrialResult
+from bench.technique_names import Techniques, UnsupportedError
 from bench.trial import Protocol
 from tests.measure.fake_gpu import FakeGpu
 from tests.measure.fake_nvml import FakeDriver
+from tests.test_techniques import make
 
 PHASES = {"speed": speed, "energy": energy, "train": training, "inference": inference}
 COMPILING_S = 0.05
@@ -101,3 +105,18 @@ def test_what_is_compiled_while_timing_makes_the_figures_void(run, monkeypatch, 
     assert result.status == "invalid"
     assert result.detail.startswith(said)
     assert result.compile_s is None
+
+
+def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
+    asked = []
+
+    def broken(function):
+        asked.append(function)
+        raise RuntimeError("no working C++ compiler found\nand more") from None
+
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=r"compile does not work here: no working C\+\+ compiler found$"):
+            make(Techniques(compile=True))
+    assert len(asked) == 1
