@@ -59,12 +59,14 @@ def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> tuple[SuiteRef, ..
     """Return the suite once for each value of ``--sweep``, or it alone where it has no such parameter.
 
     Raises:
-        UsageError: a word is no value of this parameter, or the suite cannot be built with it.
+        UsageError: a word is no value of this parameter, two are the same, or the suite cannot be built with it.
     """
     defaults = parameters(ref)
     if name not in defaults:
         return (ref,)
     values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
+    if len(values) < len(words):
+        raise UsageError(f"--sweep {name} has a value twice in '{','.join(words)}': name each once.")
     varied = tuple(
         replace(ref, parameters=tuple(sorted({**dict(ref.parameters), name: value}.items()))) for value in values
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bench import neighbours
+from bench.plan import Plan
 from bench.records import Environment
 from bench.request import Request, slower
 from bench.spec import UsageError
-from bench.technique_names import DATA
+from bench.technique_names import DATA, refusal
 from bench.trial import PHASES
 
 
@@ -46,6 +47,17 @@ def emulated(environment: Environment, request: Request) -> list[str]:
         for name in request.precisions or ("amp-bf16",)
         if slower(device, name)
     ]
+
+
+def refused(plan: Plan, environment: Environment) -> list[str]:
+    """Warn of trials that their techniques keep from running: each will be a row that says why."""
+    kinds = {device.placement: device.kind for device in environment.devices}
+    phases: dict[tuple[str, str], dict[str, None]] = {}
+    for trial in plan.trials:
+        place = trial.cell.placement
+        if why := refusal(trial.cell.techniques, kinds[place.name], trial.phase, len(place.members)):
+            phases.setdefault((place.name, why), {})[trial.phase] = None
+    return [f"On {place}, {', '.join(names)} will be unsupported: {why}." for (place, why), names in phases.items()]
 
 
 def idle_techniques(request: Request) -> list[str]:

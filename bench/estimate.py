@@ -6,6 +6,7 @@ from bench.records import Device
 from bench.request import PreparedData, slower, unsupported_reason
 from bench.rungs import parse_rung
 from bench.spec import Suite
+from bench.technique_names import refusal
 from bench.trial import Trial
 
 EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
@@ -24,8 +25,13 @@ def estimate_s(
 
     Every precision is guessed to be as slow as fp32, but for one that is emulated.
     """
-    names = [parse_rung(name).precision for name in trial.precisions]
-    if all(unsupported_reason(device, name) for name in names):
+    rungs = [parse_rung(name) for name in trial.precisions]
+    names, many = [rung.precision for rung in rungs], len(trial.cell.placement.members)
+    if all(
+        unsupported_reason(device, rung.precision)
+        or refusal((*trial.cell.techniques, *rung.techniques), device.kind, trial.phase, many)
+        for rung in rungs
+    ):
         return 0.0
     if trial.phase == "fit" or flops_per_sample is None or not device.fp32_gflops:
         return None

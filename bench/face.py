@@ -223,8 +223,9 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         if training is not None:
             line += f"; {training.epochs} epochs at batch {', '.join(str(size) for size in sizes['train'])}"
             line += f" on {training.cell.data}"
-        print(f"{line}; about {_duration(seconds[key])}")
-    print(f"{len(plan.trials)} trials, about {_duration(plan.seconds)} in all", flush=True)
+        print(f"{line}; {_duration(seconds[key])}")
+    counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
+    print(f"{counted}, {_duration(plan.seconds)} in all", flush=True)
 
 
 def _duration(seconds: Sequence[float | None]) -> str:
@@ -232,4 +233,5 @@ def _duration(seconds: Sequence[float | None]) -> str:
     if len(known) < len(seconds):
         return "an unknown time"
     total = sum(known)
-    return f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"
+    told = f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"
+    return f"about {told}"

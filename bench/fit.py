@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bench.findings import Fit
 from bench.records import DeviceKind, Status, TrialResult
+from bench.technique_names import techniques
 from bench.trial import Cell, Trial
 
 SHARE = 16
 """The search ends when the least size that does not fit is at most this part of the largest that does above it."""
 MULTIPLE = 8
-"""From 16 times this on, sizes are multiples of it: others are slow on tensor cores."""
+"""From 16 times this on, sizes are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
 MARGIN = 0.2
 """On a CPU, the share of available memory that is left alone: what is short is swapped, or the process is killed."""
 STEP_LIMIT_S: dict[DeviceKind, float] = {"cpu": 2.0, "cuda": 30.0}
@@ -28,6 +30,11 @@ Largest = Mapping[tuple[Cell, str], int]
 def at_any_size(cell: Cell) -> Cell:
     """Return the cell that stands for all of its batch sizes."""
     return replace(cell, batch_size=1)
+
+
+def pieces(cell: Cell) -> int:
+    """Return into how many equal pieces a batch is cut: over devices that train together, then into parts."""
+    return len(cell.placement.members) * techniques(cell.techniques).grad_accumulation
 
 
 def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
@@ -54,20 +61,24 @@ class Search:
     """The last attempt that did not fit."""
 
     def run(self) -> tuple[int, TrialResult]:
-        """Return the largest batch size that fits, with its row; where none does, the smallest tried."""
-        low, high = self._bracket(self.trial.cell.batch_size)
-        while low and self.bound != "time" and (middle := between(low, high)):  # time is no sharp limit
+        """Return the largest batch size that fits, with its row; where none does, the smallest tried.
+
+        All sizes that are tried can be cut into the cell's ``pieces``.
+        """
+        unit = pieces(self.trial.cell)
+        low, high = self._bracket(max(1, self.trial.cell.batch_size // unit) * unit, unit)
+        while low and self.bound != "time" and (middle := between(low, high, unit)):  # time is no sharp limit
             if self._fits(middle):
                 low = middle
             else:
                 high = middle
         if not low:
-            return max(high, 1), self._nothing()
+            return high, self._nothing()
         found = self.fitted[low]
         fit = replace(found.fit or Fit(), fit_bound=self.bound)
         return low, replace(found, detail=self._told(), fit=fit)
 
-    def _bracket(self, start: int) -> tuple[int, int]:
+    def _bracket(self, start: int, unit: int) -> tuple[int, int]:
         """Return a size that fits, 0 where none does, and a larger one that does not."""
         if self._fits(start):
             while self._fits(2 * start):
@@ -75,10 +86,11 @@ class Search:
             return start, 2 * start
         high = start
         # What failed by another cause than memory is no smaller for being smaller.
-        while self.bound != "error" and high > 1:
-            if self._fits(high // 2):
-                return high // 2, high
-            high //= 2
+        while self.bound != "error" and high > unit:
+            half = high // (2 * unit) * unit
+            if self._fits(half):
+                return half, high
+            high = half
         return 0, high
 
     def _fits(self, size: int) -> bool:
@@ -122,11 +134,17 @@ class Search:
         return TrialResult(precision=name, status=status, detail=self._told(), fit=Fit(fit_bound=self.bound))
 
 
-def between(low: int, high: int) -> int:
-    """Return the next size to try between one that fits and one that does not; 0 where they are near enough."""
-    if high - low <= max(1, low // SHARE):
+def between(low: int, high: int, unit: int = 1) -> int:
+    """Return the next size to try between one that fits and one that does not; 0 where they are near enough.
+
+    Args:
+        low: fits.
+        high: does not.
+        unit: what all sizes are multiples of, these two included.
+    """
+    if high - low <= max(unit, low // SHARE):
         return 0
+    rough = math.lcm(unit, MULTIPLE)
+    step = rough if low >= SHARE * rough else unit
     middle = (low + high) // 2
-    if low >= SHARE * MULTIPLE:
-        middle -= middle % MULTIPLE
-    return middle if middle > low else 0
+    return next((size for size in (middle - middle % step, middle - middle % step + step) if low < size < high), 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench import catalog
-from bench.cautions import busy, emulated, idle_techniques, mismatched
+from bench.cautions import busy, emulated, idle_techniques, mismatched, refused
 from bench.cli import Command
 from bench.fit import Largest
 from bench.launch.launcher import Launcher
@@ -65,12 +65,14 @@ def gather(command: Command, launcher: Launcher) -> Question:
     flops = {ref: _count(ref, launcher) for ref in request.suites}
 
     def planned(largest: Largest | None = None) -> Plan:
-        return _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
+        plan = _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
+        _require_full_batches(plan, data)
+        _require_even_batches(plan, suites)
+        return plan
 
     plan = planned()
-    _require_full_batches(plan, data)
-    _require_even_batches(plan, suites)
     warnings += idle_techniques(request)
+    warnings += refused(plan, environment)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
@@ -221,6 +223,8 @@ def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
                 f"Lightning's Trainer starts its own processes: name one device, not {trial.cell.placement.name}, "
                 f"and --set devices={together}."
             )
+        if trial.phase == "fit":
+            continue  # the search tries none but multiples
         devices = max(devices, together)
         if trial.cell.batch_size % devices:
             raise UsageError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bench import out_of_memory
 from bench.technique_names import UnsupportedError
 
 WARM_UP = 3
@@ -69,11 +70,13 @@ class GraphedStep:
         static_inputs, static_targets = inputs.clone(), targets.clone()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            # Other threads, such as a loader's that pins batches, may go on asking CUDA for what a capture forbids.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 loss = self.gradients(static_inputs, static_targets)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+            if (original := out_of_memory.behind(error)) is not None:
+                raise original from None
+            cause = error.__context__ or error  # ending a broken capture fails too, which hides why it broke
+            reason = str(cause).strip().splitlines()[0]
             raise UnsupportedError(f"cuda-graphs: the step cannot be captured: {reason}") from error
         self.graph, self.held = graph, (static_inputs, static_targets, loss.detach())

@@ -110,8 +110,11 @@ class Weights:
     def _widen_gradient(self, weight: Tensor) -> None:
         if weight.grad is None:
             return
-        master, gradient = self._masters[weight], weight.grad.float()  # type: ignore[index]  # its hook is on a Parameter
-        master.grad = gradient if master.grad is None else master.grad + gradient
+        master = self._masters[weight]  # type: ignore[index]  # its hook is on a Parameter
+        if master.grad is None:
+            master.grad = weight.grad.float()
+        else:
+            master.grad.add_(weight.grad)  # in place, where zeroing and a captured graph expect it; the sum is in fp32
         weight.grad = None
 
     @torch.no_grad()

@@ -18,6 +18,7 @@ from bench.request import (
 )
 from bench.rungs import build_ladder, choose_mixed
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
+from bench.technique_names import IMPLIED
 from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial
 
 
@@ -104,7 +105,7 @@ def _place(
         batch_size=start,
         data=data.source,
         classes=data.classes,
-        techniques=request.techniques,
+        techniques=tuple(name for name in request.techniques if name not in IMPLIED),
     )
     names, seed = choose_precisions(request, device), request.seeds[0]
     if request.largest_batch and largest is None:

@@ -64,6 +64,8 @@ NOT_IN_PHASE = {
     ("cuda-graphs", "numerics"): "numerics looks at every step's layers, which a captured graph does not show",
     ("cuda-graphs", "inference"): "cuda-graphs captures the training step, and inference has none",
 }
+IMPLIED = ("set-to-none",)
+"""Those that change nothing but in the ladder, whose first rungs are without them."""
 CLASH = ("cuda-graphs", "checkpointing")
 DATA = ("non-blocking", "prefetcher")
 """Those that are about batches on their way to the device."""
@@ -91,7 +93,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
     """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
 
     Raises:
-        UsageError: a name is unknown, or its number is none.
+        UsageError: a name is unknown, its number is none, or it has two.
     """
     found: dict[str, str] = {}
     for word in (part.strip() for part in text.split(",")):
@@ -104,7 +106,9 @@ def parse_techniques(text: str) -> tuple[str, ...]:
                 raise UsageError(f"grad-accumulation must be a whole number above 1, as in {name}=4, not '{value}'.")
         elif equals:
             raise UsageError(f"{name} takes no value, so '={value}' means nothing.")
-        found[name] = f"{name}={int(value)}" if value else name
+        chosen = f"{name}={int(value)}" if value else name
+        if found.setdefault(name, chosen) != chosen:
+            raise UsageError(f"{found[name]} and {chosen} say two things: give one of the two.")
     return tuple(found[name] for name in TECHNIQUES if name in found)
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from multiprocessing.util import Finalize
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +39,17 @@ def arrange(inputs: Tensor, techniques: Techniques) -> Tensor:
     if techniques.channels_last and inputs.dim() == 4:
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs
+
+
+def cut(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return a batch in equal parts, whose mean losses have the whole batch's as their mean.
+
+    Raises:
+        ValueError: there are no such parts; those of other sizes would weigh their samples unequally.
+    """
+    if len(inputs) % parts:
+        raise ValueError(f"a batch of {len(inputs)} cannot be cut into {parts} equal parts for grad-accumulation")
+    return zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
 
 
 def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Optimizer:
@@ -102,24 +108,27 @@ def compilations() -> int:
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
-@cache
 def require_compiler(kind: str) -> None:
-    """Compile a function of one line, for all that compiling needs: a compiler of C++ or Triton, and a first import.
-
-    Compiled code is kept in a folder of this process's own, so that what compiling takes is not what an earlier
-    process left to do.
+    """Refuse to compile where torch.compile does not work.
 
     Raises:
-        UnsupportedError: it cannot be compiled, with the reason.
+        UnsupportedError: with the reason.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ampmeter-compile-"))
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=0)
+    if why := _broken_compiler(kind):
+        raise UnsupportedError(f"compile: torch.compile does not work here: {why}")
+
+
+@cache
+def _broken_compiler(kind: str) -> str | None:
+    """Compile a function of one line, once for each kind of device; return why that failed, None where it worked.
+
+    It needs all that compiling needs, a compiler of C++ or Triton, and pays for the first import.
+    """
     try:
         torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
     except Exception as error:  # whatever a compiler that is missing or broken raises
-        cause = error.__cause__ or error
-        raise UnsupportedError(f"compile: torch.compile does not work here: {_first_line(cause)}") from error
+        return _first_line(error.__cause__ or error)
+    return None
 
 
 def refused(error: BaseException) -> str | None:

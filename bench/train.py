@@ -169,7 +169,7 @@ def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     inputs, parts = how.arrange(inputs, arm.techniques), arm.techniques.grad_accumulation
     if parts == 1:
         return _add_gradients(arm, inputs, targets, parts)
-    chunks = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
+    chunks = how.cut(inputs, targets, parts)
     return torch.stack([_add_gradients(arm, some, wanted, parts).detach() for some, wanted in chunks]).sum()
 
 

@@ -103,6 +103,8 @@ def sweep(words: list[str], settings: list[str], sizes: bool) -> tuple[tuple[str
         if name == "batch_size" and sizes:
             raise UsageError("--sweep batch_size and --batch-sizes say two things: give one of the two.")
         swept[name] = listed(text, str, "--sweep") or ()
+        if len(swept[name]) <= text.count(","):
+            raise UsageError(f"--sweep {name} has a value twice in '{text}': name each once.")
     return tuple(swept.items())
 
 

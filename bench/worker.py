@@ -30,6 +30,7 @@ import torchvision
 from bench import joined, ranks
 from bench.data import Prepared, Share, prepare
 from bench.nodes import Rendezvous
+from bench.out_of_memory import is_out_of_memory
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import Data, UsageError
@@ -52,16 +53,19 @@ _PHASES: dict[str, ModuleType] = {
 }
 
 
-def serve(connection: Connection, log: str, target: str, arguments: tuple[Any, ...]) -> None:
+def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
     """Call a function in this process, and send its messages and its value or error over ``connection``.
 
     Args:
         connection: the channel back.
         log: path of the file that takes what is printed.
+        compiled: path of the folder that takes what torch.compile makes. It is this process's own and new, so that
+            what compiling takes is not what an earlier process left to do; the caller removes it.
         target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
         arguments: what to call it with.
     """
     _print_to(log)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.freeze()  # what the fork server imported is never garbage
@@ -146,23 +150,6 @@ def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None
         return prepare(data, source)
     except OSError as error:
         raise UsageError(f"The images of {source} cannot be prepared in '{source.directory}': {error}.") from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that something did not fit into the device's or the machine's memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text
-        for sign in (
-            "DefaultCPUAllocator",
-            "CUDA out of memory",
-            "CUDA error: out of memory",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-        )
-    )
 
 
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:

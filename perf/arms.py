@@ -33,6 +33,7 @@ class HandRunner:
     """A model in a loop of the usual kind: what a comparison with the harness is with."""
 
     name: str
+    precision: str
     device: torch.device
     model: nn.Module
     loss: nn.Module
@@ -50,7 +51,7 @@ class HandRunner:
 
     def activate(self) -> None:
         """Set the switches as the harness does, that both compute alike."""
-        switches.apply(parse("fp32"))
+        set_switches(self.precision)
 
     def run(self, steps: int) -> None:
         """Train as in PyTorch's recipe."""
@@ -86,6 +87,11 @@ def open_suite(name: str, **parameters: object) -> Suite:
     return catalog.load(catalog.refer(name, {key: str(value) for key, value in parameters.items()}))
 
 
+def set_switches(precision: str) -> None:
+    """Set TF32's switches for whatever runs next: torch's own default is TF32 in convolutions."""
+    switches.apply(parse(precision))
+
+
 def half_type(precision: str) -> torch.dtype | None:
     """Return what a precision autocasts to."""
     name = parse(precision).autocast
@@ -110,6 +116,7 @@ def by_hand(
     model = (suite.model(suite.data) if model is None else model).to(device).train()
     return HandRunner(
         name="by hand",
+        precision=precision,
         device=device,
         model=model,
         loss=build_loss(suite, suite.data).to(device),

@@ -27,25 +27,35 @@ class Outcome:
     """The target: no less than this."""
     doubtful: bool = False
     """Whether the target is missed only where the whole interval misses it, as with "no slower": chance decides by
-    how much two equal things differ."""
+    how much two equal things differ. Where the estimate alone misses it, it is not shown either way."""
 
     @property
-    def met(self) -> bool:
-        """Whether the estimate meets its target; one without a target does."""
+    def missed(self) -> bool:
+        """Whether the target is missed; where there is none, it is not."""
         center, low, high = self.found.center, self.found.low, self.found.high
-        lowest = low if self.doubtful and low is not None else center
-        highest = high if self.doubtful and high is not None else center
-        return not (self.most is not None and lowest > self.most) and not (
-            self.least is not None and highest < self.least
-        )
+        if self.doubtful and low is not None and high is not None:
+            return self._beyond(low, high)
+        return self._beyond(center, center)
+
+    @property
+    def word(self) -> str:
+        """Whether the target is met, for the table."""
+        if self.most is None and self.least is None:
+            return "–"
+        if self.missed:
+            return "MISSED"
+        return "not shown" if self._beyond(self.found.center, self.found.center) else "yes"
+
+    def _beyond(self, low: float, high: float) -> bool:
+        """Whether all from ``low`` to ``high`` lies beyond the target."""
+        return (self.most is not None and low > self.most) or (self.least is not None and high < self.least)
 
     @property
     def cells(self) -> list[str]:
         """The row of the table."""
         bounds = [f"≤ {self.most:g}"] if self.most is not None else []
         bounds += [f"≥ {self.least:g}"] if self.least is not None else []
-        word = "–" if not bounds else "yes" if self.met else "MISSED"
-        return [self.name, _written(self.found, self.unit), " ".join(bounds) or "–", word]
+        return [self.name, _written(self.found, self.unit), " ".join(bounds) or "–", self.word]
 
 
 def ratio(log_ratios: Sequence[float]) -> stats.Interval:
@@ -78,7 +88,7 @@ def report(title: str, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -
         print(f"| {' | '.join(outcome.cells)} |")
     for note in notes:
         print(f"\n{note}")
-    return int(not all(outcome.met for outcome in outcomes))
+    return int(any(outcome.missed for outcome in outcomes))
 
 
 def _written(found: stats.Interval, unit: str) -> str:

@@ -32,9 +32,15 @@ def is_tensor(leaf):
 
 
 class Recorder(TorchDispatchMode):
-    def __init__(self, graph):
+    def __init__(self, graph, capture_error_mode="global"):
         super().__init__()
         self.graph = graph
+        graph.errors_of = capture_error_mode
+
+    def __exit__(self, kind, error, trace):
+        super().__exit__(kind, error, trace)
+        if error is not None:  # as torch does, whose exit ends the capture and finds it broken
+            raise RuntimeError("operation failed due to a previous error during capture\nand so on")
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation is torch.ops.aten._local_scalar_dense.default:

@@ -100,7 +100,9 @@ def test_an_unknown_suite_gets_the_nearest_name():
 
 def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone():
     ref = catalog.refer("mlp", {"lr": "0.5"})
-    found = catalog.vary(ref, "width", ("64", "065", "64"))
+    found = catalog.vary(ref, "width", ("64", "065"))
     assert [dict(one.parameters) for one in found] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
     assert [catalog.load(one).data.input_shape for one in found] == [(64,), (65,)]
     assert catalog.vary(ref, "crop_padding", ("1", "2")) == (ref,)
+    with pytest.raises(UsageError, match="--sweep width has a value twice in '64,064'"):
+        catalog.vary(ref, "width", ("64", "064"))

@@ -68,6 +68,7 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
         (["--suite", "mlp", "--time-budget", "0s"], "--time-budget must be a time above 0"),
         (["--suite", "mlp", "--data", "mnist"], "--data must be cifar10"),
         (["--suite", "mlp", "--set", "width"], "--set takes NAME=VALUE"),
+        (["--suite", "mlp", "--sweep", "width=16,16"], "--sweep width has a value twice in '16,16'"),
         (["--suite", "mlp", "--no-such"], "no-such"),
         (["--suite", "mlp", "--quick", "--rigorous"], "not allowed with"),
         (["--suite", "mlp", "--out", "a", "--resume", "b"], "give one of the two"),

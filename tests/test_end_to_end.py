@@ -234,7 +234,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     monkeypatch.setitem(fit.STEP_LIMIT_S, "cpu", 0.0)  # so that the first size that is tried is the largest
     words = (*SHORT, *ARMS, "--batch-sizes", "max", "--resume", "out")
     dry = call(*words, "--dry-run", cwd=place)
-    assert "batch the largest that fits, found when it runs; about an unknown time" in dry.stdout
+    assert "batch the largest that fits, found when it runs; an unknown time" in dry.stdout
     assert not (place / "out").exists()
     done = call(*words, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr

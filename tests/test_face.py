@@ -60,4 +60,6 @@ def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     assert "tiny on cpu: fp32; batch 4; 3 epochs at batch 4 on synthetic; about 2 min" in text
     assert "2 trials, about 2 min in all" in text
     show_plan(Plan(trials=trials, seconds=(10.0, None)), machine, [], default_device=False)
-    assert "2 trials, about an unknown time in all" in capsys.readouterr().out
+    assert "2 trials, an unknown time in all" in capsys.readouterr().out
+    show_plan(Plan(trials=trials[:1], seconds=(None,)), machine, [], default_device=False)
+    assert "\n1 trial, an unknown time in all" in capsys.readouterr().out

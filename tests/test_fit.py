@@ -12,6 +12,7 @@ from bench.execute import Execution
 from bench.face import PlainFace
 from bench.findings import Fit
 from bench.fit import Search, at_any_size, between, fitting_at
+from bench.gather import gather
 from bench.host_memory import available_bytes
 from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
@@ -56,6 +57,20 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not(tiny_trial, most):
     assert size % 8 == 0 or size < 128
     assert f"{size} fits" in found.detail
     assert "too big" in found.detail
+
+
+@pytest.mark.parametrize("most", [3, 5, 6, 20, 47, 100, 500, 4097])
+@pytest.mark.parametrize("parts", [3, 8, 10])
+def test_only_what_can_be_cut_into_the_parts_is_tried(tiny_trial, most, parts):
+    cell = replace(tiny_trial.cell, techniques=(f"grad-accumulation={parts}",), batch_size=64)
+    size, found, tried = search(replace(tiny_trial, cell=cell), most)
+    assert {one % parts for one in tried} == {size % parts} == {0}
+    assert len(tried) == len(set(tried))
+    if most < parts:
+        assert (size, found.status) == (parts, "oom")
+    else:
+        assert (found.status, size <= most < size + max(parts, size // 16) + 1) == ("ok", True)
+    assert size % 8 == 0 or size < 128 * parts
 
 
 def test_where_not_even_one_sample_fits_the_row_says_so(tiny_trial):
@@ -149,6 +164,31 @@ def test_a_floor_at_the_largest_batch_is_timed_only_where_fp32_fits(machine):
     cell = at_any_size(plan(machine).trials[0].cell)
     again = plan(machine, {(cell, "fp32"): 96, (cell, "amp-fp16"): 160}, phases=("floor", "speed")).trials
     assert {trial.cell.batch_size for trial in again if trial.phase == "floor"} == {96}
+
+
+class Surveyed:
+    """A launcher of this machine, and of suites whose steps nobody counts."""
+
+    def __init__(self, environment):
+        self.environment = environment
+
+    def survey(self, gpus):
+        return self.environment
+
+    def call(self, target, refs):
+        assert target == "bench.flops:count_all"
+        return dict.fromkeys(ref.name for ref in refs)
+
+
+def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(machine, tiny_file):
+    words = ["--suite", str(tiny_file), "--batch-sizes", "max", "--precisions", "fp32", "--phases", "speed"]
+    question = gather(parse([*words, "--techniques", "grad-accumulation=3"]), Surveyed(machine))
+    (first,) = question.plan.trials  # it begins at 4, which the search makes a multiple
+    cell = at_any_size(first.cell)
+    again = question.plan_again({(cell, "fp32"): 9})
+    assert {(trial.phase, trial.cell.batch_size) for trial in again.trials} == {("speed", 9)}
+    with pytest.raises(UsageError, match="10 cannot be divided into 3 equal parts"):
+        question.plan_again({(cell, "fp32"): 10})
 
 
 class Counting:

@@ -15,7 +15,7 @@ FLOORS = [
     {"options", "words", "rungs", "fit", "request"},
     {"estimate", "standing"},
     {"catalog", "plan", "store", "cli"},
-    {"precision", "joined"},
+    {"precision", "joined", "out_of_memory"},
     {"data", "measure"},
     {"master", "taken", "techniques", "recompute", "graphs", "synced_norm"},
     {"train", "environment", "neighbours", "weights"},

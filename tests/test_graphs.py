@@ -63,6 +63,37 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
         training_step(arm, *data[-1])
 
 
+def test_what_other_threads_ask_of_cuda_breaks_no_capture(monkeypatch):
+    fake_graph.install(monkeypatch)
+    arm = graphed(make(model=plain_model))
+    for batch in batches(WARM_UP + 1):
+        training_step(arm, *batch)
+    assert arm.graph.graph.errors_of == "thread_local"
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+)
+def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(monkeypatch, error):
+    passes = []
+
+    class Large(nn.Linear):
+        def forward(self, inputs):
+            passes.append(inputs)
+            if len(passes) > WARM_UP:
+                raise error
+            return super().forward(inputs)
+
+    fake_graph.install(monkeypatch)
+    arm = graphed(make(model=lambda data: nn.Sequential(nn.Flatten(), Large(192, 3))))
+    *first, last = batches(WARM_UP + 1)
+    for batch in first:
+        training_step(arm, *batch)
+    with pytest.raises(type(error)) as raised:
+        training_step(arm, *last)
+    assert raised.value is error  # no UnsupportedError, which the row would then say
+
+
 def test_a_batch_of_another_shape_is_refused_and_not_trained_wrongly(monkeypatch):
     fake_graph.install(monkeypatch)
     arm = graphed(make(model=plain_model))

@@ -79,6 +79,26 @@ def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_t
     assert {trial.precisions for trial, seconds in times if seconds == 0} == {("tf32",)}
 
 
+def test_what_a_technique_keeps_from_running_takes_no_time(machine):
+    able = replace(machine.devices[0], fp32_gflops=100.0)
+    found = plan(machine, able, techniques=("cuda-graphs",), phases=("fit", "memory", "speed", "train"))
+    assert set(found.seconds) == {0}
+    phases = ("ladder_memory", "ladder")
+    climbed = plan(machine, able, techniques=("cuda-graphs",), phases=phases)
+    missing = {
+        trial.precisions[0] for trial, seconds in zip(climbed.trials, climbed.seconds, strict=True) if not seconds
+    }
+    assert {name.split("+")[-1] for name in missing} == {"non-blocking", "cuda-graphs"}
+    assert all(seconds > 0 for seconds in plan(machine, able, techniques=("compile",)).seconds)
+
+
+def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
+    found = plan(machine, techniques=("set-to-none", "channels-last")).trials
+    assert {trial.cell.techniques for trial in found} == {("channels-last",)}
+    named, plain = (plan(machine, techniques=names).trials for names in (("set-to-none",), ()))
+    assert [trial.config for trial in named] == [trial.config for trial in plain]
+
+
 def test_options_change_nothing_in_what_a_device_can_do(machine, cpu):
     able = replace(cpu, unsupported={"amp-fp16": "no operators"})
     found = plan(machine, able, precisions=("fp32", "amp-fp16:init_scale=8"), phases=("speed",)).trials

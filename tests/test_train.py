@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -5,6 +7,7 @@ from torch import nn
 from bench import precision as switches
 from bench.evaluation import evaluate, evaluate_fp32
 from bench.spec import PRECISIONS, Data, Suite
+from bench.technique_names import Techniques
 from bench.train import build_arm, train_epoch, training_step
 
 CPU = torch.device("cpu")
@@ -174,3 +177,11 @@ def test_evaluation_in_fp32_switches_tf32_off_and_back_on():
     finally:
         switches.apply(PRECISIONS["fp32"])
     assert seen == ["tf32", "ieee", "tf32"]
+
+
+def test_a_batch_that_has_no_equal_parts_is_not_trained_on_wrongly():
+    arm = replace(make(), techniques=Techniques(grad_accumulation=3))
+    before = weights(arm)
+    with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 equal parts"):
+        training_step(arm, *batches(1)[0])
+    assert torch.equal(weights(arm), before)

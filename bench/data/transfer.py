@@ -6,7 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 import torch
@@ -138,15 +138,16 @@ class _OnStream:
 
 
 class _InThread:
-    """One batch ahead in a thread, which hands it over through a queue of one."""
+    """One batch ahead in a thread, which begins with the next when one has been taken, and not before."""
 
     def __init__(self, made: Iterator[Batch]) -> None:
-        self._queue: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=1)
+        self._queue: queue.SimpleQueue[Batch | BaseException | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(1)
         self._stop = threading.Event()
         self._ended = False
         # The thread knows the queue and not this object, so that one that is dropped unclosed can tell it to stop.
         self._thread = threading.Thread(
-            target=_produce, args=(made, self._queue, self._stop), name="ampmeter-prefetcher", daemon=True
+            target=_produce, args=(made, self._queue, self._room, self._stop), name="ampmeter-prefetcher", daemon=True
         )
         weakref.finalize(self, self._stop.set)
         self._thread.start()
@@ -154,6 +155,7 @@ class _InThread:
     def take(self) -> Batch:
         found = None if self._ended else self._queue.get()
         if isinstance(found, tuple):
+            self._room.release()
             return found
         self._ended = True
         if found is None:
@@ -163,30 +165,31 @@ class _InThread:
     def close(self) -> None:
         self._ended = True
         self._stop.set()
-        with suppress(queue.Empty):
-            self._queue.get_nowait()  # the thread may be waiting for room
+        self._room.release()  # the thread may be waiting for it
         self._thread.join()
 
 
-def _produce(made: Iterator[Batch], to: queue.Queue[Batch | BaseException | None], stop: threading.Event) -> None:
+def _produce(
+    made: Iterator[Batch],
+    to: queue.SimpleQueue[Batch | BaseException | None],
+    room: threading.Semaphore,
+    stop: threading.Event,
+) -> None:
     last: BaseException | None = None
     try:
-        for batch in made:
-            if not _put(to, batch, stop):
-                break
+        # Room comes before the batch is made, or a second one would be held here while the first waits to be taken.
+        while _acquired(room, stop) and (batch := next(made, None)) is not None:
+            to.put(batch)
     except BaseException as error:
         last = error
     finally:
         made.close()  # type: ignore[attr-defined]  # a generator
-    _put(to, last, stop)
+    to.put(last)
 
 
-def _put(
-    to: queue.Queue[Batch | BaseException | None], item: Batch | BaseException | None, stop: threading.Event
-) -> bool:
-    """Put an item as soon as there is room; say whether anybody still wants it."""
+def _acquired(room: threading.Semaphore, stop: threading.Event) -> bool:
+    """Wait for room; say whether anybody still wants a batch."""
     while not stop.is_set():
-        with suppress(queue.Full):
-            to.put(item, timeout=LOOK_S)
-            return not stop.is_set()  # closing makes room, and wants no more
+        if room.acquire(timeout=LOOK_S):
+            return not stop.is_set()
     return False

@@ -119,10 +119,12 @@ class LocalLauncher:
         self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
     ) -> Ending:
         receiving, sending = self._context.Pipe(duplex=False)
-        with tempfile.NamedTemporaryFile(prefix="ampmeter-", suffix=".log") as log:
+        # Ours, so that nothing is left behind by a process that is killed.
+        with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
+            log, compiled = Path(folder) / "log", Path(folder) / "compiled"
             kills = _oom_kills()
             process = self._context.Process(
-                target=_serve, args=(sending, log.name, target, arguments), daemon=not parent
+                target=_serve, args=(sending, str(log), str(compiled), target, arguments), daemon=not parent
             )
             with sigint_held():  # the worker lifts it when what it prints goes to its log
                 process.start()
@@ -136,7 +138,7 @@ class LocalLauncher:
             if ending is None:
                 ending = _obituary(process.exitcode, kills)
             if ending.kind in ("error", "died", "timeout"):
-                tail = _tail(Path(log.name))
+                tail = _tail(log)
                 return Ending(kind=ending.kind, text=f"{ending.text}{tail}")
             return ending
 
@@ -200,6 +202,6 @@ def _oom_kills() -> int | None:
 
 def _tail(log: Path, lines: int = 8) -> str:
     """Return the end of what the process printed, on one line."""
-    printed = log.read_text(errors="replace").strip().splitlines()
+    printed = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     text = [line for line in printed if set(line.strip()) - {"^", "~"}][-lines:]
     return " | " + " / ".join(line.strip() for line in text) if text else ""

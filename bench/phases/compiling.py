@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
+from bench import joined
 from bench.data import random_batches
+from bench.measure.disturbance import Watch
 from bench.precision import apply
 from bench.spec import Data
 from bench.techniques import compilations
@@ -33,22 +36,33 @@ def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
     apply(arm.precision)
     (batch,) = random_batches(data, batch_size=batch_size, count=1, device=arm.device, seed=0)
     buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-    spent, steps = 0.0, 0
-    with torch.random.fork_rng(devices=[arm.device] if arm.device.type == "cuda" else []):
-        while True:
-            before = compilations()
-            synchronize(arm.device)
-            start = time.perf_counter()
-            leave_gradients(arm, *batch)
-            synchronize(arm.device)
-            step_s = time.perf_counter() - start
-            if compilations() == before or steps == MOST_STEPS:
-                break
-            spent, steps = spent + step_s, steps + 1
+    spent_s = until_compiled(lambda: leave_gradients(arm, *batch), arm.device)
     arm.optimizer.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, held in buffers:
             buffer.copy_(held)
+    return spent_s
+
+
+def until_compiled(step: Callable[[], object], device: torch.device) -> float:
+    """Repeat a step until nothing is compiled in it; return the seconds beyond as many ordinary ones.
+
+    Args:
+        step: the same each time; the generators are put back after it.
+        device: where it runs.
+    """
+    spent, steps = 0.0, 0
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        while True:
+            before = compilations()
+            synchronize(device)
+            start = time.perf_counter()
+            step()
+            synchronize(device)
+            step_s = time.perf_counter() - start
+            if compilations() == before or steps == MOST_STEPS:
+                break
+            spent, steps = spent + step_s, steps + 1
     return max(0.0, spent - steps * step_s)
 
 
@@ -62,3 +76,21 @@ class Recompilations:
         """Return ``recompiled`` where something was, or nothing."""
         before, self._seen = self._seen, compilations()
         return "recompiled" if self._seen != before else ""
+
+
+def watched_edge(disturbance: Watch) -> Callable[[], str]:
+    """Return what names, between two quads, what disturbed the last: on the device, or something compiled in it.
+
+    Of processes that train together each hears what any of them saw.
+
+    Args:
+        disturbance: watches the device; compiling is watched from now on.
+    """
+    recompilations = Recompilations()
+
+    def edge() -> str:
+        causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
+        every = joined.gathered("; ".join(cause for cause in causes if cause))
+        return "; ".join(dict.fromkeys(str(cause) for cause in every if cause))
+
+    return edge

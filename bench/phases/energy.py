@@ -19,10 +19,11 @@ from bench.measure import energy
 from bench.measure.nvml import Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.measure.stream import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
+from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.phases.setting import enter, open_setting
 from bench.precision import apply, read_back
-from bench.records import Device, Message, Progress, TrialResult
+from bench.records import Device, Message, Progress, Status, TrialResult
 from bench.train import build_arm
 from bench.trial import Trial
 
@@ -137,9 +138,13 @@ def _measure(trial: Trial, meters: tuple[energy.NvmlMeter, ...], send: Callable[
     precision = runner.arm.precision
     send(Progress(text=f"{precision.name}: power with nothing running"))
     idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
+    if runner.arm.techniques.compile:
+        send(Progress(text=f"{precision.name}: compiling"))
+    spent_s = compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
     send(Progress(text=f"{precision.name}: warming up"))
     joined.from_first(0)  # the others have been idle until now
     warm = warm_up(runner, WARM_UP_S, joined.clock())
+    recompilations = Recompilations()
     window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
     joined.from_first(0)
     runner.synchronize()
@@ -147,13 +152,23 @@ def _measure(trial: Trial, meters: tuple[energy.NvmlMeter, ...], send: Callable[
     finite = all(joined.gathered(runner.finite()))
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
+    status, detail = _judge(recompilations, finite=finite)
     return TrialResult(
         precision=precision.name,
-        status="ok" if finite else "nonfinite",
-        detail="" if finite else "the loss became NaN or Inf while energy was measured",
+        status=status,
+        detail=detail,
+        compile_s=spent_s,
         switches=switches,
         energy=energy.energy_of(window, idle.power_w if idle else None),
     )
+
+
+def _judge(recompilations: Recompilations, *, finite: bool) -> tuple[Status, str]:
+    if not finite:
+        return "nonfinite", "the loss became NaN or Inf while energy was measured"
+    if cause := recompilations.cause():
+        return "invalid", f"{cause} while energy was measured, so compiling is in it"
+    return "ok", ""
 
 
 def _unsupported(trial: Trial, why: str) -> TrialResult:

@@ -13,9 +13,11 @@ import torch
 
 from bench.data import random_batches
 from bench.findings import Fit
+from bench.graphs import WARM_UP
 from bench.host_memory import available_bytes
 from bench.measure import memory
 from bench.measure.operations import observe
+from bench.phases.compiling import compile_s
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.phases.setting import enter, open_setting
 from bench.precision import read_back
@@ -24,7 +26,7 @@ from bench.train import build_arm
 from bench.trial import Trial
 
 STEPS = 3
-"""After the first, which tries workspaces: gradients, the optimizer's state and all caches are then there."""
+"""After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
@@ -39,10 +41,15 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     batches = random_batches(
         setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
     )
-    arm = build_arm(setting.suite, setting.data, precision, setting.device, seed=trial.seed)
+    arm = build_arm(
+        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
+    )
     runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=on_gpu)
+    compile_s(arm, setting.data, trial.cell.batch_size)
     runner.activate()
-    observe(partial(runner.run, 1))
+    observe(partial(runner.unhidden().run, 1))
+    if setting.techniques.cuda_graphs:
+        runner.run(WARM_UP + 1)  # the last of these captures, which takes memory of its own
     runner.synchronize()
     start = time.perf_counter()
     runner.run(STEPS)

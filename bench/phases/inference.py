@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from bench.findings import Inference
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import Comparison, compare
 from bench.measure.warmup import prepare
+from bench.phases.compiling import until_compiled, watched_edge
 from bench.phases.setting import Setting, enter, open_setting
 from bench.records import Device, Message, Progress, Status, TrialResult
 from bench.spec import BASELINE
@@ -78,10 +80,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     name = trial.precisions[0]
     names = (BASELINE,) if name == BASELINE else (BASELINE, name)
     runners = _build(trial, setting, names)
+    compile_s = [_compile_s(runner, send) for runner in runners][-1]
     cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
     sizes = [cut.sizes for cut in cuts]
     with open_watch(device) as disturbance:
-        found = compare(runners, sizes, trial.protocol, seed=trial.seed, edge=disturbance.edge)
+        found = compare(runners, sizes, trial.protocol, seed=trial.seed, edge=watched_edge(disturbance))
     latency_ms = latencies_ms(runners)[-1]
     agreement_pct, error = agreement(runners[0], runners[-1])
     p50, p95 = np.percentile(latency_ms, [50, 95])
@@ -92,6 +95,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             precision=name,
             status=status,
             detail=detail,
+            compile_s=compile_s,
             switches=enter(name, setting.device)[1],
             inference=Inference(
                 latency_p50_ms=float(p50),
@@ -121,6 +125,17 @@ def _build(trial: Trial, setting: Setting, names: Sequence[str]) -> list[Forward
         arm.model.eval()
         runners.append(ForwardRunner(name=name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda"))
     return runners
+
+
+def _compile_s(runner: ForwardRunner, send: Callable[[Message], None]) -> float | None:
+    """Let an arm compile for batches and for single samples, before anything is watched or timed."""
+    if not runner.arm.techniques.compile:
+        return None
+    send(Progress(text=f"{runner.name}: compiling"))
+    runner.activate()
+    inputs = runner.batches[0][0]
+    shapes = inputs, inputs[:1].contiguous()
+    return sum(until_compiled(partial(runner.answer, one), runner.arm.device) for one in shapes)
 
 
 def _judge(found: Comparison, error: float) -> tuple[Status, str]:

@@ -18,7 +18,7 @@ from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
 from bench.measure.warmup import Cut, prepare
 from bench.phases.communication import communication_pct
-from bench.phases.compiling import Recompilations, compile_s
+from bench.phases.compiling import compile_s, watched_edge
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.setting import enter, open_setting
 from bench.phases.timed import judge, record, summary, watcher
@@ -59,14 +59,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
         for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
     ]
-    recompilations = Recompilations()
     with open_watch(device) as disturbance:
-
-        def edge() -> str:
-            causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
-            every = joined.gathered("; ".join(cause for cause in causes if cause))
-            return "; ".join(dict.fromkeys(str(cause) for cause in every if cause))
-
+        edge = watched_edge(disturbance)
         arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
     for block in found.blocks:

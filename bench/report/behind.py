@@ -61,7 +61,7 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     Args:
         trials: the workload's trials, each with ``where``, the name of its device.
     """
-    rows = trials[trials["compile_s"].notna()]
+    rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # which compiles no backward pass
     if rows.empty:
         return None
     found = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()

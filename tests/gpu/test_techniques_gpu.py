@@ -1,5 +1,6 @@
 """Techniques that only a GPU has, against the plain step; run with ``pytest -m gpu``."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -72,6 +73,39 @@ def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
     assert train_epoch(arm, iter([(inputs * 1e30, targets)] * (WARM_UP + 2))).skipped_steps == WARM_UP + 2
     assert torch.equal(state(arm), before)
     assert train_epoch(arm, iter([(inputs, targets)] * 3)).skipped_steps == 0
+    assert state(arm).isfinite().all()
+
+
+def test_captures_go_on_while_a_loader_pins_batches():
+    samples = torch.utils.data.TensorDataset(torch.randn(4096, 3, 64, 64), torch.randint(0, 3, (4096,)))
+    loader = torch.utils.data.DataLoader(samples, 256, num_workers=2, prefetch_factor=8, pin_memory=True)
+    inputs, targets = to_device(batches(1)[0], GPU)
+    captured = 0
+    for _ in zip(range(10), loader, strict=False):  # each step of the loader sets its thread to work again
+        arm = make(Techniques(cuda_graphs=True))
+        for _ in range(WARM_UP + 1):
+            training_step(arm, inputs, targets)
+        captured += arm.graph.graph is not None
+    assert captured == 10
+
+
+def test_captures_go_on_while_another_thread_allocates_pinned_memory():
+    stop, held = threading.Event(), []
+
+    def pin():
+        while not stop.is_set():
+            held.append(torch.empty(2**12 + len(held)).pin_memory())  # a new size each time, so that CUDA is asked
+
+    thread = threading.Thread(target=pin)
+    thread.start()
+    try:
+        arm = make(Techniques(cuda_graphs=True), model=norms)
+        for batch in batches(STEPS):
+            training_step(arm, *to_device(batch, GPU))
+    finally:
+        stop.set()
+        thread.join()
+    assert held
     assert state(arm).isfinite().all()
 
 

@@ -1,4 +1,6 @@
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +90,24 @@ def test_a_process_that_dies_without_a_word_is_noticed(launcher, tiny_trial, cpu
     ending, _ = run(launcher, failing(tiny_trial, "die"), cpu)
     assert ending.kind == "died"
     assert "exit code 7" in ending.text
+
+
+def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_trial, tmp_path, cpu, monkeypatch):
+    told = tmp_path / "told"
+    dying = f"""import os, pathlib
+            folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+            folder.mkdir()
+            (folder / "kernel.so").write_text("compiled")
+            pathlib.Path({str(told)!r}).write_text(str(folder))
+            os._exit(7)"""
+    path = tmp_path / "dying.py"
+    path.write_text(TINY.replace("import os\n            os._exit(7)", dying))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cell = replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path), parameters=(("fail", "die"),)))
+    ending, _ = run(launcher, replace(tiny_trial, cell=cell), cpu)
+    assert (ending.kind, "exit code 7" in ending.text) == ("died", True)
+    assert tmp_path in Path(told.read_text()).parents
+    assert not list(tmp_path.glob("ampmeter-*"))
 
 
 def test_a_process_that_hangs_is_ended(tiny_trial, cpu):

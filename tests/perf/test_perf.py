@@ -1,5 +1,6 @@
 """The scripts in perf/ at tiny sizes: that they compare like with like, and judge as they say."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
+from bench import precision as switches
 from bench.report.bootstrap import bootstrap_intervals
 from bench.report.load import load
 from bench.stats import Interval
@@ -38,6 +40,27 @@ def test_the_loop_by_hand_and_the_harness_have_the_same_losses(precision):
         assert torch.equal(own.loss, other.last)
 
 
+@pytest.mark.parametrize(("precision", "wanted"), [("fp32", False), ("tf32", True), ("amp-bf16", False)])
+def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypatch, precision, wanted):
+    applied = []
+    monkeypatch.setattr(switches, "apply", lambda one: applied.append(one.tf32))
+    suite = arms.open_suite("mlp", width=8)
+    for runner in (arms.harness(suite, precision, CPU, 4), arms.by_hand(suite, precision, CPU, 4)):
+        runner.activate()
+    assert applied == [wanted] * 2
+
+
+def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
+    seen = []
+    monkeypatch.setattr(switches, "apply", lambda one: seen.append(one.tf32))
+    monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
+    monkeypatch.setattr(peers, "turns", lambda built, rounds: [[0.0] * len(seen)] * (len(built) - 1))
+    given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
+    for precision in ("tf32", "fp32"):
+        assert peers.epochs(given, "resnet20", precision, [])
+    assert seen == [True, False]
+
+
 def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_path):
     folder = synthetic_run.write_run(tmp_path / "run", TINY)
     for name, columns in FILES.items():
@@ -55,12 +78,36 @@ def test_the_large_shapes_are_what_the_documentation_says():
 
 
 def test_outcomes_are_missed_by_their_centre_or_where_doubtful_by_the_whole_interval():
-    slower = interval(0.99, 0.97, 1.01)
-    assert not outcome.Outcome(name="x", found=slower, least=1.0).met
-    assert outcome.Outcome(name="x", found=slower, least=1.0, doubtful=True).met
-    assert not outcome.Outcome(name="x", found=interval(0.9, 0.8, 0.99), least=1.0, doubtful=True).met
-    assert outcome.Outcome(name="x", found=interval(1.004, 0.9, 1.1), most=1.005).met
-    assert not outcome.Outcome(name="x", found=interval(1.006, 0.9, 1.1), most=1.005).met
+    def word(*found, **target):
+        one = outcome.Outcome(name="x", found=interval(*found), **target)
+        assert one.missed == (one.word == "MISSED")
+        assert one.cells[-1] == one.word
+        return one.word
+
+    assert word(0.99, 0.97, 1.01, least=1.0) == "MISSED"
+    assert word(0.99, 0.97, 1.01, least=1.0, doubtful=True) == "not shown"
+    assert word(0.9, 0.8, 0.99, least=1.0, doubtful=True) == "MISSED"
+    assert word(1.01, 0.97, 1.05, least=1.0, doubtful=True) == "yes"
+    assert word(1.004, 0.9, 1.1, most=1.005) == "yes"
+    assert word(1.006, 0.9, 1.1, most=1.005) == "MISSED"
+    assert word(1.006, 0.9, 1.1, most=1.005, doubtful=True) == "not shown"
+    assert word(1.006, 0.9, 1.1) == "–"
+
+
+def test_the_tables_that_are_published_say_what_the_scripts_would():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    rows = re.findall(r"^\| .+ ÷ harness \| (\S+) \[(\S+), (\S+)\] × \| ≥ (\S+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 8
+    for *figures, least, said in rows:
+        found = interval(*(float(figure) for figure in figures))
+        assert outcome.Outcome(name="x", found=found, least=float(least), doubtful=True).word == said
+
+
+def test_every_script_is_named_in_the_documentation():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    scripts = [path.name for path in (ROOT / "perf").glob("*.py") if path.read_text().startswith("#!")]
+    assert len(scripts) >= 6
+    assert [name for name in scripts if f"perf/{name}" not in page] == []
 
 
 def test_the_table_is_markdown_and_the_exit_code_says_whether_all_is_met(capsys):
@@ -79,7 +126,7 @@ def test_report_takes_ratios_round_by_round():
     times = {("large", what): seconds.get(what, [1.0, 1.0]) for what in report.SAID}
     found = {row.name: row for row in report.outcomes(times)}
     assert found["large: whole ÷ read_csv"].found.center == pytest.approx(4)
-    assert not found["large: whole ÷ read_csv"].met
+    assert found["large: whole ÷ read_csv"].missed
     assert found["large: without figures ÷ read_csv"].found.low == pytest.approx(2)
     assert found["large: of that, imports"].found.center == pytest.approx(1)
 

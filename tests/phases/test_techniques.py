@@ -11,8 +11,9 @@ import torch
 from bench import catalog
 from bench.cli import parse
 from bench.data.transfer import Prefetcher
+from bench.graphs import WARM_UP, GraphedStep
 from bench.launch.local import LocalLauncher
-from bench.phases import compiling, energy, inference, memory, numerics, speed, training
+from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, training
 from bench.phases.runner import TorchRunner
 from bench.records import Block, EpochResult, TrialResult
 from bench.report import behind
@@ -20,12 +21,14 @@ from bench.report.load import load
 from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import Techniques, UnsupportedError
 from bench.techniques import compilations
+from bench.train import leave_gradients
 from bench.trial import Protocol
+from tests import fake_graph
 from tests.conftest import call
 from tests.report.builders import RunBuilder, timed
 from tests.test_techniques import CPU, DATA, batches, layers, make, norms, state
 
-PHASES = {"memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
+PHASES = {"fit": fit, "memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
 
 
 def run(trial, device, phase, techniques, **asked):
@@ -61,6 +64,26 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
     assert set(built) == {Techniques(channels_last=True, fused_optimizer=True, grad_accumulation=2, checkpointing=True)}
     assert built
     assert result.compile_s is None
+
+
+def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, cpu, monkeypatch):
+    fake_graph.install(monkeypatch)
+    arms, build = [], fit.build_arm
+
+    def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
+        arm = build(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
+        step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=CPU)
+        arms.append(replace(arm, techniques=techniques, graph=step))
+        return arms[-1]
+
+    monkeypatch.setattr(fit, "build_arm", graphed)
+    (result,) = (
+        message for message in run(tiny_trial, cpu, "fit", ("cuda-graphs",)) if isinstance(message, TrialResult)
+    )
+    (arm,) = arms
+    assert result.status == "ok"
+    assert arm.graph.done == WARM_UP
+    assert arm.graph.graph.replays == 1 + fit.STEPS  # the one that captures is not timed
 
 
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
@@ -126,12 +149,22 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
         ("grad-accumulation", "must be a whole number above 1"),
         ("channels-last=2", "takes no value"),
         ("", "There is no technique ''"),
+        ("grad-accumulation=2,grad-accumulation=4", "grad-accumulation=2 and grad-accumulation=4 say two things"),
     ],
 )
 def test_techniques_that_mean_nothing_get_a_sentence(words, said):
     with pytest.raises(UsageError) as error:
         parse(["--suite", "mlp", f"--techniques={words}"])
     assert said in str(error.value)
+
+
+def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_path, tiny_file):
+    dry = call(*TINY, "--techniques", "cuda-graphs", "--phases", "speed,numerics", "--dry-run", cwd=tmp_path)
+    assert "Warning: On cpu, speed, numerics will be unsupported: cuda-graphs needs a CUDA device." in dry.stdout
+    assert "about 0 s in all" in dry.stdout
+    alone = call(*TINY, "--sync-bn", "--dry-run", cwd=tmp_path)
+    assert "Warning: On cpu, memory, speed will be unsupported: sync-bn is for devices that train toge" in alone.stdout
+    assert "unsupported" not in call(*TINY, "--techniques", "channels-last", "--dry-run", cwd=tmp_path).stdout
 
 
 def test_techniques_are_listed_and_brought_into_one_order():
