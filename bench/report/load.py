@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report import sanity, sources
+from bench.report.folders import labels
 from bench.spec import UsageError
 from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
 from bench.trial import LADDER
@@ -80,7 +80,7 @@ def load(folders: list[Path]) -> Runs:
     if not unique:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
-    for folder, label in zip(unique, _labels(unique), strict=True):
+    for folder, label in zip(unique, labels(unique), strict=True):
         info = _info(folder)
         rows = _read(folder / "trials.csv", TRIAL_COLUMNS).assign(run=label)
         if rows.empty:
@@ -107,12 +107,6 @@ def load(folders: list[Path]) -> Runs:
         climb_blocks=timed[climbing].reset_index(drop=True),
         numerics=sources.unify(runs, pd.concat(numerics, ignore_index=True)),
     )
-
-
-def _labels(folders: list[Path]) -> list[str]:
-    """Name runs by their folders, with as much of the path as tells them apart."""
-    names = Counter(folder.name for folder in folders)
-    return [folder.name if names[folder.name] == 1 else f"{folder.parent.name}/{folder.name}" for folder in folders]
 
 
 def _info(folder: Path) -> dict[str, Any]:

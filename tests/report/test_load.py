@@ -9,7 +9,9 @@ import pytest
 
 from bench.records import TrialResult
 from bench.report import verdicts, write_report
+from bench.report.folders import labels, report_name
 from bench.report.load import load
+from bench.session import report_folder
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store
 from tests.report.builders import RunBuilder, epoch_of
@@ -107,3 +109,29 @@ def test_runs_of_one_name_are_told_apart_by_their_folders_and_the_same_run_is_re
         RunBuilder(tmp_path / place / "run").speed()
     folders = [tmp_path / "here" / "run", tmp_path / "there" / "run", tmp_path / "here" / "run"]
     assert [run.label for run in load(folders).runs] == ["here/run", "there/run"]
+
+
+def test_runs_whose_parents_have_one_name_too_stay_two_runs(tmp_path: Path) -> None:
+    folders = [tmp_path / node / "results" / "resnet20" for node in ("node1", "node2")]
+    for folder in folders:
+        RunBuilder(folder).speed()
+    RunBuilder(tmp_path / "node2" / "results" / "mlp").speed()
+    read = load([*folders, tmp_path / "node2" / "results" / "mlp"])
+    assert [run.label for run in read.runs] == ["node1/results/resnet20", "node2/results/resnet20", "mlp"]
+    assert read.trials.groupby("run").size().to_dict() == {run.label: 6 for run in read.runs}
+
+
+def test_a_path_that_is_the_end_of_another_is_told_from_it() -> None:
+    assert labels([Path("/results/run"), Path("/a/results/run")]) == ["/results/run", "a/results/run"]
+
+
+def test_the_folder_of_a_report_is_named_after_its_runs_and_of_others_otherwise() -> None:
+    def named(*nodes: str) -> str:
+        return report_name([Path(f"/{node}/results/resnet20") for node in nodes])
+
+    assert named("node1") == "resnet20"
+    assert named("node1", "node2") == "node1-results-resnet20+node2-results-resnet20"
+    assert report_folder([Path("/x/a"), Path("/x/b")]) == Path("reports/a+b")
+    many = [named(*(f"node{number}" for number in range(first, first + 30))) for first in (0, 1)]
+    assert many[0] != many[1]
+    assert max(map(len, many)) < 200
