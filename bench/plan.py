@@ -10,6 +10,7 @@ from bench.records import Device, Environment
 from bench.request import UNTOUCHED, PreparedData, Request, choose_batch_sizes, choose_precisions, unsupported_reason
 from bench.rungs import build_ladder, choose_mixed
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
+from bench.technique_names import for_one_device
 from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial
 
 
@@ -60,7 +61,9 @@ def make_plan(
     trials: list[Trial] = []
     for ref in request.suites:
         for device in environment.devices:
-            trials += _place(request, ref, suites[ref], data[ref], device, largest=largest)
+            trials += _place(
+                _asked_of(request, device, environment), ref, suites[ref], data[ref], device, largest=largest
+            )
     devices = {device.placement: device for device in environment.devices}
     seconds = tuple(
         estimate_s(
@@ -83,6 +86,14 @@ def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
     reasons = "; ".join(f"{name}: {unsupported_reason(device, name)}" for name in asked)
     rest = ", ".join(name for name in PRECISIONS if name not in (device.unsupported or {}))
     raise UsageError(f"{device.name} cannot do {reasons}. It can do: {rest}.")
+
+
+def _asked_of(request: Request, device: Device, environment: Environment) -> Request:
+    """Leave out, on one device, what is about several, where several are measured as well: it is their reference."""
+    several = any("+" in other.placement for other in environment.devices)
+    if not several or "+" in device.placement:
+        return request
+    return replace(request, techniques=for_one_device(request.techniques))
 
 
 def _place(
