@@ -33,12 +33,13 @@ def _workload(row: Mapping[Hashable, Any]) -> str:
 
 
 def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
-    parts = [_placement(str(row["placement"]))] if row["several_placements"] else []
+    parts = [placement(str(row["placement"]))] if row["several_placements"] else []
     parts += [f"run {row['run']}"] if several_runs else []
     return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
 
 
-def _placement(name: str) -> str:
+def placement(name: str) -> str:
+    """Name a placement: cpu, GPU 0, GPUs 0+1, or a cluster's own word for it."""
     if not name[0].isdigit():
         return name
     return f"GPUs {name}" if "+" in name else f"GPU {name}"

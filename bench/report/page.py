@@ -137,7 +137,7 @@ def compose(runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, la
             *(_ladder(one, out) for one in ladders),
             *_sweeps(sweeps.swept(summary, runs), out),
             *(
-                _section(str(name), rows, runs, seconds, plots.get(str(name), []), literature=literature)
+                _section(str(name), rows, summary, runs, seconds, plots=plots.get(str(name), []), literature=literature)
                 for name, rows in summary.groupby("workload", sort=False)
             ),
         ],
@@ -190,17 +190,18 @@ def _sweeps(found: list[sweeps.Swept], out: Path) -> list[Section]:
 def _section(
     title: str,
     rows: pd.DataFrame,
+    summary: pd.DataFrame,
     runs: Runs,
     seconds: pd.Series,
-    plots: list[Plot],
     *,
+    plots: list[Plot],
     literature: pd.DataFrame | None,
 ) -> Section:
     trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
     found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, trials, runs, seconds)
-    remarks = epochs.remarks(rows) + loader.remarks(rows)
-    if (together := scaling.scaling(rows, trials)) is not None:
-        found.append(together)
+    together, unscaled = scaling.scaling(rows, summary, runs)
+    remarks = epochs.remarks(rows) + loader.remarks(rows) + unscaled
+    found += [together] if together else []
     if (framework := trainers.against_plain(runs.trials, rows)) is not None:
         found.append(framework)
     if literature is not None:

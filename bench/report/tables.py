@@ -20,7 +20,7 @@ WORDS = {"run (host)", "placement", "precision", "verdict", "measured in", "arch
 WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"}
 WORDS |= {"capability", "cannot do", "fp32 matmul", "fp32 conv", "autocast", "loss scaling", "so fp32 products are"}
 WORDS |= {"computed in", "suite", "batch sizes", "phase", "status", "detail", "data", "source", "note"}
-WORDS |= {"bound by", "data from", "other parameters", "setup"}
+WORDS |= {"bound by", "data from", "other parameters", "setup", "devices", "scaling", "one device"}
 """Headers of columns that hold words."""
 LEGEND = {
     "†": "unconverged: the interval is wider than was asked for.",
