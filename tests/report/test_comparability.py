@@ -81,10 +81,16 @@ def test_an_unknown_driver_is_called_unknown(pair):
     assert "Different driver: 550.1 in a; not known in b." in one(told(*pair))
 
 
+def another_batch(row: dict[str, str]) -> dict[str, str]:
+    """The row at twice the batch size, its throughput with it."""
+    pace = row["samples_per_s"]
+    return {"batch_size": "256", "samples_per_s": pace and repr(2 * float(pace))}
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda row: row.update(batch_size="256"), "Different batch sizes: 128 in a; 256 in b."),
+        (lambda row: row.update(another_batch(row)), "Different batch sizes: 128 in a; 256 in b."),
         (lambda row: row.update(techniques="channels-last"), "Different techniques: none in a; channels-last in b."),
         (lambda row: row.update(data="folder:/x"), "Different data trained on: synthetic in a; folder:/x in b."),
         (lambda row: row["epochs"] and row.update(epochs="9"), "Different number of epochs: 2 in a; 9 in b."),
@@ -120,6 +126,8 @@ def test_another_number_of_processes_and_another_schema_are_told(pair):
     lines = (pair[1] / "trials.csv").read_text().splitlines(keepends=True)
     (pair[1] / "trials.csv").write_text("".join(line for line in lines if "-speed-r2," not in line))
     assert "Different number of processes: 3 in a; 2 in b." in one(told(*pair))
+    for name in ("trials.csv", "epochs.csv"):
+        fleet.edit_rows(pair[0], lambda row: row.update(schema="2"), name)
     fleet.edit_run(pair[0], lambda run: run.update(schema=2))
     assert any("Different schema: 2 in a; 3 in b." in line for line in told(*pair))
 

@@ -14,6 +14,7 @@ from bench.report.load import load
 from bench.session import report_folder
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store
+from tests.report import fleet
 from tests.report.builders import RunBuilder, epoch_of
 
 
@@ -50,6 +51,70 @@ def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> No
         verdicts([run.folder])
 
 
+@pytest.mark.parametrize(("found", "shown"), [('"1"', '"1"'), ("true", "true"), ('"three"', '"three"'), ("99", "99")])
+def test_a_schema_that_is_no_number_is_shown_as_it_stands(tmp_path: Path, found: str, shown: str) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    (run.folder / "run.json").write_text(f'{{"schema": {found}}}')
+    with pytest.raises(UsageError, match=f"has schema {shown}; this version reads schema 1, 2 and 3"):
+        verdicts([run.folder])
+
+
+@pytest.mark.parametrize(("rows", "said"), [("1", "schema 1, but run.json beside it says schema 3"), ("99", "99")])
+def test_rows_of_another_schema_are_told_from_a_changed_header(tmp_path: Path, rows: str, said: str) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    trials = run.folder / "trials.csv"
+    text = trials.read_text().replace(f"\n{SCHEMA},", f"\n{rows},").replace(",techniques", ",tricks", 1)
+    trials.write_text(text)
+    with pytest.raises(UsageError, match=f"holds rows of .*{said}"):
+        verdicts([run.folder])
+
+
+def test_run_json_changed_to_another_schema_than_its_rows_is_refused(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    fleet.edit_run(run.folder, lambda info: info.update(schema=2))
+    with pytest.raises(UsageError, match=r"schema 3, but run\.json beside it says schema 2"):
+        verdicts([run.folder])
+
+
+def test_a_run_saved_by_a_spreadsheet_reads_as_before(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed().train("fp32", [90.0])
+    plain = load([run.folder])
+    for name in ("trials.csv", "epochs.csv"):
+        path = run.folder / name
+        path.write_text(path.read_text().replace("\n", "\r\n"), encoding="utf-8-sig", newline="")
+    saved = load([run.folder])
+    assert saved.trials.equals(plain.trials)
+    assert saved.epochs.equals(plain.epochs)
+    assert saved.runs[0].remarks == ()
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text(encoding="utf-8-sig").replace(",10.0,", ",quick,"), encoding="utf-8-sig")
+    with pytest.raises(UsageError, match="line 2: step_ms 'quick' is no number"):
+        load([run.folder])
+
+
+def test_columns_in_another_order_and_swapped_names_are_refused(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    trials = run.folder / "trials.csv"
+    lines = trials.read_text().splitlines()
+    swapped = lines[0].replace("step_ms,samples_per_s", "samples_per_s,step_ms")
+    trials.write_text("\n".join([swapped, *lines[1:]]) + "\n")
+    with pytest.raises(UsageError, match=r"trials.csv', line 1: samples_per_s stands where step_ms belongs"):
+        load([run.folder])
+    trials.write_text("\n".join(",".join(reversed(line.split(","))) for line in lines) + "\n")
+    with pytest.raises(UsageError, match="fit_step_s stands where schema belongs"):
+        load([run.folder])
+    trials.write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(UsageError, match="has no column schema"):
+        load([run.folder])
+
+
+def test_an_earlier_runs_file_without_rows_needs_no_later_column(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").memory("fp32", 10)
+    blocks = run.folder / "blocks.csv"
+    blocks.write_text(blocks.read_text().replace(",invalid", ""))
+    assert load([run.folder]).blocks.empty
+
+
 def test_a_broken_run_json_and_a_missing_column_are_told_in_a_sentence(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     good = (run.folder / "run.json").read_text()
@@ -66,7 +131,7 @@ def test_a_broken_run_json_and_a_missing_column_are_told_in_a_sentence(tmp_path:
 
 def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
-    (run.folder / "run.json").write_text(json.dumps({"schema": 2}))
+    (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA}))
     assert "amp-bf16" in write_report([run.folder], tmp_path / "out").read_text()
 
 
