@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report import sanity, sources
-from bench.report.folders import labels
+from bench.report.folders import copies, labels, shown
 from bench.report.headers import missing_columns, refuse_schema, whole_lines
 from bench.spec import UsageError
 from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS, read_run
@@ -80,9 +80,12 @@ def load(folders: list[Path]) -> Runs:
     unique = list(dict.fromkeys(folder.resolve() for folder in folders))
     if not unique:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
+    infos = {folder: _info(folder) for folder in unique}
+    twice = copies(infos)
+    unique = [folder for folder in unique if folder not in twice]
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
-        info = _info(folder)
+        info = infos[folder]
         rows = _read(folder / "trials.csv", TRIAL_COLUMNS, info["schema"]).assign(run=label)
         if rows.empty:
             raise UsageError(
@@ -90,7 +93,8 @@ def load(folders: list[Path]) -> Runs:
                 f"Finish it with --resume {folder}."
             )
         odd = [said for name in FILES for said in sanity.torn(folder / name)]
-        odd += sanity.repeated(folder / "trials.csv", rows)
+        odd += sanity.repeated(folder / "trials.csv", rows) + sanity.absent(folder, rows)
+        odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         rows = rows.drop_duplicates(["trial", "precision"], keep="last")
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)

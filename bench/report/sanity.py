@@ -36,6 +36,8 @@ ALWAYS = {
 """Figures that every row of a file has."""
 DISAGREE = 0.01
 """Share by which a throughput may differ from the work over its time: spreadsheets round."""
+FILLED = {"blocks.csv": ("speed", "ladder"), "epochs.csv": ("train",), "numerics.csv": ("numerics",)}
+"""The phases whose measured trials have rows in a file."""
 NAMED = ["trial", "precision"]
 """Words that no row is without, where the file has them."""
 
@@ -116,6 +118,18 @@ def repeated(path: Path, frame: pd.DataFrame) -> list[str]:
         f"{path.name} has {len(twice)} rows twice, first {first['trial']} in {first['precision']}, line "
         f"{_line(path, int(twice.index[0]))}; of each the last counts."
     ]
+
+
+def absent(folder: Path, frame: pd.DataFrame) -> list[str]:
+    """Warn, in one sentence, of files that are not there although trials of ``frame`` filled them."""
+    phases = set(frame.loc[frame["status"].isin(MEASURED), "phase"])
+    lost = [name for name, filled in FILLED.items() if phases & set(filled) and not _is_there(folder / name)]
+    verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+    return [f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report."] if lost else []
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def torn(path: Path) -> list[str]:

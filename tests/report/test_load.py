@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,53 @@ def test_the_folder_of_a_report_is_named_after_its_runs_and_of_others_otherwise(
     many = [named(*(f"node{number}" for number in range(first, first + 30))) for first in (0, 1)]
     assert many[0] != many[1]
     assert max(map(len, many)) < 200
+
+
+def started(run: RunBuilder, when: str = "2026-01-01T00:00:00+00:00", **changed) -> Path:
+    fleet.edit_run(run.folder, lambda info: info.update(started=when, **changed))
+    return run.folder
+
+
+def test_a_copy_of_a_run_counts_once_with_a_remark_and_the_fuller_one_stays(tmp_path: Path) -> None:
+    first = started(RunBuilder(tmp_path / "first").speed())
+    second = tmp_path / "second"
+    shutil.copytree(first, second)
+    read = load([first, second])
+    assert [run.label for run in read.runs] == ["first"]
+    assert len(read.trials) == 6
+    assert read.runs[0].remarks == (f"{second} is a copy of it, and is left out.",)
+    assert "is a copy of it" in write_report([first, second], tmp_path / "out").read_text()
+    with (second / "trials.csv").open("a") as file:
+        file.write((first / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")
+    assert [run.label for run in load([first, second]).runs] == ["second"]
+
+
+def test_runs_that_only_share_a_name_or_a_start_are_no_copies(tmp_path: Path) -> None:
+    one = RunBuilder(tmp_path / "a" / "run").speed()
+    others = [RunBuilder(tmp_path / name / "run").speed() for name in ("b", "c", "d")]
+    started(one)
+    started(others[0], "2026-01-01T00:00:01+00:00")
+    started(others[1])
+    fleet.edit_run(others[1].folder, lambda info: info["environment"].update(host="another"))
+    started(others[2])
+    fleet.edit_run(others[2].folder, lambda info: info["environment"]["devices"][0].update(uuid="GPU-2"))
+    assert len(load([one.folder, *(other.folder for other in others)]).runs) == 4
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        (("blocks.csv",), "blocks.csv is missing"),
+        (("blocks.csv", "epochs.csv"), "blocks.csv and epochs.csv are missing"),
+    ],
+)
+def test_a_missing_file_that_trials_had_filled_is_told_once(tmp_path: Path, gone: tuple[str, ...], said: str) -> None:
+    run = RunBuilder(tmp_path / "run").speed().train("fp32", [90.0])
+    for name in gone:
+        (run.folder / name).unlink()
+    (remark,) = load([run.folder]).runs[0].remarks
+    assert remark.startswith(said)
+    unfilled = RunBuilder(tmp_path / "unfilled").memory("fp32", 10).lost("speed", "fp32", "oom")
+    for name in ("blocks.csv", "epochs.csv", "numerics.csv"):
+        (unfilled.folder / name).unlink()
+    assert load([unfilled.folder]).runs[0].remarks == ()
