@@ -78,6 +78,7 @@ class Node:
     driver: str | None
     torch: str
     cuda: str | None
+    cudnn: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

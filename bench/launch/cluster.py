@@ -204,7 +204,7 @@ def join(found: dict[str, Environment]) -> Environment:
         Node(
             accelerator=name,
             device=one.devices[0].name,
-            **{key: value for key, value in asdict(one).items() if key in ("host", "driver", "torch", "cuda")},
+            **{key: value for key, value in asdict(one).items() if key in ("host", "driver", "torch", "cuda", "cudnn")},
         )
         for name, one in found.items()
     )

@@ -141,6 +141,34 @@ def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):
     assert said.startswith("Different driver: 500 in r0, r2, r4 and 2 more; 510 in r1, r3, r5 and 2 more.")
 
 
+def cluster(folder: Path, **driver_of: str) -> Path:
+    """Make a run one of a cluster, its placement on the node of the first type and a copy of its rows on the second."""
+    kinds = list(driver_of)
+    fleet.edit_rows(folder, lambda row: row.update(placement=kinds[0]))
+    lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+    more = [line.replace(f",{kinds[0]},", f",{kinds[1]},").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    (folder / "trials.csv").write_text("".join([*lines, *more]))
+    nodes = [{"accelerator": kind, "host": kind, "torch": "2.11.0", "driver": of} for kind, of in driver_of.items()]
+    joined = ", ".join(dict.fromkeys(driver_of.values()))
+    fleet.edit_run(folder, lambda run: run["environment"].update(nodes=nodes, driver=joined))
+    return folder
+
+
+def test_nodes_of_one_run_with_other_drivers_are_told_apart(pair):
+    assert one(told(cluster(pair[0], V100="550.1", A100="570.2"))).startswith(
+        "Different driver: 550.1 in a's V100; 570.2 in a's A100. "
+    )
+    both = one(told(*pair))
+    assert both.startswith("Different driver: 550.1 in a's V100 and b; 570.2 in a's A100. ")
+
+
+def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
+    assert told(cluster(pair[0], V100="550.1", A100="550.1")) == []
+    assert told(*pair) == []
+    fleet.edit_run(pair[1], lambda run: run["environment"].update(driver="1"))
+    assert one(told(*pair)).startswith("Different driver: 550.1 in a; 1 in b. ")
+
+
 def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):
     alone = original(tmp_path / "alone", suite="resnet20")
     fleet.edit_run(alone, lambda run: run["environment"].update(driver="1"))
