@@ -19,8 +19,10 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     found = trials[SUBJECT].drop_duplicates(ignore_index=True)
     several_data = found.groupby("suite")["data"].transform("nunique") > 1
     several_runs = found["run"].nunique() > 1
-    on_device = found.groupby([*WORKLOAD, "run", "device"])["placement"].transform("nunique")
-    rows = found.assign(several_data=several_data, several_placements=on_device > 1)
+    alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
+    on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
+    joined_cpu = found["placement"].str.startswith("cpu+")  # joined GPUs are counted in the device's name
+    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | joined_cpu)
     found["workload"] = [_workload(row) for row in rows.to_dict("records")]
     found["where"] = [_where(row, several_runs) for row in rows.to_dict("records")]
     return found.assign(slug=_slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))

@@ -181,6 +181,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
     places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
+    places |= rows["placement"].str.startswith("cpu+")
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, rows.to_dict("records"), strict=True):

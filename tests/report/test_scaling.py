@@ -12,6 +12,7 @@ import pytest
 from bench.records import Status, TrialResult
 from bench.report import write_report
 from bench.report.load import load
+from bench.report.matrix import matrices
 from bench.report.scaling import scaling
 from bench.report.summary import summarise
 from bench.report.tables import Table
@@ -181,8 +182,9 @@ def test_what_means_nothing_on_one_device_does_not_keep_it_from_being_compared(t
 def test_on_a_cpu_there_is_no_efficiency_and_a_note_says_why(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "cpu", 64, (1000.0, 1000.0))
-    measured(run, "cpu+cpu", 64, (900.0, 900.0))
+    measured(run, "cpu+cpu", 64, (900.0, 900.0), techniques=("bf16-allreduce",))
     table = table_of(run.folder)
+    assert table.rows[0][0] == "Test CPU (cpu+cpu)"
     assert [row[5:9] for row in table.rows] == [["cpu", "1,000", "0.900 [0.900, 0.900]", "–"]]
     assert any("all of its threads" in note for note in table.footnotes)
 
@@ -201,3 +203,18 @@ def test_one_device_alone_needs_no_sentence(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "0", 64, (1000.0,))
     assert made(run.folder) == (None, [])
+
+
+def test_processes_of_a_cpu_are_named_where_nothing_else_was_measured(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "cpu+cpu", 64, (1000.0,))
+    other = RunBuilder(tmp_path / "other")
+    measured(other, "cpu", 64, (1000.0,))
+    runs = load([run.folder, other.folder])
+    summary = summarise(runs.trials)
+    assert sorted(summary["where"]) == ["Test CPU (cpu+cpu, run run)", "Test CPU (run other)"]
+    (matrix, *_) = matrices(summary, runs.trials)
+    assert {setup.name for setup in matrix.setups} == {
+        "Test CPU (cpu+cpu, run run), fp32",
+        "Test CPU (run other), fp32",
+    }
