@@ -18,8 +18,8 @@ from bench.request import (
 )
 from bench.rungs import build_ladder, choose_mixed
 from bench.spec import BASELINE, PRECISIONS, Suite, UsageError
-from bench.technique_names import IMPLIED
-from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial
+from bench.technique_names import IMPLIED, for_one_device
+from bench.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial, members
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,9 @@ def make_plan(
     trials: list[Trial] = []
     for ref in request.suites:
         for device in environment.devices:
-            trials += _place(request, ref, suites[ref], data[ref], device, largest=largest)
+            trials += _place(
+                _asked_of(request, device, environment), ref, suites[ref], data[ref], device, largest=largest
+            )
     devices = {device.placement: device for device in environment.devices}
     seconds = tuple(
         estimate_s(
@@ -92,6 +94,14 @@ def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
     reasons = "; ".join(f"{name}: {unsupported_reason(device, name)}" for name in asked)
     rest = ", ".join(name for name in PRECISIONS if name not in (device.unsupported or {}))
     raise UsageError(f"{device.name} cannot do {reasons}. It can do: {rest}.")
+
+
+def _asked_of(request: Request, device: Device, environment: Environment) -> Request:
+    """Leave out, on one device, what is about several, where several are measured as well: it is their reference."""
+    several = any(len(members(other.placement)) > 1 for other in environment.devices)
+    if not several or len(members(device.placement)) > 1:
+        return request
+    return replace(request, techniques=for_one_device(request.techniques))
 
 
 def _place(

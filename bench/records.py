@@ -80,6 +80,7 @@ class Node:
     driver: str | None
     torch: str
     cuda: str | None
+    cudnn: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

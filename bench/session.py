@@ -22,6 +22,7 @@ from bench.listing import lines
 from bench.measure.sampler import Sampler
 from bench.neighbours import neighbours
 from bench.plan import Plan
+from bench.report.folders import report_name
 from bench.request import PreparedData
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store, read_run
@@ -165,7 +166,7 @@ def devices() -> list[str]:
 
 def report_folder(runs: list[Path]) -> Path:
     """Return where the report of some runs belongs: reports/, under the runs' names."""
-    return Path("reports") / "+".join(run.resolve().name for run in runs)
+    return Path("reports") / report_name(runs)
 
 
 def _new_folder(question: Question) -> Path:

@@ -224,9 +224,9 @@ def read_run(folder: Path) -> dict[str, Any]:
         found = run.get("schema")
     except (ValueError, AttributeError) as error:
         raise UsageError(f"'{path}' cannot be read ({error}). Restore it, or start a new run.") from error
-    if found not in READABLE:
+    if type(found) is not int or found not in READABLE:
         known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
-        raise UsageError(f"The run in '{folder}' has schema {found}; this version reads schema {known}.")
+        raise UsageError(f"The run in '{folder}' has schema {json.dumps(found)}; this version reads schema {known}.")
     return run
 
 

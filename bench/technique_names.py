@@ -89,6 +89,11 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
     return next((why for (name, where), why in NOT_IN_PHASE.items() if name in names and where == phase), None)
 
 
+def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return techniques without those that are about devices that train together."""
+    return tuple(name for name in names if name not in TOGETHER)
+
+
 def parse_techniques(text: str) -> tuple[str, ...]:
     """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
 

@@ -195,3 +195,12 @@ def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine,
     both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", precisions=("fp32", "amp-bf16"))
     long, short = (estimate_s(both, SUITE, SYNTHETIC, device, 1e12) for device in (emulating, fast))
     assert long > 5 * short
+
+
+def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine):
+    asked = {"techniques": ("channels-last", "sync-bn", "bf16-allreduce"), "phases": ("memory", "speed", "train")}
+    both = replace(gpu(), placement="0+1", name="2 × Test GPU")
+    found = {(trial.cell.placement.name, trial.cell.techniques) for trial in plan(machine, gpu(), both, **asked).trials}
+    assert found == {("0", ("channels-last",)), ("0+1", asked["techniques"])}
+    alone = plan(machine, gpu(0), gpu(1), **asked).trials
+    assert {trial.cell.techniques for trial in alone} == {asked["techniques"]}

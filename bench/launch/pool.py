@@ -9,7 +9,7 @@ from typing import Any
 from bench.records import Device, Environment, Node
 from bench.spec import UsageError
 
-NODE = ("host", "driver", "torch", "cuda")
+NODE = ("host", "driver", "torch", "cuda", "cudnn")
 """What is told of each node by itself."""
 TEXTS = ("host", "os", "python", "torch", "torchvision", "cuda", "cudnn", "driver", "openmp")
 """What is told of all of them."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.circumstances import digest, software
 from bench.report.load import Run
 from bench.report.matrix import RECIPE
 from bench.report.speed import KEY, MEASURED
@@ -24,7 +25,7 @@ class Fact:
 
     name: str
     values: Mapping[str, str | None]
-    """By run, or by run and device; None is not known."""
+    """By run, or by run and device or node; None is not known."""
     why: str
     """What it does to a comparison: a whole sentence."""
     needed: bool = False
@@ -95,10 +96,20 @@ def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         asked = [run for run in runs if run.part("environment") and (not gpu or run.label in on_gpu)]
         if name.startswith("OpenMP"):
             asked = [run for run in asked if run.label not in on_gpu and run.info.get("schema") != 1]
-        yield Fact(name=name, values={run.label: _text(run.part("environment").get(key)) for run in asked}, why=why)
+        yield Fact(name=name, values=dict(item for run in asked for item in _versions(run, rows, key)), why=why)
     versions = {run.label: _text(run.info.get("schema")) for run in runs}
     why = "Another version of the harness measured it; what it did not know of is empty."
     yield Fact(name="schema", values=versions, why=why)
+
+
+def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
+    """Yield a run's version of some software; on a cluster whose nodes differ, each node's."""
+    placements = rows.loc[rows["run"] == run.label, "placement"].unique()
+    found = {str(placement): software(run, str(placement), key) for placement in placements}
+    if len(set(found.values())) < 2:
+        yield run.label, next(iter(found.values()))
+    else:
+        yield from ((f"{run.label}'s {placement}", value) for placement, value in found.items())
 
 
 def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
@@ -138,7 +149,7 @@ def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     suite = rows["suite"].iloc[0]
     yield Fact(
         name=f"text of the recipe {suite} (digest)",
-        values={label: _digest(request, suite) for label, request in asked.items()},
+        values={run.label: digest(run, suite) for run in runs if run.label in asked},
         why="An edited recipe is another question.",
         needed=True,
     )
@@ -215,11 +226,6 @@ def _protocol(asked: object) -> str | None:
     count = asked.get("replicates")
     processes = "1 process" if count == 1 else f"{count} processes"
     return f"{processes} of {float(budget or 0):g} s an arm, to ±{100 * float(target or 0):g} %"
-
-
-def _digest(request: Mapping[str, Any], suite: str) -> str | None:
-    refs = [ref for ref in request.get("suites") or [] if isinstance(ref, dict) and ref.get("name") == suite]
-    return next((str(ref["digest"]) for ref in refs if ref.get("digest")), None)
 
 
 def _fingerprint(run: Run) -> str | None:

@@ -47,6 +47,8 @@ def compare(old: Path, new: Path) -> Comparison:
     if old.resolve() == new.resolve():
         raise UsageError(f"'{old}' and '{new}' are the same run. Give two.")
     runs = load([old, new])
+    if len(runs.runs) < 2:
+        raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
     sides = [summarise(runs.trials[runs.trials["run"] == run.label]) for run in runs.runs]
     timed = [side[side[["step_ms", "memory_bytes"]].notna().any(axis=1)] for side in sides]
     pairs = timed[0].merge(timed[1], on=QUESTION, suffixes=("_old", "_new"))

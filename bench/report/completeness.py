@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.folders import shown
 from bench.report.load import Run
 from bench.rungs import identity
 from bench.trial import LADDER
@@ -37,7 +38,7 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     else:
         kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(one["phase"] for one in lost).items())
         told = f"; {len(lost)} of {len(run.list('planned'))} planned trials are missing" + (f" ({kinds})" * bool(lost))
-    advice = "" if ended else f" Go on with --resume {run.info.get('run', run.label)}'s folder."
+    advice = "" if ended else f" Go on with --resume {shown(run.folder)}."
     return f"Run {run.label} {state}{told}.{advice}"
 
 

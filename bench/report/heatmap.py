@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from bench.report import axes as house
 from bench.report.axes import Plot
 from bench.report.matrix import Matrix
-from bench.report.matrix_tables import LARGEST, has_intervals, written
+from bench.report.matrix_tables import LARGEST, has_intervals, legend, written
 
 COLOURS = "Blues"
 """Its lightness falls steadily, so that a black-and-white print has the same order."""
@@ -47,7 +47,7 @@ def _panel(axes: Axes, _rows: pd.DataFrame, *, matrix: Matrix) -> None:
     axes.set_yticks(range(len(setups)), [f"{place}. {_short(one.name)}" for place, one in enumerate(setups, 1)])
     axes.set_xticks(range(len(setups)), [str(place) for place in range(1, len(setups) + 1)])
     axes.tick_params(length=0)
-    axes.set_xlabel(f"over setup number, {matrix.batches.split(',')[0]}")
+    axes.set_xlabel("\n".join([f"over setup number, {matrix.batches.split(',')[0]}", *legend(matrix)]))
     axes.grid(visible=False)
     axes.set_xticks(np.arange(len(setups) - 1) + 0.5, minor=True)
     axes.set_yticks(np.arange(len(setups) - 1) + 0.5, minor=True)

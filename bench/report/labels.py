@@ -20,8 +20,10 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     found = trials[SUBJECT].drop_duplicates(ignore_index=True)
     several_data = found.groupby("suite")["data"].transform("nunique") > 1
     several_runs = found["run"].nunique() > 1
-    on_device = found.groupby([*WORKLOAD, "run", "device"])["placement"].transform("nunique")
-    rows = found.assign(several_data=several_data, several_placements=on_device > 1)
+    alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
+    on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
+    joined_cpu = found["placement"].str.startswith("cpu+")  # joined GPUs are counted in the device's name
+    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | joined_cpu)
     found["workload"] = [_workload(row) for row in rows.to_dict("records")]
     found["where"] = [_where(row, several_runs) for row in rows.to_dict("records")]
     return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
@@ -34,12 +36,13 @@ def _workload(row: Mapping[Hashable, Any]) -> str:
 
 
 def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
-    parts = [_placement(str(row["placement"]))] if row["several_placements"] else []
+    parts = [placement(str(row["placement"]))] if row["several_placements"] else []
     parts += [f"run {row['run']}"] if several_runs else []
     return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
 
 
-def _placement(name: str) -> str:
+def placement(name: str) -> str:
+    """Name a placement: cpu, GPU 0, GPUs 0+1, or a cluster's own word for it."""
     if not name[0].isdigit():
         return name
     return f"GPUs {name}" if len(members(name)) > 1 else f"GPU {name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from bench.report import sanity, sources
+from bench.report.folders import copies, labels, shown
+from bench.report.headers import missing_columns, refuse_schema, whole_lines
 from bench.spec import UsageError
-from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, READABLE, SCHEMA, TRIAL_COLUMNS, read_run
+from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS, read_run
 from bench.trial import LADDER
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
@@ -79,23 +80,27 @@ def load(folders: list[Path]) -> Runs:
     unique = list(dict.fromkeys(folder.resolve() for folder in folders))
     if not unique:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
+    infos = {folder: _info(folder) for folder in unique}
+    twice = copies(infos)
+    unique = [folder for folder in unique if folder not in twice]
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
-    for folder, label in zip(unique, _labels(unique), strict=True):
-        info = _info(folder)
-        rows = _read(folder / "trials.csv", TRIAL_COLUMNS).assign(run=label)
+    for folder, label in zip(unique, labels(unique), strict=True):
+        info = infos[folder]
+        rows = _read(folder / "trials.csv", TRIAL_COLUMNS, info["schema"]).assign(run=label)
         if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
         odd = [said for name in FILES for said in sanity.torn(folder / name)]
-        odd += sanity.repeated(folder / "trials.csv", rows)
+        odd += sanity.repeated(folder / "trials.csv", rows) + sanity.absent(folder, rows)
+        odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         rows = rows.drop_duplicates(["trial", "precision"], keep="last")
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)
-        epochs.append(_epochs(folder, rows))
-        blocks.append(_blocks(folder, rows))
-        numerics.append(_numerics(folder, rows))
+        epochs.append(_epochs(folder, rows, info["schema"]))
+        blocks.append(_blocks(folder, rows, info["schema"]))
+        numerics.append(_numerics(folder, rows, info["schema"]))
     every, timed = (sources.unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
     climbs, climbing = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
     return Runs(
@@ -109,12 +114,6 @@ def load(folders: list[Path]) -> Runs:
     )
 
 
-def _labels(folders: list[Path]) -> list[str]:
-    """Name runs by their folders, with as much of the path as tells them apart."""
-    names = Counter(folder.name for folder in folders)
-    return [folder.name if names[folder.name] == 1 else f"{folder.parent.name}/{folder.name}" for folder in folders]
-
-
 def _info(folder: Path) -> dict[str, Any]:
     if not (folder / "run.json").is_file():
         beside = folder.parent if folder.parent.is_dir() else Path()
@@ -124,27 +123,19 @@ def _info(folder: Path) -> dict[str, Any]:
     return read_run(folder)
 
 
-def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame:
+def _read(path: Path, columns: list[str], schema: int, words: str = "object") -> pd.DataFrame:
     """Read one CSV; a last line without its end, which a crash leaves, is left out.
 
     Args:
         path: the file; one that is not there is empty.
         columns: those that this version knows.
+        schema: what run.json says.
         words: pandas' type of the columns that are words.
     """
-    data = path.read_bytes() if path.is_file() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if not whole:
+    whole = whole_lines(path)
+    missing = missing_columns(path, whole, columns, schema) if whole else None
+    if missing is None:
         return pd.DataFrame({name: pd.Series(dtype=words if name in TEXT else float) for name in columns})
-    end = whole.find(b"\n")
-    header = whole[:end].decode("utf-8", "replace").strip().split(",")
-    missing = [name for name in columns if name not in header]
-    older = whole.startswith(tuple(b"%d," % known for known in READABLE[:-1]), end + 1)
-    if missing and not older:
-        raise UsageError(
-            f"'{path}' lacks the column {missing[0]}, so it was not written under schema {SCHEMA}. "
-            "Report it with the version of ampmeter that measured it, or measure again."
-        )
     numbers = [name for name in columns if name not in TEXT and name not in missing]
     try:
         frame = pd.read_csv(
@@ -157,10 +148,8 @@ def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame
     except ValueError as error:
         why = sanity.blame(path, numbers) or error
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
-    other = frame.loc[~frame["schema"].isin(READABLE), "schema"]
-    if len(other):
-        known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
-        raise UsageError(f"'{path}' holds rows of schema {other.iloc[0]:g}; this version reads schema {known}.")
+    for other in frame.loc[frame["schema"] != schema, "schema"].iloc[:1]:
+        refuse_schema(path, f"{other:g}", schema)
     many = path.name == "blocks.csv"  # of which there may be millions
     if not many:
         sanity.refuse_short_lines(path, whole)
@@ -171,20 +160,20 @@ def _read(path: Path, columns: list[str], words: str = "object") -> pd.DataFrame
     return found if many else found.copy()  # its columns together: rows are taken from it hundreds of times
 
 
-def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
+def _epochs(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
     """Read the epochs of a run's trials, each with the columns of its cell."""
-    epochs = _read(folder / "epochs.csv", EPOCH_COLUMNS)
+    epochs = _read(folder / "epochs.csv", EPOCH_COLUMNS, schema)
     epochs = epochs.drop_duplicates(["trial", "precision", "seed", "epoch"], keep="last")
     cells = trials.loc[trials["phase"] == "train", ["trial", "precision", *CELL]]
     return epochs.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
 
 
-def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
+def _blocks(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
     """Read the blocks of a run's speed trials and ladders, each with the columns of its cell; words are categories.
 
     There may be millions, so that they are told apart by numbers.
     """
-    blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS, words="category")
+    blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS, schema, words="category")
     pair = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
     pair += blocks["precision"].cat.codes
     place = pd.DataFrame({"pair": pair, "quad": blocks["quad"], "position": blocks["position"]})
@@ -200,9 +189,9 @@ def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
 
 
-def _numerics(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
+def _numerics(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
     """Read the figures of a run's numerics trials, each with its seed and the columns of its cell."""
-    numerics = _read(folder / "numerics.csv", NUMERIC_COLUMNS)
+    numerics = _read(folder / "numerics.csv", NUMERIC_COLUMNS, schema)
     numerics = numerics.drop_duplicates(["trial", "precision", "kind", "step", "layer", "name"], keep="last")
     cells = trials.loc[trials["phase"] == "numerics", ["trial", "precision", "seed", *CELL]]
     return numerics.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +37,8 @@ class Setup:
     """Logarithms of its speed: in each fresh process, or for each seed."""
     paired: stats.Interval | None
     """Its speedup over fp32 of the same cell, where the two were measured side by side."""
+    beside: Mapping[Hashable, float]
+    """Logarithms of its speed by the process or seed that it shared with others of its cell: for steps, over fp32's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +57,9 @@ class Matrix:
     def over(self, row: Setup, column: Setup) -> stats.Interval:
         """Return how many times as fast ``row`` is as ``column``, with its 95 % interval where there is one.
 
-        Side by side it is the paired speedup, which drift of the machine is not in; else Welch's on the logarithms.
+        Side by side it is the paired speedup, which drift of the machine is not in: over fp32 that of the summary,
+        between two others Student's interval over the differences in each process or seed that they shared. Else it is
+        Welch's on the logarithms.
         """
         same = row.subject == column.subject and row.batch == column.batch
         if row is column:
@@ -62,6 +68,9 @@ class Matrix:
             return row.paired
         if same and row.precision == BASELINE and column.paired is not None:
             return _inverse(column.paired)
+        shared = [key for key in row.beside if key in column.beside] if same else []
+        if shared and len(shared) >= min(2, len(row.logs), len(column.logs)):
+            return stats.student_interval([row.beside[key] - column.beside[key] for key in shared]).exp()
         return stats.welch_interval(_moments(row.logs), _moments(column.logs)).exp()
 
 
@@ -79,11 +88,13 @@ def matrices(summary: pd.DataFrame, trials: pd.DataFrame) -> list[Matrix]:
             continue
         title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
         slug = f"matrix-{key[0]}" if not key[1] else f"matrix-{key[0]}-{number_of}"
-        found += [made for made in (_by_step(title, slug, rows), _by_epoch(title, slug, rows, trials)) if made]
+        found += [made for made in (_by_step(title, slug, rows, trials), _by_epoch(title, slug, rows, trials)) if made]
     return found
 
 
-def _by_step(title: str, slug: str, rows: pd.DataFrame) -> Matrix | None:
+def _by_step(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -> Matrix | None:
+    timed = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    gains = _shared(timed, "trial", np.log(timed["speedup"]))
     chosen, batches = _at_batch(rows, "samples_per_s", "speed_status")
     names = _names(chosen)
     setups = [
@@ -96,6 +107,7 @@ def _by_step(title: str, slug: str, rows: pd.DataFrame) -> Matrix | None:
             status=row["speed_status"],
             logs=tuple(np.log(row["paces"])),
             paired=_paired(row["speedup"], row["low"], row["high"]),
+            beside=gains.get(tuple(row[column] for column in KEY), {}),
         )
         for name, row in zip(names, chosen.to_dict("records"), strict=True)
         if row["samples_per_s"] > 0
@@ -112,7 +124,7 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -
     most = trained.groupby("data", sort=False)["run"].nunique().idxmax()
     chosen, batches = _at_batch(trained[trained["data"] == most], "time_per_epoch_s", "train_status")
     usable = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
-    times = usable.groupby(KEY, sort=False)["time_per_epoch_s"].agg(tuple)
+    times = _shared(usable, "seed", -np.log(usable["time_per_epoch_s"]))
     names = _names(chosen)
     setups = [
         Setup(
@@ -122,8 +134,9 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -
             batch=int(row["batch_size"]),
             figure=row["time_per_epoch_s"],
             status=row["train_status"],
-            logs=tuple(-np.log(times[tuple(row[column] for column in KEY)])),
+            logs=tuple(times[tuple(row[column] for column in KEY)].values()),
             paired=_paired(row["epoch_speedup"], row["epoch_low"], row["epoch_high"]),
+            beside=times[tuple(row[column] for column in KEY)],
         )
         for name, row in zip(names, chosen.to_dict("records"), strict=True)
         if row["time_per_epoch_s"] > 0
@@ -134,6 +147,12 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -
     return _ordered(Matrix(title=title, slug=slug, basis=EPOCHS, batches=batches, setups=setups, absent=absent))
 
 
+def _shared(rows: pd.DataFrame, by: str, logs: pd.Series) -> dict[Hashable, dict[Hashable, float]]:
+    """Return the logarithms of each arm of each cell, indexed by ``KEY``, by what the arms of a cell share."""
+    groups = rows[[*KEY, by]].assign(log=logs).groupby(KEY, sort=False)
+    return {key: dict(zip(group[by], group["log"], strict=True)) for key, group in groups}
+
+
 def _ordered(made: Matrix) -> Matrix | None:
     """Put the fastest first; None where there are not two subjects to compare."""
     if len({setup.subject for setup in made.setups}) < 2:
@@ -142,23 +161,34 @@ def _ordered(made: Matrix) -> Matrix | None:
 
 
 def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFrame, str]:
-    """Keep of each subject the rows of one batch size: one common to all where there is one, else its verdict's."""
+    """Keep of each subject the rows of one batch size: the one that most have; where a subject has not, its verdict's.
+
+    Of sizes that as many have, it is the one of most verdicts, then the largest.
+    """
     tried = rows[rows[status].notna()]
     timed = tried[tried[figure].notna()]
     sizes = [set(group["batch_size"]) for _, group in timed.groupby(SUBJECT, sort=False)]
     references = [reference_batch(group) for _, group in timed.groupby(SUBJECT, sort=False)]
-    common = set.intersection(*sizes) if sizes else set()
-    if common:
-        size = max(common, key=lambda batch: (references.count(int(batch)), batch))
-        return tried[tried["batch_size"] == size], f"at batch {size:.0f}"
-    kept = [group[group["batch_size"] == reference_batch(group)] for _, group in tried.groupby(SUBJECT, sort=False)]
-    return (pd.concat(kept) if kept else tried), "each at the batch size of its verdict, for none is common to all"
+    counts = Counter(size for found in sizes for size in found)
+    most = max(counts, key=lambda size: (counts[size], references.count(int(size)), size), default=0.0)
+    common = most if counts[most] > 1 else None
+    kept = []
+    for _, group in tried.groupby(SUBJECT, sort=False):
+        found = group[group[figure].notna()]
+        has = ((group if found.empty else found)["batch_size"] == common).any()
+        kept.append(group[group["batch_size"] == (common if has else reference_batch(group))])
+    chosen = pd.concat(kept) if kept else tried
+    if common is None:
+        return chosen, "each at the batch size of its verdict, for no two have one in common"
+    every = (chosen["batch_size"] == common).all()
+    return chosen, f"at batch {common:.0f}" + ("" if every else ", but for those that were not measured at it")
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
     places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
+    places |= rows["placement"].str.startswith("cpu+")
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, rows.to_dict("records"), strict=True):

@@ -16,12 +16,17 @@ from bench.report.tables import Table, table, told
 
 LARGEST = 12
 """Setups that one table still shows."""
-UNDECIDED, UNMEASURED = "≈", "?"
-"""Marks of a ratio whose interval holds 1, and of one that has no interval."""
+UNDECIDED, UNMEASURED, UNEQUAL = "≈", "?", "*"
+"""Marks of a ratio whose interval holds 1, of one that has no interval, and of one between unequal batch sizes."""
+LEGEND = {
+    UNDECIDED: "the 95 % interval holds 1",
+    UNMEASURED: "one process or seed, so there is no interval",
+    UNEQUAL: "unequal batch sizes, so the two did other work in a step",
+}
 UNITS = {STEPS: "samples/s", EPOCHS: "time/epoch (s)"}
 HOW = (
-    "Between precisions that were timed side by side, the paired interval over fresh processes; between all others "
-    "Welch's, over the processes (or seeds) of each."
+    "Between precisions that were timed side by side, the paired interval over fresh processes (or seeds); between all "
+    "others Welch's, over the processes (or seeds) of each."
 )
 
 
@@ -41,18 +46,27 @@ def has_intervals(matrix: Matrix) -> bool:
 def written(matrix: Matrix, row: Setup, column: Setup, marked: bool) -> str:
     """Write one cell of the matrix, ``marked`` as ``cell`` does."""
     over = matrix.over(row, column)
-    return "1" if row is column else cell(over) if marked else number(over.center, 3)
+    return "1" if row is column else f"{cell(over) if marked else number(over.center, 3)}{_unequal(row, column)}"
+
+
+def _unequal(row: Setup, column: Setup) -> str:
+    return UNEQUAL if row.batch != column.batch else ""
+
+
+def legend(matrix: Matrix) -> list[str]:
+    """Return what the marks mean that are in a matrix, one text each."""
+    marked, pairs = has_intervals(matrix), itertools.permutations(matrix.setups, 2)
+    text = "".join(written(matrix, row, column, marked) for row, column in pairs)
+    return [f"{mark}: {meaning}" for mark, meaning in LEGEND.items() if mark in text]
 
 
 def tables(matrix: Matrix) -> list[Table]:
     """Return the matrix and its intervals; of more than ``LARGEST`` setups a ranking, and one matrix a precision."""
     about = f"How many times as fast the row is as the column, by {matrix.basis}, {matrix.batches}. "
     about += "Columns are the rows' numbers. "
+    about += "".join(f"{said}. " for said in legend(matrix))
     if has_intervals(matrix):
-        about += (
-            f"{UNDECIDED}: the 95 % interval holds 1. {UNMEASURED}: one process or seed, so there is none. Intervals "
-        )
-        about += "are of these very boards: another board of the same name may differ by more."
+        about += "Intervals are of these very boards: another board of the same name may differ by more."
     else:
         about += "No ratio has an interval, for each setup has one process or seed: do not decide on small differences."
     notes = [f"Without a figure: {', '.join(matrix.absent)}."] if matrix.absent else []
@@ -78,7 +92,7 @@ def _tables(matrix: Matrix, setups: Sequence[Setup], title: str, about: str, not
     yield replace(made, footnotes=[*made.footnotes, *notes])
     if marked:
         rows = [
-            [label, *(UNKNOWN if row is column else _ends(matrix.over(row, column)) for column in setups)]
+            [label, *(UNKNOWN if row is column else _ends(matrix, row, column) for column in setups)]
             for label, row in zip(labels, setups, strict=True)
         ]
         yield Table(title=f"{title}: 95 % intervals", headers=["setup", *heads], rows=rows, about=HOW)
@@ -88,10 +102,11 @@ def _figure(setup: Setup) -> str:
     return told(setup.status, number(setup.figure))
 
 
-def _ends(interval: stats.Interval) -> str:
+def _ends(matrix: Matrix, row: Setup, column: Setup) -> str:
+    interval = matrix.over(row, column)
     if interval.low is None or interval.high is None:
         return UNKNOWN
-    return f"{number(interval.low, 3)} – {number(interval.high, 3)}"
+    return f"{number(interval.low, 3)} – {number(interval.high, 3)}{_unequal(row, column)}"
 
 
 def _ranking(matrix: Matrix, about: str, notes: list[str]) -> Table:
@@ -99,7 +114,7 @@ def _ranking(matrix: Matrix, about: str, notes: list[str]) -> Table:
     rows = []
     for place, setup in enumerate(matrix.setups, 1):
         over = matrix.over(setup, slowest)
-        text = "1" if setup is slowest else ratio(over.center, over.low, over.high)
+        text = "1" if setup is slowest else f"{ratio(over.center, over.low, over.high)}{_unequal(setup, slowest)}"
         rows.append([f"{place}. {setup.name}", _figure(setup), text])
     headers = ["setup", UNITS[matrix.basis], "× the slowest [95 % interval]"]
     made = table(f"Ranking by {matrix.basis}", headers, rows, about=about)
@@ -122,6 +137,7 @@ def write_csv(matrix: Matrix, folder: Path) -> Path:
                     "times_as_fast": over.center,
                     "low": over.low,
                     "high": over.high,
+                    "equal_batch": "yes" if row.batch == column.batch else "no",
                 }
             )
     path = folder / f"{matrix.slug}.csv"

@@ -20,6 +20,7 @@ KINDS = {
     "temporary_bytes": "temporaries",
 }
 ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
+TOGETHER = {"all_devices_bytes": "sum of peaks"}
 ORDER = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
 ORDER += ["batch_size", "rank"]
 ABOUT = (
@@ -29,6 +30,7 @@ ABOUT = (
     "autocast's 16-bit copies of weights included; temporaries, all else, the batches included. What peak has above "
     "tensors is what libraries take for themselves, and the allocator's rounding and slack."
 )
+ABOUT_TOGETHER = " Of devices that train together each figure is the largest device's, but for the sum of their peaks."
 ABOUT_GPU = " Reserved is what the allocator held, driver what the process takes on the GPU, its context included."
 
 
@@ -41,7 +43,8 @@ def memory(trials: pd.DataFrame) -> Table | None:
     rows = trials.assign(peak=peak)[counted].merge(subjects(trials), on=SUBJECT, how="left")
     rows["rank"] = rows["precision"].map({name: precision_rank(name) for name in rows["precision"].unique()})
     on_a_gpu = rows["peak_allocated_bytes"].notna().any()
-    columns = {"peak": "peak"} | KINDS | (ON_A_GPU if on_a_gpu else {})
+    together = rows["all_devices_bytes"].notna().any()
+    columns = {"peak": "peak"} | (TOGETHER if together else {}) | KINDS | (ON_A_GPU if on_a_gpu else {})
     unit, size, digits = memory_unit(rows[list(columns)].max().max())
     headers = ["suite", "device", "batch size", "precision", *(f"{word} ({unit})" for word in columns.values())]
     body = [
@@ -49,5 +52,5 @@ def memory(trials: pd.DataFrame) -> Table | None:
         + [f"{row[name] / size:,.{digits}f}" if known(row[name]) else UNKNOWN for name in columns]
         for row in rows.sort_values(ORDER, kind="stable").to_dict("records")
     ]
-    about = ABOUT + (ABOUT_GPU if on_a_gpu else "")
+    about = ABOUT + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_TOGETHER if together else "")
     return Table(title="Where the memory went", headers=headers, rows=body, about=about)

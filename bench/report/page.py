@@ -143,7 +143,7 @@ def compose(
             *_sweeps(sweeps.swept(summary, runs), out, drawn=drawn),
         ]
         recipes = {
-            str(name): _section(str(name), rows, runs, seconds, literature=literature)
+            str(name): _section(str(name), rows, summary, runs, seconds, literature=literature)
             for name, rows in summary.groupby("workload", sort=False)
         }
         for name, plots in drawing.finish().items():
@@ -208,6 +208,7 @@ def _sweeps(found: list[sweeps.Swept], out: Path, *, drawn: bool) -> list[Sectio
 def _section(
     title: str,
     rows: pd.DataFrame,
+    summary: pd.DataFrame,
     runs: Runs,
     seconds: pd.Series,
     *,
@@ -215,9 +216,9 @@ def _section(
 ) -> Section:
     trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
     found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, trials, runs, seconds)
-    remarks = epochs.remarks(rows) + loader.remarks(rows)
-    if (together := scaling.scaling(rows, trials)) is not None:
-        found.append(together)
+    together, unscaled = scaling.scaling(rows, summary, runs)
+    remarks = epochs.remarks(rows) + loader.remarks(rows) + unscaled
+    found += [together] if together else []
     if (framework := trainers.against_plain(runs.trials, rows)) is not None:
         found.append(framework)
     if literature is not None:

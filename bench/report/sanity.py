@@ -34,6 +34,10 @@ ALWAYS = {
     "epochs.csv": ("seed", "epoch", "train_s", "elapsed_s"),
 }
 """Figures that every row of a file has."""
+DISAGREE = 0.01
+"""Share by which a throughput may differ from the work over its time: spreadsheets round."""
+FILLED = {"blocks.csv": ("speed", "ladder"), "epochs.csv": ("train",), "numerics.csv": ("numerics",)}
+"""The phases whose measured trials have rows in a file."""
 NAMED = ["trial", "precision"]
 """Words that no row is without, where the file has them."""
 
@@ -50,7 +54,7 @@ def refuse_short_lines(path: Path, data: bytes) -> None:
     """
     if b'"' not in data and len({line.count(b",") for line in data.splitlines() if line}) < 2:
         return
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.reader(file)
         width = len(next(reader, []))
         lines = ((reader.line_num, len(row)) for row in reader)
@@ -86,6 +90,9 @@ def check(path: Path, frame: pd.DataFrame) -> None:
             _refuse(path, frame, figures > 100, name, "cannot be above 100")
     if "status" in frame:
         _check_results(path, frame)
+    if path.name == "epochs.csv" and "samples_per_s" in frame:
+        off = _off(frame["samples_per_s"] * frame["train_s"], frame["samples"])
+        _refuse(path, frame, off, "samples_per_s", "is not samples over train_s")
 
 
 def _check_results(path: Path, frame: pd.DataFrame) -> None:
@@ -94,8 +101,15 @@ def _check_results(path: Path, frame: pd.DataFrame) -> None:
         measured = (frame["phase"] == phase) & frame["status"].isin(MEASURED)
         for name in names:
             _refuse(path, frame, measured & frame[name].isna(), name, f"is missing in a measured row of phase {phase}")
+    off = _off(frame["samples_per_s"] * frame["step_ms"] / 1000, frame["batch_size"])
+    _refuse(path, frame, off, "samples_per_s", "is not batch_size over step_ms")
     crossed = (frame["speedup_low"] > frame["speedup"]) | (frame["speedup_high"] < frame["speedup"])
     _refuse(path, frame, crossed, "speedup", "lies outside its own interval")
+
+
+def _off(made: pd.Series, whole: pd.Series) -> pd.Series:
+    """Say of which rows two figures that are made from each other disagree; not of those that lack one."""
+    return (made / whole - 1).abs() > DISAGREE
 
 
 def repeated(path: Path, frame: pd.DataFrame) -> list[str]:
@@ -112,6 +126,18 @@ def repeated(path: Path, frame: pd.DataFrame) -> list[str]:
     ]
 
 
+def absent(folder: Path, frame: pd.DataFrame) -> list[str]:
+    """Warn, in one sentence, of files that are not there although trials of ``frame`` filled them."""
+    phases = set(frame.loc[frame["status"].isin(MEASURED), "phase"])
+    lost = [name for name, filled in FILLED.items() if phases & set(filled) and not _is_there(folder / name)]
+    verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+    return [f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report."] if lost else []
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
 def torn(path: Path) -> list[str]:
     """Warn of a last line without its end, which is left out."""
     if not path.is_file() or not path.stat().st_size:
@@ -123,7 +149,7 @@ def torn(path: Path) -> list[str]:
 
 def blame(path: Path, numbers: Collection[str]) -> str:
     """Say which line of a file has a word where a number belongs; empty where none has."""
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.DictReader(file)
         for row in reader:
             for name in numbers:
@@ -154,7 +180,7 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series, name: str, why: s
 
 def _line(path: Path, row: int) -> int:
     """Return the line in which a row ends: rows may hold line breaks."""
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.reader(file)
         rows = (reader.line_num for fields in reader if fields)
         return next(line for at, line in enumerate(rows) if at == row + 1)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report import alone
+from bench.report.alone import Row
 from bench.report.format import UNKNOWN, known, number, ratio
+from bench.report.labels import placement
+from bench.report.load import SUBJECT, Run, Runs
 from bench.report.speed import KEY, MEASURED
-from bench.report.tables import Table, table
-from bench.trial import members
+from bench.report.tables import Table, table, told
 
 ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
@@ -21,43 +24,62 @@ ABOUT = (
     "each there is none. Communication is the share of a step by which it is longer for sending gradients, beyond what "
     "overlaps."
 )
+ANOTHER_RUN = (
+    "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
+    "the same name, but may be another board."
+)
+ON_A_CPU = (
+    "On a CPU there is no efficiency: alone, it computes with all of its threads, and several processes have a share "
+    "of the same ones each, so that nothing was added."
+)
 
 
-def scaling(rows: pd.DataFrame, trials: pd.DataFrame) -> Table | None:
-    """Return the scaling of one workload; None where nothing was measured on several devices and on one of them.
+def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Table | None, list[str]]:
+    """Return the scaling of one workload, and a sentence on each subject of several devices that has none.
 
     Args:
         rows: rows of the summary, of one workload.
-        trials: rows of trials.csv, of the same.
+        summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
+        runs: where they come from.
     """
-    timed = [row for row in rows.to_dict("records") if known(row["step_ms"])]
-    sending = _sending(trials)
-    body = []
-    for row in timed:
-        together = members(str(row["placement"]))
-        if len(together) < 2:
-            continue
-        for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / len(together))):
-            alone = _alone(timed, row, together, batch)
-            if alone is not None:
-                body.append(_row(row, alone, len(together), word, sending.get(tuple(row[name] for name in KEY))))
+    timed = [row for row in summary.to_dict("records") if known(row["step_ms"])]
+    by_label, sending = {run.label: run for run in runs.runs}, _sending(runs.trials)
+    body, said = [], []
+    joined = [row for row in rows.to_dict("records") if known(row["step_ms"]) and alone.is_joined(row)]
+    for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
+        own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
+        made = [line for row in own for line in _lines(row, timed, by_label, sending)]
+        body += made
+        said += [] if made else [alone.reason(own, timed, by_label)]
     if not body:
-        return None
-    headers = ["devices", "precision", "batch size", "scaling", "throughput (samples/s)", "of one device"]
+        return None, said
+    headers = [
+        "devices",
+        "precision",
+        "batch size",
+        "scaling",
+        "throughput (samples/s)",
+        "one device",
+        "its throughput",
+    ]
     headers += ["speedup over one [95 % interval]", "efficiency (%)", "communication (% of a step)"]
-    return table("Scaling", headers, body, about=ABOUT)
+    notes = [ANOTHER_RUN] if any(", run " in row[5] for row in body) else []
+    notes += [ON_A_CPU] if any(row[5].startswith("cpu") for row in body) else []
+    found = table("Scaling", headers, body, about=ABOUT)
+    return replace(found, footnotes=[*found.footnotes, *notes]), said
 
 
-def _alone(
-    timed: list[dict[Hashable, Any]], row: dict[Hashable, Any], together: tuple[str, ...], batch: float
-) -> dict[Hashable, Any] | None:
-    """Return the row of one of the devices at a batch size, the first of them that was measured."""
-    found = {
-        str(other["placement"]): other
-        for other in timed
-        if other["run"] == row["run"] and other["precision"] == row["precision"] and other["batch_size"] == batch
-    }
-    return next((found[member] for member in together if member in found), None)
+def _lines(
+    row: Row, timed: Sequence[Row], runs: Mapping[str, Run], sending: Mapping[Hashable, float]
+) -> list[list[str]]:
+    """Return the lines of a joined row: strong scaling and weak scaling, as far as one device was measured so."""
+    found, count = alone.singles(row, timed), len(alone.members(row))
+    lines = []
+    for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
+        one = alone.choose(row, batch, found, runs)
+        if one is not None:
+            lines.append(_row(row, one, count, word, sending.get(tuple(row[name] for name in KEY))))
+    return lines
 
 
 def _sending(trials: pd.DataFrame) -> dict[Hashable, float]:
@@ -65,19 +87,20 @@ def _sending(trials: pd.DataFrame) -> dict[Hashable, float]:
     return rows.groupby(KEY, sort=False)["communication_pct"].median().to_dict() if len(rows) else {}
 
 
-def _row(
-    row: dict[Hashable, Any], alone: dict[Hashable, Any], count: int, word: str, sending: float | None
-) -> list[str]:
-    many, one = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, alone))
-    found = stats.welch_interval(many, one).exp()
+def _row(row: Row, one: Row, count: int, word: str, sending: float | None) -> list[str]:
+    many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
+    found = stats.welch_interval(many, few).exp()
+    on_cpu = str(one["placement"]).startswith("cpu")
+    unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
     return [
         str(row["where"]),
         str(row["precision"]),
         f"{row['batch_size']:.0f}",
-        word if word == "strong" else f"weak, {alone['batch_size']:.0f} a device",
+        word if word == "strong" else f"weak, {one['batch_size']:.0f} a device",
         number(row["samples_per_s"]),
-        number(alone["samples_per_s"]),
-        ratio(found.center, found.low, found.high),
-        number(100 * found.center / count, 3),
+        placement(str(one["placement"])) + ("" if one["run"] == row["run"] else f", run {one['run']}"),
+        number(one["samples_per_s"]),
+        told("unconverged" if unconverged else "ok", ratio(found.center, found.low, found.high)),
+        UNKNOWN if on_cpu else number(100 * found.center / count, 3),
         UNKNOWN if sending is None else number(sending, 2),
     ]

@@ -30,10 +30,10 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each precision of each cell, ordered as tables show them.
 
     Beside the columns of ``KEY`` it has those of ``speeds``, ``details`` and ``trainings``, ``memory_status``,
-    ``memory_bytes``, ``memory_change`` (a share of fp32's, negative is less), ``matmul_error`` and
-    ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
-    ``lost_train`` (how many trials did not count), ``numerics_status`` and ``inference_status``,
-    and the names of ``labels.subjects``.
+    ``memory_bytes``, ``all_devices_bytes`` (the sum over devices that train together), ``memory_change`` (a share of
+    fp32's, negative is less), ``matmul_error`` and ``ieee`` (whether fp32's products were IEEE; None where it was not
+    probed), ``lost_speed`` and ``lost_train`` (how many trials did not count), ``numerics_status`` and
+    ``inference_status``, and the names of ``labels.subjects``.
     """
     arms = pd.DataFrame(index=pd.MultiIndex.from_frame(trials[KEY].drop_duplicates()))
     table = arms.join([_memories(trials), speeds(trials), details(trials), energies(trials), trainings(trials)])
@@ -58,12 +58,13 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _memories(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the steady peak: allocated on a GPU, resident on a CPU."""
+    """Return the steady peak: allocated on a GPU, resident on a CPU; of several devices the largest's, and the sum."""
     rows = trials[trials["phase"] == "memory"]
     peak = rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"])
     usable = rows["status"].isin(MEASURED) & peak.notna()
     table = status_of(rows, usable).to_frame("memory_status")
-    table["memory_bytes"] = rows[KEY].assign(peak=peak)[usable].groupby(KEY, sort=False)["peak"].max()
+    figures = rows[[*KEY, "all_devices_bytes"]].assign(peak=peak)[usable].groupby(KEY, sort=False)
+    table["memory_bytes"], table["all_devices_bytes"] = figures["peak"].max(), figures["all_devices_bytes"].max()
     return table
 
 

@@ -21,8 +21,9 @@ WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver",
 WORDS |= {"capability", "cannot do", "fp32 matmul", "fp32 conv", "autocast", "loss scaling", "so fp32 products are"}
 WORDS |= {"computed in", "suite", "batch sizes", "phase", "status", "detail", "data", "source", "note"}
 WORDS |= {"rung", "stands on", "limited by"}
-WORDS |= {"bound by", "data from", "other parameters", "setup"}
+WORDS |= {"bound by", "data from", "other parameters", "setup", "devices", "scaling", "one device"}
 """Headers of columns that hold words."""
+SUM = "Peak memory of devices that train together is the largest device's; then the sum of the peaks of all."
 LEGEND = {
     "†": "unconverged: the interval is wider than was asked for.",
     "‡": "some of its trials did not count; the notes say which and why.",
@@ -91,6 +92,7 @@ def cells(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
     for row in rows.to_dict("records"):
         baseline = row["precision"] == BASELINE
         held = "–" if not known(row["memory_bytes"]) else f"{row['memory_bytes'] / size:,.{digits}f}"
+        held += f"; sum {row['all_devices_bytes'] / size:,.{digits}f}" if known(row["all_devices_bytes"]) else ""
         speedup = ratio(row["speedup"], row["low"], row["high"])
         body.append(
             [hosts[row["run"]]] * several_runs
@@ -111,7 +113,7 @@ def cells(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
         )
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
-    return table(title, headers, body)
+    return table(title, headers, body, about=SUM if rows["all_devices_bytes"].notna().any() else "")
 
 
 def word(value: object) -> str:

@@ -18,7 +18,8 @@ from bench.trial import Placement
 
 @pytest.fixture
 def two(machine):
-    other = replace(machine, host="there", driver="570.1", devices=(replace(machine.devices[0], name="Other CPU"),))
+    device = replace(machine.devices[0], name="Other CPU")
+    other = replace(machine, host="there", driver="570.1", cudnn="92600", devices=(device,))
     return {"A100": machine, "V100": other}
 
 
@@ -28,9 +29,9 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
     ]
-    assert [(node.accelerator, node.host, node.driver) for node in found.nodes] == [
-        ("A100", "here", None),
-        ("V100", "there", "570.1"),
+    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in found.nodes] == [
+        ("A100", "here", None, None),
+        ("V100", "there", "570.1", "92600"),
     ]
     assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
     assert mismatched(found) == []

@@ -81,10 +81,16 @@ def test_an_unknown_driver_is_called_unknown(pair):
     assert "Different driver: 550.1 in a; not known in b." in one(told(*pair))
 
 
+def another_batch(row: dict[str, str]) -> dict[str, str]:
+    """The row at twice the batch size, its throughput with it."""
+    pace = row["samples_per_s"]
+    return {"batch_size": "256", "samples_per_s": pace and repr(2 * float(pace))}
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda row: row.update(batch_size="256"), "Different batch sizes: 128 in a; 256 in b."),
+        (lambda row: row.update(another_batch(row)), "Different batch sizes: 128 in a; 256 in b."),
         (lambda row: row.update(techniques="channels-last"), "Different techniques: none in a; channels-last in b."),
         (lambda row: row.update(data="folder:/x"), "Different data trained on: synthetic in a; folder:/x in b."),
         (lambda row: row["epochs"] and row.update(epochs="9"), "Different number of epochs: 2 in a; 9 in b."),
@@ -120,6 +126,8 @@ def test_another_number_of_processes_and_another_schema_are_told(pair):
     lines = (pair[1] / "trials.csv").read_text().splitlines(keepends=True)
     (pair[1] / "trials.csv").write_text("".join(line for line in lines if "-speed-r2," not in line))
     assert "Different number of processes: 3 in a; 2 in b." in one(told(*pair))
+    for name in ("trials.csv", "epochs.csv"):
+        fleet.edit_rows(pair[0], lambda row: row.update(schema="2"), name)
     fleet.edit_run(pair[0], lambda run: run.update(schema=2))
     assert any("Different schema: 2 in a; 3 in b." in line for line in told(*pair))
 
@@ -131,6 +139,34 @@ def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):
     ]
     said = one(told(*more))
     assert said.startswith("Different driver: 500 in r0, r2, r4 and 2 more; 510 in r1, r3, r5 and 2 more.")
+
+
+def cluster(folder: Path, **driver_of: str) -> Path:
+    """Make a run one of a cluster, its placement on the node of the first type and a copy of its rows on the second."""
+    kinds = list(driver_of)
+    fleet.edit_rows(folder, lambda row: row.update(placement=kinds[0]))
+    lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+    more = [line.replace(f",{kinds[0]},", f",{kinds[1]},").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    (folder / "trials.csv").write_text("".join([*lines, *more]))
+    nodes = [{"accelerator": kind, "host": kind, "torch": "2.11.0", "driver": of} for kind, of in driver_of.items()]
+    joined = ", ".join(dict.fromkeys(driver_of.values()))
+    fleet.edit_run(folder, lambda run: run["environment"].update(nodes=nodes, driver=joined))
+    return folder
+
+
+def test_nodes_of_one_run_with_other_drivers_are_told_apart(pair):
+    assert one(told(cluster(pair[0], V100="550.1", A100="570.2"))).startswith(
+        "Different driver: 550.1 in a's V100; 570.2 in a's A100. "
+    )
+    both = one(told(*pair))
+    assert both.startswith("Different driver: 550.1 in a's V100 and b; 570.2 in a's A100. ")
+
+
+def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
+    assert told(cluster(pair[0], V100="550.1", A100="550.1")) == []
+    assert told(*pair) == []
+    fleet.edit_run(pair[1], lambda run: run["environment"].update(driver="1"))
+    assert one(told(*pair)).startswith("Different driver: 550.1 in a; 1 in b. ")
 
 
 def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):

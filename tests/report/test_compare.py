@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,13 @@ def test_a_common_run_only_without_speed_compares_memory(tmp_path):
         RunBuilder(tmp_path / name).memory("fp32", size)
     (row,) = compare(tmp_path / "a", tmp_path / "b").table.rows
     assert dict(zip(HEADERS, row, strict=True))["peak memory"] == "0.800"
+
+
+def test_a_copy_is_no_second_run(old):
+    fleet.edit_run(old, lambda info: info.update(started="2026-01-01T00:00:00+00:00"))
+    shutil.copytree(old, old.parent / "again")
+    with pytest.raises(UsageError, match="are one run: name, host and start are the same"):
+        compare(old, old.parent / "again")
 
 
 def test_a_broken_run_is_refused(old):

@@ -45,7 +45,13 @@ def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(r
     text = said(run, finished=None, planned=plan(run))
     assert text.startswith("Run run is unfinished: it was stopped, or is still running; ")
     assert "3 of 7 planned trials are missing (1 speed, 2 train)" in text
+    assert text.endswith(f"Go on with --resume {run.folder}.")
     assert "3 of 7 planned trials" in write_report([run.folder], tmp_path / "out").read_text()
+
+
+def test_a_folder_below_here_is_named_from_here(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said(run, finished=None).endswith("Go on with --resume run.")
 
 
 def test_a_whole_run_says_nothing(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,15 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
+from bench import stats
+from bench.records import TrialResult
 from bench.report import write_report
 from bench.report.load import load
-from bench.report.matrix import EPOCHS, STEPS, matrices
-from bench.report.matrix_tables import LARGEST, tables
+from bench.report.matrix import EPOCHS, STEPS, Matrix, Setup, matrices
+from bench.report.matrix_tables import LARGEST, legend, tables
 from bench.report.summary import summarise
 from tests.report import fleet
+from tests.report.builders import GPU, RunBuilder, timed
 from tests.report.fleet import copy, original
 
 
@@ -88,10 +92,106 @@ def test_other_recipes_are_not_in_one_matrix(tmp_path):
 
 
 def test_without_a_common_batch_size_each_setup_says_its_own(three):
-    fleet.edit_rows(three[1], lambda row: row.update(batch_size="256"))
+    for folder, size in zip(three, ("64", "128", "256"), strict=True):
+        fleet.edit_rows(folder, lambda row, size=size: row.update(batch_size=size) or consistent(row))
     matrix = made(*three)[STEPS]
-    assert "none is common" in matrix.batches
-    assert {setup.name for setup in matrix.setups} >= {"Card B (batch 256), fp32", "Card A (batch 128), fp32"}
+    assert "no two have one in common" in matrix.batches
+    assert {setup.name for setup in matrix.setups} >= {"Card B (batch 128), fp32", "Card A (batch 64), fp32"}
+
+
+def consistent(row):
+    """Make the throughput that of the batch size and the step."""
+    if row["step_ms"] and row["samples_per_s"]:
+        row.update(samples_per_s=repr(1000 * float(row["batch_size"]) / float(row["step_ms"])))
+
+
+def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells_are_marked(three, tmp_path):
+    fleet.edit_rows(three[1], lambda row: row.update(batch_size="256") or consistent(row))
+    out = tmp_path / "out"
+    page = write_report(three, out).read_text()
+    matrix = made(*three)[STEPS]
+    assert matrix.batches == "at batch 128, but for those that were not measured at it"
+    assert {setup.name: setup.batch for setup in matrix.setups if "fp32" in setup.name} == {
+        "Card A (batch 128), fp32": 128,
+        "Card B (batch 256), fp32": 256,
+        "Card C (batch 128), fp32": 128,
+    }
+    table, ends = tables(matrix)
+    for shown in (table, ends):
+        for row, cells in zip(matrix.setups, shown.rows, strict=True):
+            starred = ["*" in cell for cell in cells[-len(matrix.setups) :]]
+            assert starred == [row.batch != column.batch for column in matrix.setups]
+    assert "*: unequal batch sizes" in table.about
+    assert "\\*: unequal batch sizes" in page
+    assert "*: unequal batch sizes" in legend(matrix)[-1]
+    rows = pd.read_csv(out / "matrix-mlp.csv")
+    assert ((rows["batch_size"] == rows["over_batch_size"]) == (rows["equal_batch"] == "yes")).all()
+    assert set(rows["equal_batch"]) == {"yes", "no"}
+    assert not any("*" in said for said in legend(made(three[0], three[2])[STEPS]))
+
+
+def test_a_setup_that_did_not_fit_at_the_common_batch_is_compared_at_its_own(three, tmp_path):
+    run = RunBuilder(tmp_path / "small", device=replace(GPU, name="Card D")).speed(batch=64)
+    for arm in ("fp32", "amp-bf16"):
+        run.lost("speed", arm, "oom")
+    matrix = made(*three, run.folder)[STEPS]
+    assert {setup.batch for setup in matrix.setups if "Card D" in setup.name} == {64}
+
+
+def test_two_precisions_other_than_fp32_are_paired_process_by_process(tmp_path):
+    gains = {"amp-fp16": (2.0, 2.2, 2.4), "amp-bf16": (1.9, 2.1, 2.28)}
+    run = RunBuilder(tmp_path / "run")
+    for replicate in range(3):
+        trial = run.trial("speed", ["fp32", *gains], 128, replicate=replicate)
+        fp32 = TrialResult(precision="fp32", status="ok", speed=timed(10.0 + replicate, 128))
+        arms = [
+            TrialResult(
+                precision=arm,
+                status="ok",
+                speed=timed((10.0 + replicate) / found[replicate], 128, speedup=found[replicate]),
+            )
+            for arm, found in gains.items()
+        ]
+        run.add(trial, fp32, *arms)
+    other = original(tmp_path / "other", train=False)
+    matrix = made(run.folder, other)[STEPS]
+    named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
+    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
+    ratios = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
+    expected = scipy_stats.ttest_1samp(ratios, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    back = matrix.over(named["amp-bf16"], named["amp-fp16"])
+    assert (back.low, back.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_epochs_of_two_precisions_are_paired_seed_by_seed(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=[4.0, 5.0])
+    run.train("amp-fp16", [90.0, 90.0], epoch_s=[2.0, 2.6]).train("amp-bf16", [90.0, 90.0], epoch_s=[2.2, 2.8])
+    matrix = made(run.folder, original(tmp_path / "other"))[EPOCHS]
+    named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
+    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
+    expected = scipy_stats.ttest_1samp(np.log([2.2 / 2.0, 2.8 / 2.6]), 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+
+
+def setup_of(precision: str, batch: int, paired: stats.Interval | None) -> Setup:
+    logs = (1.0, 1.1, 1.05)
+    beside = dict(enumerate(logs))
+    more = {"name": precision, "subject": ("run",), "figure": 1.0, "status": "ok", "logs": logs, "beside": beside}
+    return Setup(precision=precision, batch=batch, paired=paired, **more)
+
+
+def test_pairing_needs_one_batch_size_and_one_subject():
+    sharp = stats.Interval(center=1.5, low=1.49, high=1.51, n=3)
+    fp32, arm, other = (setup_of(name, 64, gain) for name, gain in (("fp32", None), ("a", sharp), ("b", sharp)))
+    matrix = Matrix(title="", slug="", basis=STEPS, batches="", setups=[fp32, arm, other], absent=[])
+    welch = stats.welch_interval(arm.logs, fp32.logs).exp()
+    assert matrix.over(arm, fp32) == sharp
+    assert matrix.over(arm, other).low == matrix.over(arm, other).high == 1.0
+    for changed in ({"batch": 128}, {"subject": ("another",)}):
+        assert matrix.over(arm, replace(fp32, **changed)) == welch
+        assert matrix.over(replace(fp32, **changed), arm).low == pytest.approx(1 / welch.high)
+        assert matrix.over(arm, replace(other, **changed)) == welch
 
 
 def test_two_runs_of_one_device_are_told_apart(three, tmp_path):

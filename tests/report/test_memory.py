@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.findings import MemoryPeak
 from bench.records import Device, TrialResult
+from bench.report import write_report
 from bench.report.load import load
 from bench.report.memory import memory
-from tests.report.builders import MIB, RunBuilder
+from bench.report.tables import SUM
+from tests.report.builders import GPU, MIB, RunBuilder
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
 KINDS = {
@@ -110,3 +113,17 @@ def test_only_trials_that_were_counted_are_told(run: MemoryRun) -> None:
     assert table(run) is None
     run.held("amp-bf16", **KINDS, **ON_A_GPU).held("tf32", status="invalid", **KINDS, **ON_A_GPU)
     assert [row[3] for row in table(run).rows] == ["amp-bf16"]
+
+
+def test_the_sum_over_devices_stands_beside_the_largest_ones_peak(tmp_path: Path) -> None:
+    run = MemoryRun(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
+    alone = MemoryRun(tmp_path / "alone").held("fp32", **KINDS, **ON_A_GPU)
+    run.held("fp32", **KINDS, **ON_A_GPU, all_devices_bytes=190 * MIB)
+    made = table(run)
+    assert made.headers[4:7] == ["peak (MiB)", "sum of peaks (MiB)", "tensors (MiB)"]
+    assert made.rows[0][4:6] == ["100.0", "190.0"]
+    assert "sum of peaks" not in " ".join(table(alone).headers)
+    for folder, held in ((run.folder, "100.0; sum 190.0"), (alone.folder, "100.0")):
+        page = write_report([folder], tmp_path / "out").read_text()
+        assert f"| {held} | baseline |" in page
+        assert (SUM in page) == ("sum" in held)

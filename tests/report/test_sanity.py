@@ -44,6 +44,8 @@ def spoil(folder: Path, line: int, name: str = "trials.csv", **values: str) -> N
         ({"precision": ""}, "precision is empty"),
         ({"foreign_load_pct": "130"}, "foreign_load_pct '130' cannot be above 100"),
         ({"speedup": "9"}, "speedup '9' lies outside its own interval"),
+        ({"samples_per_s": "25000"}, "samples_per_s '25000' is not batch_size over step_ms"),
+        ({"batch_size": "64"}, "samples_per_s '25600' is not batch_size over step_ms"),
         ({"step_ms": "quick"}, "step_ms 'quick' is no number"),
     ],
 )
@@ -61,6 +63,7 @@ def test_an_impossible_value_is_refused_with_file_line_and_value(tmp_path, value
     ("name", "values", "said"),
     [
         ("epochs.csv", {"train_s": "-1"}, "train_s '-1' cannot be below 0"),
+        ("epochs.csv", {"samples_per_s": "900"}, "samples_per_s '900' is not samples over train_s"),
         ("epochs.csv", {"epoch": "0"}, "epoch '0' must be above 0"),
         ("epochs.csv", {"test_accuracy_pct": "101"}, "cannot be above 100"),
     ],
@@ -70,6 +73,12 @@ def test_so_it_is_in_the_other_files(tmp_path, name, values, said):
     spoil(run, 2, name, **values)
     with pytest.raises(UsageError, match=rf"{name}', line 2: .*{said}"):
         load([run])
+
+
+def test_a_rounded_throughput_is_fine(tmp_path):
+    run = original(tmp_path / "run", train=False)
+    fleet.edit_rows(run, lambda row: row["step_ms"] and row.update(step_ms=f"{float(row['step_ms']):.3g}"))
+    assert len(load([run]).trials) == 8
 
 
 def test_the_line_is_right_after_a_detail_with_line_breaks(tmp_path):
@@ -153,7 +162,7 @@ def test_every_readable_schema_gives_the_same_figures_and_lacks_only_what_it_had
 def test_any_other_schema_is_refused_in_a_sentence(tmp_path, schema):
     run = original(tmp_path / "run", train=False)
     (run / "run.json").write_text(json.dumps({"schema": schema}))
-    with pytest.raises(UsageError, match=rf"has schema {schema}; this version reads schema 1, 2 and 3"):
+    with pytest.raises(UsageError, match=rf"has schema {json.dumps(schema)}; this version reads schema 1, 2 and 3"):
         load([run])
 
 
