@@ -22,7 +22,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     several_runs = found["run"].nunique() > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
-    joined_cpu = found["placement"].str.startswith("cpu+")  # joined GPUs are counted in the device's name
+    joined_cpu = found["placement"].str.match(r"cpu[+@]")  # joined GPUs are counted in the device's name
     rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | joined_cpu)
     found["workload"] = [_workload(row) for row in rows.to_dict("records")]
     found["where"] = [_where(row, several_runs) for row in rows.to_dict("records")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from bench.report import write_report
 from bench.report.axes import batch_labels
+from bench.store import SCHEMA
 from tests.report.builders import RunBuilder
 
 HOSTILE = "bad|detail <script>alert(1)</script>\n| --- | [x](javascript:1) `code`"
@@ -101,7 +103,7 @@ def test_a_lost_replicate_is_marked_beside_the_figure(tmp_path: Path) -> None:
 
 def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
-    (run.folder / "run.json").write_text('{"schema": 3, "warnings": ["The GPU is <shared>."]}')
+    (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA, "warnings": ["The GPU is <shared>."]}))
     text, html, _ = written(run)
     assert "- The GPU is &lt;shared&gt;.\n" in text.split("## Machines")[0]
     assert "<li>The GPU is &lt;shared&gt;.</li>" in html

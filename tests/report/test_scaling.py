@@ -110,8 +110,10 @@ def test_runs_of_one_placement_each_make_a_table_that_names_the_run(tmp_path: Pa
     alone_in(folders[0], "0", 64, 1000.0, host="n1")
     alone_in(folders[1], "0", 64, 800.0, host="n2")
     alone_in(folders[2], "0+1", 64, 1500.0, host="n2")
+    fleet.edit_rows(folders[1], lambda row: row.update(placement="5"))  # its number there tells nothing here
+    fleet.edit_run(folders[1], lambda info: info["environment"]["devices"][0].update(placement="5"))
     table = table_of(*folders)
-    assert [row[5:8] for row in table.rows] == [["GPU 0, run job-1", "800.0", "1.875 [1.875, 1.875]"]]
+    assert [row[5:8] for row in table.rows] == [["GPU 5, run job-1", "800.0", "1.875 [1.875, 1.875]"]]
     assert any("may be another board" in note for note in table.footnotes)
 
 
@@ -165,7 +167,9 @@ def test_another_device_of_the_run_or_a_device_of_another_name_is_none_of_them(t
     table, said = made(run.folder)
     assert table is None
     assert said[0].startswith("There is no scaling of 2 × NVIDIA Test 1: none of its devices was measured alone.")
+    claim(run)
     other = alone_in(tmp_path / "other", "0", 64, 1000.0)
+    assert made(run.folder, other.folder)[0] is not None
     fleet.edit_rows(other.folder, lambda row: row.update(device="Another Card"))
     assert made(run.folder, other.folder)[0] is None
     assert said[0] in write_report([run.folder], tmp_path / "out").read_text()
