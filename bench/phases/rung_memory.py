@@ -11,7 +11,8 @@ import torch
 from bench.data import random_batches
 from bench.data.transfer import Batch
 from bench.measure import memory
-from bench.phases.climbing import build_rung, on_device
+from bench.phases.climbing import build_rung
+from bench.phases.feeding import on_device
 from bench.phases.setting import Setting, open_setting
 from bench.precision import read_back
 from bench.records import Device, Message, Progress, TrialResult
