@@ -19,7 +19,7 @@ from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import climbing, feeding, ladder, rung_memory
 from bench.phases.climbing import RungRunner, Waiting
-from bench.phases.feeding import on_device
+from bench.phases.feeding import kind_of, on_device
 from bench.phases.ladder import _paced
 from bench.phases.setting import open_setting
 from bench.precision_names import precision
@@ -133,6 +133,22 @@ def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert (result.precision, result.status) == (RUNGS[-1], "ok")
     assert result.memory.peak_resident_bytes is not None
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(RUNGS[-1], torch.uint8), (RUNGS[0], torch.float32)])
+def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_trial, cpu, monkeypatch, name, dtype):
+    brought = []
+
+    def to_device(batch, *_):
+        brought.append(batch[0].dtype)
+        return batch
+
+    monkeypatch.setattr(feeding, "to_device", to_device)
+    sent = []
+    rung_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
+    assert [message.status for message in sent if isinstance(message, TrialResult)] == ["ok"]
+    samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_rung(name))[1], seed=0)
+    assert set(brought) == {dtype} == {samples[0][0].dtype}
 
 
 @pytest.fixture
