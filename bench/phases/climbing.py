@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -74,23 +75,30 @@ class RungRunner:
         synchronize(self.arm.device)
         self.last = self.last.plus(Waiting(0, time.perf_counter_ns() - start))
 
-    def steady_wait(self) -> float:
-        """Return the share of its time that the host waits for the loader when no other rung's turn comes between.
+    def steady_wait(self, rest_s: float) -> float:
+        """Return the share of its time that the host waits for batches that are not made yet.
 
-        What was ready is used up first. Each step is waited for, so that a host that runs ahead of its device does
-        not wait for a batch that the device does not need yet.
+        The first steps use up what is ready, and tell what it takes to be handed a batch that is; that does not count
+        as waiting in those after them. No other rung's turn comes between. Each step is waited for, so that a host
+        that runs ahead of its device does not wait for a batch that the device does not need yet.
+
+        Args:
+            rest_s: time in which the loader makes ready as many batches as it may, in seconds.
         """
         self.activate()
-        self._continue(DEPTH)
-        return self._continue(CONTINUED - DEPTH).share
+        time.sleep(rest_s)
+        handed_ns = statistics.median(step.wait_ns for step in self._continue(DEPTH))
+        steps = self._continue(CONTINUED - DEPTH)
+        waited_ns = sum(step.wait_ns for step in steps) - handed_ns * len(steps)
+        return max(0.0, waited_ns / sum(step.all_ns for step in steps))
 
-    def _continue(self, steps: int) -> Waiting:
-        waiting = Waiting()
+    def _continue(self, steps: int) -> list[Waiting]:
+        found = []
         for _ in range(steps):
             self.run(1)
             self.synchronize()
-            waiting = waiting.plus(self.last)
-        return waiting
+            found.append(self.last)
+        return found
 
     def fingerprint(self) -> object:
         """Return the number of device allocations, of compilations, and the loss scale."""

@@ -29,7 +29,7 @@ LOADER_BATCHES = 8
 TAIL_SHARE = 0.1
 """Share of the time budget that looking for the host's share of a step may take beside it, for each rung."""
 LIMITED = 0.1
-"""Where the host waits for the loader for this share of a continuous run, its queue runs empty: it is the limit."""
+"""Where the host waits for batches not made yet for this share of a continuous run, the loader is the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         read = [enter(rung.precision, setting.device)[1] for rung in rungs]
         cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
         send(Progress(text="waiting for the loader"))
-        limited = [runner.steady_wait() >= LIMITED for runner in runners]
+        rests_s = [DEPTH * alone[kind_of(rung)] / 1000 for rung in rungs]
+        limited = [runner.steady_wait(rest) >= LIMITED for runner, rest in zip(runners, rests_s, strict=True)]
         cuts = _paced(cuts, limited)
         for runner in runners:
             runner.activate()

@@ -95,5 +95,6 @@ def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarr
         if not known(rows["step_ms"].iloc[index]) and not known(heights.iloc[index]):
             look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
             axes.annotate(f"× {word}", (index, 0), (0, 4), textcoords="offset points", **look)
+    axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
     _name(axes, rows)

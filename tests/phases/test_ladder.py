@@ -177,9 +177,14 @@ class Clock:
     """Time in milliseconds that passes only where a test says so."""
 
     def __init__(self, monkeypatch):
-        self.ms = 0
+        self.ms, self.rested_s = 0, 0.0
         for module in (climbing, feeding):
-            monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6))
+            monkeypatch.setattr(
+                module, "time", SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.slept)
+            )
+
+    def slept(self, seconds):
+        self.rested_s += seconds
 
     def takes(self, ms, result):
         def work(*_):
@@ -188,27 +193,29 @@ class Clock:
 
         return work
 
-    def loader(self, batch, *, ready, ms):
-        """Yield batches of which the first are ready and each later one is made while the host waits."""
+    def loader(self, batch, *, handed_ms, made_ms):
+        """Yield batches of which a few are ready after a rest, and each later one is made while the host waits."""
         for index in itertools.count():
-            self.ms += ms if index >= ready else 0
+            self.ms += made_ms if index >= workers.WORKERS * workers.AHEAD else handed_ms
             yield batch
 
 
 @pytest.fixture
-def runner(tiny_suite, monkeypatch):
-    """A rung whose copies take 2 ms and whose steps 6, with a loader that has 5 batches ready and then takes 12."""
+def runner(request, tiny_suite, monkeypatch):
+    """A rung whose copies take 2 ms and whose steps 6; the loader hands over in 3 what is ready, and then takes 12."""
     clock = Clock(monkeypatch)
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(feeding, "to_device", clock.takes(2, batch))
     monkeypatch.setattr(climbing, "training_step", clock.takes(6, torch.tensor(1.0)))
     trained = arm(tiny_suite, "fp32")
-    feed = on_device(trained, tiny_suite.data, clock.loader(batch, ready=DEPTH, ms=12))
+    feed = on_device(trained, tiny_suite.data, clock.loader(batch, handed_ms=3, made_ms=getattr(request, "param", 12)))
     return RungRunner(name="fp32", arm=trained, batches=feed, asynchronous=False)
 
 
-def test_the_share_of_waiting_is_that_of_the_loader_without_copies_once_nothing_is_ready(runner):
-    assert runner.steady_wait() == pytest.approx(12 / (12 + 2 + 6))
+@pytest.mark.parametrize(("runner", "share"), [(12, (12 - 3) / (12 + 2 + 6)), (3, 0.0), (2, 0.0)], indirect=["runner"])
+def test_the_share_of_waiting_is_for_batches_not_made_yet_without_copies_and_handing_over(runner, share):
+    assert runner.steady_wait(rest_s=0.5) == pytest.approx(share)
+    assert climbing.time.sleep.__self__.rested_s == 0.5
 
 
 def test_waiting_is_that_of_timed_steps_without_settling(runner):
@@ -256,7 +263,7 @@ def test_a_rung_that_the_loader_limits_is_timed_over_several_batches_and_none_fi
 
 def test_what_limits_a_rung_is_what_it_waits_for_in_a_continuous_run(tiny_trial, cpu, monkeypatch):
     shares = {RUNGS[0]: 0.6, RUNGS[1]: 0.01, RUNGS[2]: 0.1}
-    monkeypatch.setattr(RungRunner, "steady_wait", lambda self: shares[self.name])
+    monkeypatch.setattr(RungRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
     found = climb(tiny_trial, cpu, RUNGS[:3])
     assert [one.climb.loader_limited for one in found.values()] == [True, False, True]
     assert all(one.speed.settle_steps >= DEPTH for one in found.values())

@@ -224,6 +224,7 @@ def test_a_rung_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: Ru
     stairs._times(axes, ladder.rows)
     marks = {text.get_text(): text.xy[0] for text in axes.texts if text.get_text().startswith("×")}
     assert marks == {"× unsupported": 3}
+    assert axes.get_xlim() == (-0.5, 3.5)
     assert [label.get_text() for label in axes.get_xticklabels()][3] == "+ non-blocking"
     (plot,) = stairs.plots_of(ladder, tmp_path)
     assert "unsupported" in (tmp_path / f"{plot.name}.svg").read_text()
