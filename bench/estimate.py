@@ -14,6 +14,8 @@ EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
 TRIAL_OVERHEAD_S = 2.0
 NUMERICS_STEPS = 80
 """About as many steps as a numerics trial takes, those in float64 and the looks at gradients counted in."""
+CONTINUOUS_STEPS = 15
+"""Of a rung of the ladder, to see whether it waits for the loader."""
 ENERGY_S = 10.0
 """An energy trial's idle time and its steps."""
 
@@ -49,6 +51,8 @@ def estimate_s(
     if trial.phase in ("floor", "speed", "ladder"):
         arms = 2 if trial.phase == "floor" else len(trial.precisions)
         warm_up_s = arms * max(5 * step_s, 1.0)
+        if trial.phase == "ladder":
+            warm_up_s += arms * CONTINUOUS_STEPS * step_s
         shortest_s = trial.protocol.fewest_quads * 2 * 1.7 * step_s * arms
         return TRIAL_OVERHEAD_S + warm_up_s + max(shortest_s, arms * trial.protocol.time_budget_s)
     steps = suite.data.steps_per_epoch if data.train_samples is None else data.train_samples // trial.cell.batch_size

@@ -160,11 +160,11 @@ class Climb:
     loader_ms: float
     """Time that the loader takes for a batch when nothing else runs."""
     wait_pct: float
-    """Share of its time in which the host asked for a batch: waiting for the loader, or copying."""
+    """Share of the timed steps in which the host waited for a batch from the loader; copies apart."""
     steps_per_epoch: int
-    """Whole batches in an epoch of the loader's samples."""
+    """Whole batches in an epoch of the samples that are trained on."""
     loader_limited: bool
-    """Whether the loader alone takes nearly as long as the step: then it is what is measured."""
+    """Whether the host waits for batches not made yet for much of a continuous run: then it is what is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

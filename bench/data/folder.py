@@ -86,14 +86,15 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     return dataset
 
 
-def training_images(path: str) -> Listing:
-    """List a folder's training images.
+def training_images(path: str, validation_share: float = 0.0) -> Listing:
+    """List the images of a folder that are trained on: all but ``validation_share`` of its training images.
 
     Raises:
         UsageError: the folder is not laid out as it must be.
     """
     root = Path(path)
-    return list_split(root, find(root, need_test=False)["train"])
+    whole = list_split(root, find(root, need_test=False)["train"])
+    return whole.pick(stratified(whole.labels, validation_share)[0])
 
 
 def list_split(root: Path, folder: Path) -> Listing:

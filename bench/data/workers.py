@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision import transforms
 from torchvision.datasets.folder import pil_loader
 
-from bench.data import cifar10, folder
+from bench.data import folder
 from bench.data.draws import value_generator
+from bench.data.prepare import is_synthetic, load
 from bench.data.transfer import Batch
 from bench.spec import Data
 from bench.trial import DataSource
@@ -115,14 +116,14 @@ class Turns:
 
 
 def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) -> Dataset[Any]:
-    """Return the training samples of a source: files where there are files."""
+    """Return the samples that a source is trained on: files where there are files, without those set apart."""
     if not data.is_image:
         return RandomSamples(data, seed)
     if source.kind == "folder":
-        listing = folder.training_images(str(source.path))
+        listing = folder.training_images(str(source.path), data.validation_share)
         return ImageFiles(listing.paths, listing.labels, data, normalize=normalize)
     if source.kind == "cifar10":
-        split = cifar10.load(source.directory).train
+        split = load(data, source).train
         pixels = split.images.permute(0, 2, 3, 1).contiguous().numpy()
         return ImageFiles(pixels, split.labels.numpy(), data, normalize=normalize)
     chance = np.random.default_rng(seed)
@@ -145,12 +146,11 @@ def open_loader(samples: Dataset[Any], *, batch_size: int, seed: int, pinned: bo
     )
 
 
-def steps_per_epoch(data: Data, source: DataSource, batch_size: int) -> int:
-    """Return the whole batches in an epoch: of the files there are, or as many as the suite says of random samples."""
-    if not data.is_image or source.kind == "synthetic":
+def steps_per_epoch(data: Data, source: DataSource, batch_size: int, samples: int) -> int:
+    """Return the whole batches in an epoch: of ``samples`` of files, or as many as the suite says of random ones."""
+    if is_synthetic(data, source):
         return data.steps_per_epoch
-    samples: Any = open_samples(data, source, normalize=False, seed=0)
-    return max(1, len(samples) // batch_size)
+    return max(1, samples // batch_size)
 
 
 def batch_ms(batches: Iterator[Any], count: int) -> float:

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bench import precision as switches
-from bench.data.augment import Normalizer
-from bench.data.transfer import Batch, Prefetcher, to_device
+from bench.data.workers import DEPTH
+from bench.phases.feeding import Feed
 from bench.phases.runner import BATCHES, TorchRunner, step_times
 from bench.phases.setting import Setting, enter
 from bench.precision_names import precision
 from bench.rungs import Rung
-from bench.spec import Data
 from bench.technique_names import UnsupportedError
 from bench.techniques import compilations
 from bench.train import Arm, build_arm, synchronize, training_step
 from bench.trial import Trial
+
+CONTINUED = 3 * DEPTH
+"""Steps of a continuous run; after the first third nothing is left of what was ready before."""
+
+
+class Waiting(NamedTuple):
+    """Host time spent in waiting for the loader, of a time in all, in nanoseconds."""
+
+    wait_ns: int = 0
+    all_ns: int = 0
+
+    def plus(self, other: Waiting) -> Waiting:
+        """Return both one after the other."""
+        return Waiting(self.wait_ns + other.wait_ns, self.all_ns + other.all_ns)
+
+    @property
+    def share(self) -> float:
+        """Of the time in all; 0 where there is none."""
+        return self.wait_ns / self.all_ns if self.all_ns else 0.0
 
 
 @dataclass(slots=True)
@@ -30,34 +48,57 @@ class RungRunner:
 
     name: str
     arm: Arm
-    batches: Iterator[Batch]
-    """On the device."""
+    batches: Feed
     asynchronous: bool
     loss: Tensor | None = field(default=None)
-    wait_ns: int = 0
-    """Host time spent in asking for batches,"""
-    run_ns: int = 0
-    """of this time in all."""
+    last: Waiting = Waiting()
+    """Since ``run`` was called last,"""
+    timed: Waiting = Waiting()
+    """and in all blocks before, each without its settling steps."""
 
     def activate(self) -> None:
-        """Set TF32's switches to this arm's."""
+        """Set TF32's switches to this arm's; a block of steps begins here."""
         switches.apply(self.arm.precision)
+        self.timed = self.timed.plus(self.last)
+        self.last = Waiting()
 
     def run(self, steps: int) -> None:
-        """Queue that many training steps."""
-        start = time.perf_counter_ns()
+        """Queue that many training steps; of a block, which settles first, the last ones are those that are timed."""
+        start, before = time.perf_counter_ns(), self.batches.waited.ns
         for _ in range(steps):
-            asked = time.perf_counter_ns()
-            batch = next(self.batches)
-            self.wait_ns += time.perf_counter_ns() - asked
-            self.loss = training_step(self.arm, *batch)
-        self.run_ns += time.perf_counter_ns() - start
+            self.loss = training_step(self.arm, *next(self.batches))
+        self.last = Waiting(self.batches.waited.ns - before, time.perf_counter_ns() - start)
 
     def synchronize(self) -> None:
         """Wait for the device."""
         start = time.perf_counter_ns()
         synchronize(self.arm.device)
-        self.run_ns += time.perf_counter_ns() - start
+        self.last = self.last.plus(Waiting(0, time.perf_counter_ns() - start))
+
+    def steady_wait(self, rest_s: float) -> float:
+        """Return the share of its time that the host waits for batches that are not made yet.
+
+        The first steps use up what is ready, and tell what it takes to be handed a batch that is; that does not count
+        as waiting in those after them. No other rung's turn comes between. Each step is waited for, so that a host
+        that runs ahead of its device does not wait for a batch that the device does not need yet.
+
+        Args:
+            rest_s: time in which the loader makes ready as many batches as it may, in seconds.
+        """
+        self.activate()
+        time.sleep(rest_s)
+        handed_ns = statistics.median(step.wait_ns for step in self._continue(DEPTH))
+        steps = self._continue(CONTINUED - DEPTH)
+        waited_ns = sum(step.wait_ns for step in steps) - handed_ns * len(steps)
+        return max(0.0, waited_ns / sum(step.all_ns for step in steps))
+
+    def _continue(self, steps: int) -> list[Waiting]:
+        found = []
+        for _ in range(steps):
+            self.run(1)
+            self.synchronize()
+            found.append(self.last)
+        return found
 
     def fingerprint(self) -> object:
         """Return the number of device allocations, of compilations, and the loss scale."""
@@ -92,31 +133,7 @@ class RungRunner:
 
     def close(self) -> None:
         """Stop making batches ahead."""
-        close: Callable[[], None] | None = getattr(self.batches, "close", None)
-        if close is not None:
-            close()
-
-
-def on_device(arm: Arm, data: Data, loaded: Iterator[Any]) -> Iterator[Batch]:
-    """Return a loader's batches on the arm's device, brought there as its techniques say.
-
-    Args:
-        arm: whose techniques decide; the prefetcher's batches are made ready one ahead.
-        data: mean and spread of the images, for batches that come as uint8.
-        loaded: batches as the loader gives them: inputs (B, ...), normalised floats or uint8, and targets.
-    """
-    chosen, device = arm.techniques, arm.device
-    normalizer = Normalizer(data.mean, data.std, device) if data.is_image else None
-
-    def ready(batch: Any) -> Batch:
-        inputs, targets = to_device((batch[0], batch[1]), device, chosen.non_blocking)
-        if inputs.dtype == torch.uint8 and normalizer is not None:
-            inputs = normalizer(inputs)
-        return inputs, targets
-
-    if chosen.prefetcher:
-        return Prefetcher(loaded, device, ready)
-    return map(ready, loaded)
+        self.batches.close()
 
 
 def build_rung(setting: Setting, trial: Trial, rung: Rung) -> Arm:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.data.workers import DEPTH, Turns, batch_ms, open_loader, open_samples, steps_per_epoch
+from bench.data.workers import DEPTH, batch_ms, steps_per_epoch
 from bench.findings import Climb
 from bench.graphs import WARM_UP
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import compare
 from bench.measure.warmup import Cut, prepare
-from bench.phases.climbing import RungRunner, build_rung, on_device
+from bench.phases.climbing import RungRunner, Waiting, build_rung
 from bench.phases.compiling import Recompilations, compile_s
+from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
 from bench.phases.setting import Setting, enter, open_setting
 from bench.phases.timed import judge, record, summary, watcher
 from bench.precision import read_back
@@ -27,8 +28,8 @@ LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""
 TAIL_SHARE = 0.1
 """Share of the time budget that looking for the host's share of a step may take beside it, for each rung."""
-LIMITED = 0.8
-"""Where the loader alone takes this share of a step or more, its queue runs empty: it is what limits the rung."""
+LIMITED = 0.1
+"""Where the host waits for batches not made yet for this share of a continuous run, the loader is the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's rungs that work against the first of them; send blocks, then a result for each."""
     rungs = [parse_rung(name) for name in trial.precisions]
     setting = open_setting(trial)
-    with _loaders(setting, trial, rungs) as loaders, ExitStack() as stack:
+    with open_loaders(setting, trial, rungs) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="the loader alone"))
         alone = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         built = _build(setting, trial, rungs, loaders, send=send, stack=stack)
@@ -52,9 +53,13 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         trial = replace(trial, precisions=tuple(rung.name for rung in rungs))
         read = [enter(rung.precision, setting.device)[1] for rung in rungs]
         cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
-        cuts = [_settled(cut, alone[_kind(rung)]) for cut, rung in zip(cuts, rungs, strict=True)]
+        send(Progress(text="waiting for the loader"))
+        rests_s = [DEPTH * alone[kind_of(rung)] / 1000 for rung in rungs]
+        limited = [runner.steady_wait(rest) >= LIMITED for runner, rest in zip(runners, rests_s, strict=True)]
+        cuts = _paced(cuts, limited)
         for runner in runners:
-            runner.wait_ns = runner.run_ns = 0
+            runner.activate()
+            runner.timed = Waiting()
         recompilations = Recompilations()
         with open_watch(device) as disturbance:
 
@@ -71,7 +76,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 watch=watcher(trial, trial.precisions, send),
             )
             foreign_pct = disturbance.foreign_load_pct()
-        waits = [100 * runner.wait_ns / runner.run_ns for runner in runners]
+        waits = [100 * runner.timed.plus(runner.last).share for runner in runners]
         ratios = [_host_ratio(runner, trial) for runner in runners]
     for block in found.blocks:
         send(record(block, trial))
@@ -89,10 +94,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 speed=speed,
                 climb=Climb(
                     rung=rung.number,
-                    loader_ms=alone[_kind(rung)],
+                    loader_ms=alone[kind_of(rung)],
                     wait_pct=waits[index],
-                    steps_per_epoch=steps_per_epoch(setting.data, trial.cell.data, trial.cell.batch_size),
-                    loader_limited=alone[_kind(rung)] >= LIMITED * (speed.step_ms or 0.0),
+                    steps_per_epoch=steps_per_epoch(setting.data, trial.cell.data, trial.cell.batch_size, samples),
+                    loader_limited=limited[index],
                 ),
             )
         )
@@ -105,33 +110,11 @@ def _after(runner: RungRunner) -> dict[str, Any]:
     return {name: getattr(after, name) for name in ("fp32_matmul", "fp32_conv")}
 
 
-def _kind(rung: Rung) -> tuple[bool, bool]:
-    """Return which loader feeds a rung: whether its batches are pinned, and whether it normalises them itself."""
-    pinned = rung.chosen.non_blocking
-    return pinned, not rung.chosen.prefetcher
-
-
-@contextmanager
-def _loaders(setting: Setting, trial: Trial, rungs: list[Rung]) -> Iterator[dict[tuple[bool, bool], Iterator[Any]]]:
-    """Open a loader for each kind that the rungs need, each with worker processes of its own; close them all."""
-    kinds = list(dict.fromkeys(_kind(rung) for rung in rungs))
-    loaders: dict[tuple[bool, bool], Any] = {}
-    try:
-        for pinned, normalize in kinds:
-            samples = open_samples(setting.data, trial.cell.data, normalize=normalize, seed=trial.seed)
-            loader = open_loader(samples, batch_size=trial.cell.batch_size, seed=trial.seed, pinned=pinned)
-            loaders[pinned, normalize] = Turns(iter(loader))
-        yield loaders
-    finally:
-        for loader in loaders.values():
-            loader.batches._shutdown_workers()  # else they end when the garbage collector finds the iterator
-
-
 def _build(
     setting: Setting,
     trial: Trial,
     planned: list[Rung],
-    loaders: dict[tuple[bool, bool], Iterator[Any]],
+    loaders: Mapping[Kind, Iterator[Any]],
     *,
     send: Callable[[Message], None],
     stack: ExitStack,
@@ -145,7 +128,7 @@ def _build(
     refusal: Exception | None = None
     for rung in stacked(planned, lambda rung: rung.name in built):
         try:
-            built[rung.name] = _built(setting, trial, rung, loaders[_kind(rung)], send=send, stack=stack)
+            built[rung.name] = _built(setting, trial, rung, loaders[kind_of(rung)], send=send, stack=stack)
         except Exception as error:
             if (why := refused(error)) is None:
                 raise
@@ -185,8 +168,17 @@ def _host_ratio(runner: RungRunner, trial: Trial) -> float | None:
     return runner.host_ratio(TAIL_SHARE * trial.protocol.time_budget_s)
 
 
-def _settled(cut: Cut, loader_ms: float) -> Cut:
-    """Let a rung that the loader limits use up what was made ready while others ran, before it is timed."""
-    if loader_ms < LIMITED * cut.warm.step_ns / 1e6:
-        return cut
-    return replace(cut, sizes=replace(cut.sizes, settle=max(cut.sizes.settle, DEPTH)))
+def _paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
+    """Cut blocks so that a rung that the loader limits is timed at the loader's pace.
+
+    It uses up what was made ready while others ran before it is timed, and is timed over as many batches again. It
+    leaves none ready for the rungs after it, which therefore settle for as long.
+    """
+    if not any(limited):
+        return list(cuts)
+    paced = []
+    for cut, late in zip(cuts, limited, strict=True):
+        steps = max(cut.sizes.steps, DEPTH) if late else cut.sizes.steps
+        sizes = replace(cut.sizes, settle=max(cut.sizes.settle, DEPTH), steps=steps)
+        paced.append(replace(cut, sizes=sizes))
+    return paced

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from contextlib import closing
 
 import torch
 
 from bench.data import random_batches
 from bench.data.transfer import Batch
 from bench.measure import memory
-from bench.phases.climbing import build_rung, on_device
+from bench.phases.climbing import build_rung
+from bench.phases.feeding import kind_of, on_device
 from bench.phases.setting import Setting, open_setting
 from bench.precision import read_back
 from bench.records import Device, Message, Progress, TrialResult
 from bench.rungs import Rung, parse_rung
+from bench.spec import Data
 from bench.train import training_step
 from bench.trial import Trial
 
@@ -32,18 +34,19 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     if setting.device.type == "cpu":
         small = min(SMALL_BATCH * rung.chosen.grad_accumulation, trial.cell.batch_size)
         arm = build_rung(setting, trial, rung)
-        training_step(arm, *_host_batches(setting, trial, rung, small)[0])
-        del arm
+        with closing(on_device(arm, setting.data, iter(_host_batches(setting, trial, rung, small)))) as few:
+            training_step(arm, *next(few))
+        del arm, few
         resident_before = memory.resident_bytes()
     arm = build_rung(setting, trial, rung)
     loaded = itertools.cycle(_host_batches(setting, trial, rung, trial.cell.batch_size))
-    batches: Any = on_device(arm, setting.data, loaded)
+    batches = on_device(arm, setting.data, loaded)
 
     def step() -> None:
         send(Progress(text=f"{rung.name}: a step"))
         training_step(arm, *next(batches))
 
-    try:
+    with closing(batches):
         peaks = memory.measure_peaks(
             step,
             setting.device,
@@ -52,16 +55,23 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             uuid=device.uuid,
             model_bytes=memory.model_bytes(arm.model),
         )
-    finally:
-        if hasattr(batches, "close"):
-            batches.close()
     switches = read_back(arm.precision, setting.device)
     send(TrialResult(precision=rung.name, status="ok", switches=switches, memory=peaks))
 
 
 def _host_batches(setting: Setting, trial: Trial, rung: Rung, size: int) -> list[Batch]:
-    """Return batches in host memory as the loader would give them, pinned where it would pin them."""
-    cpu = torch.device("cpu")
-    batches = random_batches(setting.data, batch_size=size, count=BATCHES, device=cpu, seed=trial.seed)
-    pin = rung.chosen.non_blocking and setting.device.type == "cuda"
+    """Return batches in host memory as the rung's loader gives them: its type of pixels, and pinned where it pins."""
+    data, cpu = setting.data, torch.device("cpu")
+    pinned, normalize = kind_of(rung)
+    if data.is_image and not normalize:
+        batches = [_pixels(data, size, trial.seed + index) for index in range(BATCHES)]
+    else:
+        batches = random_batches(data, batch_size=size, count=BATCHES, device=cpu, seed=trial.seed)
+    pin = pinned and setting.device.type == "cuda"
     return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches] if pin else batches
+
+
+def _pixels(data: Data, size: int, seed: int) -> Batch:
+    chance = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (size, *data.input_shape), generator=chance, dtype=torch.uint8)
+    return pixels, torch.randint(data.classes or 1, (size,), generator=chance)

@@ -142,7 +142,7 @@ def _limit(mine: pd.DataFrame) -> str:
     """Return what a rung's step takes its time for: the loader, launching kernels, or arithmetic."""
     if mine.empty:
         return UNKNOWN
-    if (mine["loader_limited"] == "yes").any():
+    if (mine["loader_limited"] == "yes").mean() >= 0.5:
         return "loader"
     ratio = mine["host_ratio"].median()
     if known(ratio):

@@ -10,6 +10,8 @@ from bench.report.load import SUBJECT, Run
 from bench.report.speed import MEASURED
 from bench.report.summary import IEEE_ERROR, precision_rank
 from bench.report.tables import Table
+from bench.rungs import parse_rung
+from bench.trial import LADDER
 
 CROWDED_PCT = 10.0
 """Share of a machine's cores taken by others from which a reader is told."""
@@ -105,7 +107,10 @@ def _arithmetic(error: float) -> str:
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, was not steady, or was crowded; alike ones are counted."""
+    """Return every trial that was not simply ``ok``, was not steady, or was crowded.
+
+    Alike ones are counted, and the rungs of a ladder of which the same is said stand in one row.
+    """
     unsteady = trials[trials["steady"].eq("no") & trials["status"].isin(MEASURED)]
     odd = [
         trials[trials["status"] != "ok"],
@@ -118,15 +123,27 @@ def notes(trials: pd.DataFrame) -> Table | None:
     rows = pd.concat(odd)
     if rows.empty:
         return None
-    key = [*SUBJECT, "phase", "precision", "status", "detail"]
-    alike = rows.sort_values("batch_size", kind="stable").groupby(key, sort=False)["batch_size"]
-    counted = alike.agg(["size", "unique"]).reset_index().merge(subjects(trials), on=SUBJECT, how="left")
+    rung = rows["phase"].isin(LADDER)
+    rows = rows.assign(
+        arm=rows["precision"].astype(str).mask(rung, ""),
+        shown=[
+            parse_rung(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
+        ],
+    )
+    key = [*SUBJECT, "phase", "arm", "status", "detail"]
+    alike = rows.sort_values("batch_size", kind="stable").groupby(key, sort=False)
+    counted = alike.agg(
+        sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique")
+    ).reset_index()
+    counted = counted.merge(subjects(trials), on=SUBJECT, how="left")
     body = [
         [
             *(row[name] for name in ("workload", "where")),
-            ", ".join(f"{size:.0f}" for size in row["unique"]),
-            *(row[name] for name in ("phase", "precision", "status")),
-            str(row["size"]),
+            ", ".join(f"{size:.0f}" for size in row["sizes"]),
+            row["phase"],
+            ", ".join(row["shown"]),
+            row["status"],
+            str(row["trials"]),
             _short(row["detail"]) or UNKNOWN,
         ]
         for row in counted.to_dict("records")

@@ -24,9 +24,10 @@ ABOUT = (
     'is; where they do not fit into memory together, each by itself, "apart". Time per epoch is the step\'s time, '
     "loading included, times the steps of an epoch. Over the rung before is over the one that it stands on. "
     "Intervals are 95 %, over processes, or within the only one. Peak memory is of each rung alone in one process, "
-    "and has none. Waiting is the share of its time in which the host asked for a batch: for the loader to make it, "
-    "and for copies that are waited for. The loader alone is what it takes for a batch when nothing else runs. "
-    "Limited by: loader, where that is 80 % of the step's time or more, so that no arithmetic makes it faster; "
+    "and has none. Waiting is the share of the timed steps in which the host waited for the loader to make a batch and "
+    "to be handed it. The loader alone is what it takes for a batch when nothing else runs. Limited by: loader, where "
+    "the host waits for batches not made yet for 10 % or more of a run of this rung alone, so that faster arithmetic "
+    "gains little or nothing; "
     "launch, where the host takes 80 % of the time that the GPU does to queue its kernels; else arithmetic, which is "
     "all that the device does in a step, memory traffic included. Accuracy is that of the run's training at this "
     "batch size of what the rung computes, which set-to-none, non-blocking and prefetcher do not change."

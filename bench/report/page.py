@@ -38,31 +38,12 @@ from bench.report.plots import Choice, begin
 from bench.report.published import beside as published_beside
 from bench.report.published import load_published
 from bench.report.quads import bootstraps
+from bench.report.reading import reading
 from bench.report.render import render
 from bench.report.summary import summarise
 from bench.report.tables import Table
 from bench.report.training_tables import training
 from bench.report.verdict import Sentence, sentences
-
-READING = (
-    "A speedup is fp32's step time over the arm's: 2 is twice as fast, below 1 is slower. The interval is a "
-    '95 % interval over fresh processes; with "one process" it holds within that process only, and another '
-    "process may land outside it.",
-    "FASTER and SLOWER mean that the whole interval lies further from 1 than the floor, which is how far fp32 was "
-    "from itself on this machine (1 % where that was not measured); SAME that it lies within 1 %; "
-    "INCONCLUSIVE that the measurement does not say.",
-    "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
-    "than the step does, look at the time spent waiting for data.",
-    "Peak memory is the steady peak of tensors on a GPU, and of resident memory on a CPU, with one precision "
-    "alone in its process.",
-    "A matrix of setups tells how many times as fast its row is as its column. Between devices the interval is of "
-    "these very boards, and another of the same name may differ by more.",
-    '"–" is not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed stands where '
-    "a figure would, and the notes say why.",
-    "Accuracy needs at least 5 seeds for a verdict on parity: two runs that differ only in their seed differ "
-    "by some tenths of a point too.",
-)
-"""How to read a report, in short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,9 +98,9 @@ def publish(
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, layers=layers, figures=figures)
     page = out / "report.md"
-    page.write_text(render("report.md.j2", html=False, report=report, reading=READING), encoding="utf-8")
+    page.write_text(render("report.md.j2", html=False, report=report, reading=reading(runs)), encoding="utf-8")
     (out / "report.html").write_text(
-        render("report.html.j2", html=True, report=report, reading=READING), encoding="utf-8"
+        render("report.html.j2", html=True, report=report, reading=reading(runs)), encoding="utf-8"
     )
     return page, report.verdicts
 

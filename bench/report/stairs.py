@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +23,12 @@ MOST = 2.5
 
 
 def plots_of(ladder: Climbed, folder: Path) -> list[Plot]:
-    """Draw time per epoch and peak memory of each rung as stairs, and accuracy where it was trained."""
-    rows = ladder.rows[ladder.rows["step_ms"].notna()].reset_index(drop=True)
-    if rows.empty:
+    """Draw time per epoch and peak memory of each rung as stairs, and accuracy where it was trained.
+
+    A rung that was not timed keeps its place, with the word for why.
+    """
+    rows = ladder.rows
+    if rows["step_ms"].isna().all():
         return []
     caption = f"Ladder: {ladder.title}"
     name = re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower())
@@ -87,5 +91,10 @@ def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarr
     for place, height, top in zip(places, heights, tops, strict=True):
         if known(height):
             axes.annotate(number(height), (place, top), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+    for index, word in enumerate(rows["status"]):
+        if not known(rows["step_ms"].iloc[index]) and not known(heights.iloc[index]):
+            look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
+            axes.annotate(f"× {word}", (index, 0), (0, 4), textcoords="offset points", **look)
+    axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
     _name(axes, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from bench.data import cifar10, prepare
+from bench.data.cache import Dataset, Split
 from bench.data.workers import DEPTH, Endless, batch_ms, open_loader, open_samples, steps_per_epoch
 from bench.spec import Data
 from bench.trial import DataSource
@@ -59,8 +62,24 @@ def test_images_are_brought_to_the_suites_size_and_random_ones_have_it(source: D
 
 
 def test_an_epoch_has_the_files_whole_batches_or_what_the_suite_says(source: DataSource) -> None:
-    assert steps_per_epoch(DATA, source, 5) == 2  # twelve files
-    assert steps_per_epoch(DATA, DataSource(kind="synthetic"), 5) == 7
+    assert steps_per_epoch(DATA, source, 5, samples=12) == 2
+    assert steps_per_epoch(DATA, DataSource(kind="synthetic"), 5, samples=12) == 7
+    assert steps_per_epoch(Data(input_shape=(5,), target_shape=(2,), steps_per_epoch=9), source, 5, samples=12) == 9
+
+
+@pytest.mark.parametrize("share", [0.0, 0.34])
+def test_what_training_sets_apart_is_not_loaded(source: DataSource, tmp_path: Path, share: float) -> None:
+    data = replace(DATA, validation_share=share)
+    trained_on = prepare(data, replace(source, directory=str(tmp_path / "kept"))).train_samples
+    assert trained_on == (12 if not share else 8)
+    assert len(open_samples(data, source, normalize=True, seed=0)) == trained_on  # type: ignore[arg-type]
+
+
+def test_what_training_sets_apart_of_cifar10_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Split(images=torch.zeros(10, 3, 8, 8, dtype=torch.uint8), labels=torch.tensor([0, 1] * 5))
+    monkeypatch.setattr(cifar10, "load", lambda _: Dataset(train=split, test=split, classes=("a", "b")))
+    samples = open_samples(replace(DATA, validation_share=0.2), DataSource(kind="cifar10"), normalize=True, seed=0)
+    assert len(samples) == 8  # type: ignore[arg-type]
 
 
 def test_worker_processes_make_batches_and_end(source: DataSource) -> None:

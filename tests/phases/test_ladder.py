@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench import catalog
+from bench.data import workers
 from bench.data.workers import DEPTH, Turns
-from bench.measure.timing import Sizes
+from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import ladder, rung_memory
-from bench.phases.climbing import RungRunner, on_device
-from bench.phases.ladder import _settled
+from bench.phases import climbing, feeding, ladder, rung_memory
+from bench.phases.climbing import RungRunner, Waiting
+from bench.phases.feeding import kind_of, on_device
+from bench.phases.ladder import _paced
+from bench.phases.setting import open_setting
 from bench.precision_names import precision
 from bench.records import Block, TrialResult
 from bench.rungs import build_ladder, parse_rung
@@ -130,6 +135,22 @@ def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):
     assert result.memory.peak_resident_bytes is not None
 
 
+@pytest.mark.parametrize(("name", "dtype"), [(RUNGS[-1], torch.uint8), (RUNGS[0], torch.float32)])
+def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_trial, cpu, monkeypatch, name, dtype):
+    brought = []
+
+    def to_device(batch, *_):
+        brought.append(batch[0].dtype)
+        return batch
+
+    monkeypatch.setattr(feeding, "to_device", to_device)
+    sent = []
+    rung_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
+    assert [message.status for message in sent if isinstance(message, TrialResult)] == ["ok"]
+    samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_rung(name))[1], seed=0)
+    assert set(brought) == {dtype} == {samples[0][0].dtype}
+
+
 @pytest.fixture
 def tiny_suite(tiny_trial):
     return catalog.load(tiny_trial.cell.suite)
@@ -152,24 +173,128 @@ def test_pixels_become_normalised_floats_on_the_way(tiny_suite, name):
     assert targets.tolist() == [0, 1]
 
 
-def test_waiting_for_batches_is_told_apart(tiny_suite):
-    ready = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
+class Clock:
+    """Time in milliseconds that passes only where a test says so."""
+
+    def __init__(self, monkeypatch):
+        self.ms, self.rested_s = 0, 0.0
+        for module in (climbing, feeding):
+            monkeypatch.setattr(
+                module, "time", SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.slept)
+            )
+
+    def slept(self, seconds):
+        self.rested_s += seconds
+
+    def takes(self, ms, result):
+        def work(*_):
+            self.ms += ms
+            return result
+
+        return work
+
+    def loader(self, batch, *, handed_ms, made_ms):
+        """Yield batches of which a few are ready after a rest, and each later one is made while the host waits."""
+        for index in itertools.count():
+            self.ms += made_ms if index >= workers.WORKERS * workers.AHEAD else handed_ms
+            yield batch
+
+
+@pytest.fixture
+def runner(request, tiny_suite, monkeypatch):
+    """A rung whose copies take 2 ms and whose steps 6; the loader hands over in 3 what is ready, and then takes 12."""
+    clock = Clock(monkeypatch)
+    batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
+    monkeypatch.setattr(feeding, "to_device", clock.takes(2, batch))
+    monkeypatch.setattr(climbing, "training_step", clock.takes(6, torch.tensor(1.0)))
     trained = arm(tiny_suite, "fp32")
-    runner = RungRunner(name="fp32", arm=trained, batches=iter([ready] * 3), asynchronous=False)
-    runner.run(3)
-    assert 0 < runner.wait_ns < runner.run_ns
-    assert runner.taken_steps() == 3
-    with pytest.raises(StopIteration):
-        runner.run(1)
+    feed = on_device(trained, tiny_suite.data, clock.loader(batch, handed_ms=3, made_ms=getattr(request, "param", 12)))
+    return RungRunner(name="fp32", arm=trained, batches=feed, asynchronous=False)
 
 
-def test_a_rung_that_the_loader_limits_uses_up_what_was_ready_before_it_is_timed():
-    sizes = Sizes(settle=1, steps=3)
-    cut = Cut(
-        warm=WarmUp(steady=True, steps=12, step_ns=10e6),
-        profile=SwitchProfile(relative=(), settle=1),
-        sizes=sizes,
-        empty_ns=1.0,
-    )
-    assert _settled(cut, loader_ms=7.9).sizes == sizes
-    assert _settled(cut, loader_ms=8.1).sizes == Sizes(settle=DEPTH, steps=3)
+@pytest.mark.parametrize(("runner", "share"), [(12, (12 - 3) / (12 + 2 + 6)), (3, 0.0), (2, 0.0)], indirect=["runner"])
+def test_the_share_of_waiting_is_for_batches_not_made_yet_without_copies_and_handing_over(runner, share):
+    assert runner.steady_wait(rest_s=0.5) == pytest.approx(share)
+    assert climbing.time.sleep.__self__.rested_s == 0.5
+
+
+def test_waiting_is_that_of_timed_steps_without_settling(runner):
+    time_block(runner, Sizes(settle=DEPTH + 3, steps=1))
+    time_block(runner, Sizes(settle=1, steps=1))
+    runner.batches.waited.batches = itertools.repeat(next(runner.batches))  # a loader that is never waited for
+    time_block(runner, Sizes(settle=7, steps=2))
+    runner.activate()
+    assert runner.timed == Waiting(2 * 12 * 10**6, (2 * 20 + 2 * 8) * 10**6)
+
+
+def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
+    ready = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
+    asked = threading.Event()
+
+    def slow():
+        for _ in range(2):
+            asked.set()
+            time.sleep(0.05)
+            yield ready
+
+    feed = on_device(arm(tiny_suite, "fp32+set-to-none+prefetcher"), tiny_suite.data, slow())
+    asked.wait()
+    assert feed.waited.ns == 0
+    next(feed)
+    assert feed.waited.ns > 0
+    feed.close()
+
+
+CUT = Cut(
+    warm=WarmUp(steady=True, steps=12, step_ns=10e6),
+    profile=SwitchProfile(relative=(), settle=1),
+    sizes=Sizes(settle=1, steps=2),
+    empty_ns=1.0,
+)
+
+
+def test_a_rung_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
+    assert [cut.sizes for cut in _paced([CUT, CUT], [False, False])] == [CUT.sizes] * 2
+    paced = [Sizes(settle=DEPTH, steps=2), Sizes(settle=DEPTH, steps=DEPTH)]
+    assert [cut.sizes for cut in _paced([CUT, CUT], [False, True])] == paced
+    long = replace(CUT, sizes=Sizes(settle=9, steps=40))
+    assert _paced([long], [True]) == [long]
+
+
+def test_what_limits_a_rung_is_what_it_waits_for_in_a_continuous_run(tiny_trial, cpu, monkeypatch):
+    shares = {RUNGS[0]: 0.6, RUNGS[1]: 0.01, RUNGS[2]: 0.1}
+    monkeypatch.setattr(RungRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
+    found = climb(tiny_trial, cpu, RUNGS[:3])
+    assert [one.climb.loader_limited for one in found.values()] == [True, False, True]
+    assert all(one.speed.settle_steps >= DEPTH for one in found.values())
+    assert all(one.speed.block_steps >= DEPTH for one in found.values() if one.climb.loader_limited)
+
+
+def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, monkeypatch):
+    order = []
+    loader = SimpleNamespace(_shutdown_workers=lambda: order.append("shut down"))
+
+    def opened(_samples, *, pinned, **_):
+        order.append(pinned)
+        return [loader]
+
+    monkeypatch.setattr(torch.cuda, "set_device", order.append)
+    monkeypatch.setattr(feeding, "open_loader", opened)
+    monkeypatch.setattr(feeding, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
+    second = torch.device("cuda", 1)
+    rungs = [parse_rung("fp32"), parse_rung("fp32+non-blocking")]
+    with feeding.open_loaders(replace(open_setting(tiny_trial), device=second), tiny_trial, rungs):
+        assert order == [second, False, True]
+    assert order[3:] == ["shut down"] * 2
+
+
+def test_a_ladder_opens_its_samples_once_for_each_loader(tiny_trial, cpu, monkeypatch):
+    opened = []
+
+    def open_samples(*args, **kwargs):
+        opened.append(kwargs["normalize"])
+        return workers.open_samples(*args, **kwargs)
+
+    monkeypatch.setattr(feeding, "open_samples", open_samples)
+    climb(tiny_trial, cpu, RUNGS)
+    assert opened == [True, False]

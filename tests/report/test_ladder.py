@@ -13,6 +13,7 @@ from bench.findings import Climb, MemoryPeak
 from bench.records import Block, TrialResult
 from bench.report import stairs, verdicts
 from bench.report.climbed import climbed
+from bench.report.facts import notes
 from bench.report.ladder import sentence, short, table_of
 from bench.report.load import load
 from bench.report.page import write
@@ -215,3 +216,55 @@ def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_ro
     assert words == ["rung", "limited by", "status"]
     assert {"over fp32 [95 % interval]", "over the rung before [95 % interval]"} <= set(made.headers)
     assert made.title.startswith("Ladder of vit_b_16")
+
+
+def test_a_rung_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
+    (ladder,) = climbed(load([run.folder]))
+    axes = Figure().subplots()
+    stairs._times(axes, ladder.rows)
+    marks = {text.get_text(): text.xy[0] for text in axes.texts if text.get_text().startswith("×")}
+    assert marks == {"× unsupported": 3}
+    assert axes.get_xlim() == (-0.5, 3.5)
+    assert [label.get_text() for label in axes.get_xticklabels()][3] == "+ non-blocking"
+    (plot,) = stairs.plots_of(ladder, tmp_path)
+    assert "unsupported" in (tmp_path / f"{plot.name}.svg").read_text()
+
+
+def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    for replicate in range(3):
+        results = [
+            TrialResult(
+                precision=name,
+                status="unconverged",
+                detail="too wide",
+                speed=timed(4.0, 64, foreign_load_pct=30.0, steady=rung != 1),
+                climb=climb(rung),
+            )
+            for rung, name in enumerate(STEPS_MS)
+        ]
+        builder.add(builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate), *results)
+    told = notes(load([builder.folder]).climbs)
+    assert told is not None
+    every = "fp32, amp-bf16, + set-to-none"
+    rows = [dict(zip(told.headers, row, strict=True)) for row in told.rows]
+    assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
+        ("unconverged", every, "3"),
+        ("not steady", "amp-bf16", "3"),
+        ("crowded", every, "3"),
+    ]
+
+
+def test_how_to_read_speaks_of_the_steps_that_were_timed(run: RunBuilder, tmp_path: Path) -> None:
+    resident, fed = "timed on data already on the device", "timed with the loader that feeds them"
+    only = write(load([run.folder]), tmp_path / "only").read_text()
+    assert (resident in only, fed in only) == (False, True)
+    run.train("fp32", [90.0], batch=64)
+    trained = write(load([run.folder]), tmp_path / "trained").read_text()
+    assert (resident in trained, fed in trained) == (False, True)
+    run.memory("fp32", 100.0)
+    both = write(load([run.folder]), tmp_path / "both").read_text()
+    assert (resident in both, fed in both) == (True, True)
+    speed = RunBuilder(tmp_path / "speed").memory("fp32", 100.0)
+    plain = write(load([speed.folder]), tmp_path / "plain").read_text()
+    assert (resident in plain, fed in plain) == (True, False)
