@@ -65,7 +65,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         def edge() -> str:
             causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
             every = joined.gathered("; ".join(cause for cause in causes if cause))
-            return "; ".join(dict.fromkeys(str(cause) for cause in every if cause))
+            return _agreed(every, trial.cell.placement.members)
 
         arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
@@ -93,6 +93,13 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 speed=speed if floor else _with_tail(speed, arm, trial, send),
             )
         )
+
+
+def _agreed(causes: Sequence[str], members: Sequence[str]) -> str:
+    """Return what disturbed any of the devices, so that all void the same quads; of several, each by its name."""
+    if len(causes) == 1:
+        return causes[0]
+    return "; ".join(f"device {word}: {cause}" for word, cause in zip(members, causes, strict=True) if cause)
 
 
 def _measure(
