@@ -13,19 +13,19 @@ from bench.trial import PHASES
 
 def busy(environment: Environment, exclusive: bool) -> list[str]:
     """Return a warning if others use a GPU of ours, or refuse to start."""
-    ours = {device.uuid for device in environment.devices if device.uuid}
-    if not ours:
+    boards = [device for device in environment.devices if device.kind == "cuda"]
+    if not boards:
         return []
+    names = {uuid: f"GPU {word}" for device in boards for uuid, word in device.gpus.items()}
     known = neighbours.neighbours()
-    found = {uuid: others for uuid, others in known.items() if uuid in ours and others}
-    names = {device.uuid: f"GPU {device.placement}" for device in environment.devices if device.uuid}
+    found = {uuid: others for uuid, others in known.items() if uuid in names and others}
     said = neighbours.describe(found, names)
     if said and exclusive:
         raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
-    if exclusive and (unknown := ours - known.keys()):
-        raise UsageError(
-            f"Who is on {', '.join(names[uuid] for uuid in sorted(unknown))} cannot be told; leave out --exclusive."
-        )
+    unknown = {name: None for uuid, name in names.items() if uuid not in known}
+    unknown |= {f"GPU {device.placement}": None for device in boards if not device.gpus}
+    if exclusive and unknown:
+        raise UsageError(f"Who is on {', '.join(unknown)} cannot be told; leave out --exclusive.")
     return [said] if said else []
 
 

@@ -110,7 +110,7 @@ class Speed:
     long_block_pct: float | None = None
     """How far the speedup from blocks of four times the length lies from this one, in per cent."""
     communication_pct: float | None = None
-    """Several devices: share of a step by which it is longer for sending gradients."""
+    """Several devices: share of a step by which it is longer than one without a word to the others."""
     foreign_load_pct: float | None = None
     """On a CPU: share of the machine's cores that other programs took while timing."""
     peak_tflops: float | None = None

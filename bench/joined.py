@@ -17,8 +17,9 @@ from torch import Tensor, distributed, nn
 from bench.technique_names import Techniques, UnsupportedError
 
 Value = TypeVar("Value")
-PATIENCE = timedelta(minutes=30)
-"""How long a process waits for another; the first step of a large model on a slow device may take minutes."""
+PATIENCE = timedelta(minutes=20)
+"""How long a process waits for another; the first step of a large model on a slow device may take minutes. Less than
+after how long a silent worker is taken to hang (bench/launch/local.py): who waits in vain says so."""
 
 
 def join(device: torch.device) -> None:

@@ -6,6 +6,7 @@ A worker is a daemonic process, which may have no children of multiprocessing's 
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import socket
@@ -14,18 +15,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from bench.data import Share
 from bench.findings import MemoryPeak
+from bench.last_words import LastWord, last_word
 from bench.nodes import Rendezvous
+from bench.obituary import obituary, oom_kills
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import UsageError
 from bench.technique_names import UnsupportedError
@@ -33,6 +36,17 @@ from bench.trial import Placement, Trial
 
 LIGHTNING, JOINED = "bench.phases.training:run", "bench.worker:run_rank"
 """What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
+END_S = 10.0
+"""How long a process that has closed its pipe may take to end: one that holds much memory does not at once."""
+
+
+class RankError(RuntimeError):
+    """One of the processes failed."""
+
+    def __init__(self, failed: Failed, told: str = "") -> None:
+        """Take what is to be said of it, and what the process printed at last."""
+        super().__init__(failed.text)
+        self.failed, self.told = failed, told
 
 
 def run(
@@ -52,13 +66,13 @@ def run(
     those that follow it. The first keeps its training in ``checkpoint``, where there is one.
 
     Raises:
-        UsageError: there are not as many GPUs.
-        RuntimeError: a process failed; the others are ended.
+        UsageError: there are not as many GPUs, or a process raised one.
+        RankError: a process failed; the others have been ended.
     """
     _require_devices(trial, ranks)
     with ExitStack() as stack:
-        here = rendezvous or alone(ranks)
-        processes = []
+        here, kills = rendezvous or alone(ranks), oom_kills()
+        processes: list[subprocess.Popen[bytes]] = []
         pipes: dict[Connection, int] = {}
         peaks: dict[int, TrialResult] = {}
         for rank in range(ranks):
@@ -69,22 +83,23 @@ def run(
             pipes[stack.enter_context(ours)] = rank
             whole = device.uuids and rendezvous is None  # one GPU's counter, or one node's, would be a part of it
             own = device if whole else replace(device, energy=None)
-            ours.send((_placed(trial, rank), own, checkpoint))
+            with suppress(OSError):  # it has ended already, which is heard below
+                ours.send((_placed(trial, rank), own, checkpoint))
         while pipes:
-            for ready in wait(list(pipes)):
-                assert isinstance(ready, Connection)
-                rank = pipes[ready]
-                message = _receive(ready)
-                if isinstance(message, Failed):
-                    raise _ERRORS.get(message.kind, RuntimeError)(message.text)
+            heard = [(one, _receive(one)) for one in wait(list(pipes)) if isinstance(one, Connection)]
+            # Who ended without a word comes first: the others' errors may be that they lost it.
+            for one, message in sorted(heard, key=lambda pair: pair[1] is not None):
+                rank = pipes[one]
                 if message is None:
-                    raise RuntimeError(f"the process on device {rank + 1} of {ranks} ended without a word")
-                if isinstance(message, Done):
-                    del pipes[ready]
+                    raise _lost(processes[rank], kills, _called(trial, here, rank))
+                if isinstance(message, LastWord):
+                    _raise(message, _called(trial, here, rank))
+                elif isinstance(message, Done):
+                    del pipes[one]
                 elif isinstance(message, TrialResult) and message.memory is not None:
                     peaks[rank] = message
                     if len(peaks) == ranks:
-                        send(replace(peaks[0], memory=_largest([peaks[one].memory for one in range(ranks)])))
+                        send(replace(peaks[0], memory=_largest([peaks[each].memory for each in range(ranks)])))
                 elif rank == 0:
                     send(message)
 
@@ -100,27 +115,39 @@ def main() -> None:
     share = Share(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
     trial, device, checkpoint = connection.recv()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    faulthandler.enable()
     module, name = (JOINED if len(trial.cell.placement.members) > 1 else LIGHTNING).split(":")
     try:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, share)
         connection.send(Done())
     except Exception as error:
-        traceback.print_exc()
-        connection.send(_failed(error))
+        connection.send(LastWord(failed=last_word(error), told=traceback.format_exc()))
         sys.exit(1)
 
 
-_ERRORS: dict[str, type[Exception]] = {"usage": UsageError, "unsupported": UnsupportedError, "oom": MemoryError}
-"""What a process's last word becomes in the worker."""
+def _called(trial: Trial, here: Rendezvous, local_rank: int) -> str:
+    """Return what a reader may call one of the devices."""
+    rank, place = here.first + local_rank, trial.cell.placement
+    joined = len(place.members) > 1
+    index = place.device_of(rank) if joined else None if place.index is None else place.index + rank
+    return f"device {rank + 1} of {here.world} ({'CPU' if index is None else f'GPU {index}'})"
 
 
-def _failed(error: Exception) -> Failed:
-    if isinstance(error, UnsupportedError):
-        return Failed(kind="unsupported", text=str(error))
-    if isinstance(error, UsageError):
-        return Failed(kind="usage", text=str(error))
-    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return Failed(kind="oom" if full else "error", text=f"{type(error).__name__}: {error}")
+def _raise(word: LastWord, called: str) -> NoReturn:
+    """Raise what a process said at last: what concerns all of them alike without its name."""
+    if word.failed.kind == "unsupported":
+        raise UnsupportedError(word.failed.text)
+    if word.failed.kind == "usage":
+        raise UsageError(word.failed.text)
+    raise RankError(replace(word.failed, text=f"{called}: {word.failed.text}"), word.told)
+
+
+def _lost(process: subprocess.Popen[bytes], kills: int | None, called: str) -> RankError:
+    """Return the error of a process that has ended without a word."""
+    with suppress(subprocess.TimeoutExpired):  # it has closed its pipe, and still lives
+        process.wait(END_S)
+    kind, how = obituary(process.poll(), kills)
+    return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{called} ended without a word, {how}"))
 
 
 def _largest(found: list[MemoryPeak | None]) -> MemoryPeak:

@@ -57,6 +57,13 @@ class Device:
     unsupported: dict[str, str] | None = None
     """The precisions that this device or build cannot do, each with the reason."""
 
+    @property
+    def gpus(self) -> dict[str, str]:
+        """The UUIDs of its GPUs that are known from here, each with what ``--gpus`` calls that one."""
+        words = self.placement.split("+") if self.uuid is None else [self.placement]
+        uuids = self.uuids if self.uuid is None else (self.uuid,)
+        return dict(zip(uuids, words, strict=True)) if len(uuids) == len(words) else {}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:

@@ -19,9 +19,10 @@ from bench.gather import Question
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
 from bench.listing import lines
-from bench.measure.sampler import Sampler
+from bench.measure.sampler import Gpus, Sampler
 from bench.neighbours import neighbours
 from bench.plan import Plan
+from bench.records import Environment
 from bench.report.folders import report_name
 from bench.request import PreparedData
 from bench.spec import UsageError
@@ -56,9 +57,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     """Run the question's plan; return the run's folder, and whether no trial failed or hung."""
     folder = folder or _new_folder(question)
     before = _earlier_start(folder, question)
-    gpus = tuple((device.placement, device.uuid) for device in question.environment.devices if device.uuid)
-    if question.request.on is not None:
-        gpus = ()  # they are elsewhere
+    gpus = () if question.request.on is not None else sampled(question.environment)  # on a cluster they are elsewhere
     run = {
         "request": {"argv": list(command.argv), **asdict(question.request)},
         "environment": asdict(question.environment),
@@ -98,6 +97,12 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     finally:
         face.close()
     return folder, fine
+
+
+def sampled(environment: Environment) -> Gpus:
+    """Return the GPUs that telemetry is read of; those that train together are read one by one, and each once."""
+    known = {uuid: word for device in environment.devices for uuid, word in device.gpus.items()}
+    return tuple((word, uuid) for uuid, word in known.items())
 
 
 def _planned(plan: Plan) -> list[dict[str, Any]]:

@@ -22,20 +22,18 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torchvision
 
 from bench import joined, ranks
 from bench.data import Prepared, Share, prepare
+from bench.last_words import last_word
 from bench.nodes import Rendezvous
-from bench.out_of_memory import is_out_of_memory
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
-from bench.records import Device, Done, Failed, Message, TrialResult
+from bench.records import Device, Done, Message, TrialResult
 from bench.spec import Data, UsageError
-from bench.technique_names import UnsupportedError
-from bench.techniques import refused
 from bench.trial import DataSource, Trial
 
 PRELOADED = (torchvision.__name__, torch.__name__)
@@ -73,18 +71,14 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         module, name = target.split(":")
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
         connection.send(Done(value=value))
-    except UnsupportedError as error:
-        connection.send(Failed(kind="unsupported", text=str(error)))
-    except UsageError as error:
-        connection.send(Failed(kind="usage", text=str(error)))
+    except ranks.RankError as error:
+        print(error.told, file=sys.stderr)  # last, for the log's end is what a reader sees
+        connection.send(error.failed)
     except Exception as error:
-        traceback.print_exc()
-        connection.send(
-            Failed(
-                kind=_kind(error),
-                text=f"{type(error).__name__}: {_first_line(str(error))}",
-            )
-        )
+        word = last_word(error)
+        if word.kind in ("oom", "error"):
+            traceback.print_exc()
+        connection.send(word)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -152,12 +146,6 @@ def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None
         raise UsageError(f"The images of {source} cannot be prepared in '{source.directory}': {error}.") from error
 
 
-def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
-    if is_out_of_memory(error):
-        return "oom"
-    return "unsupported" if refused(error) else "error"
-
-
 def _print_to(log: str) -> None:
     """Send this process's stdout and stderr, those of C code too, to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -165,7 +153,3 @@ def _print_to(log: str) -> None:
     os.dup2(file, 2)
     os.close(file)
     faulthandler.enable()
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no message"

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
-    {"spec", "findings", "stats", "host_memory"},
+    {"spec", "findings", "stats", "host_memory", "obituary"},
     {"precision_names", "technique_names", "records", "nodes"},
     {"trial"},
     {"options", "words", "rungs", "fit", "request"},
@@ -18,7 +18,7 @@ FLOORS = [
     {"precision", "joined", "out_of_memory"},
     {"data", "measure"},
     {"master", "taken", "techniques", "recompute", "graphs", "synced_norm"},
-    {"train", "environment", "neighbours", "weights"},
+    {"train", "environment", "neighbours", "weights", "last_words"},
     {"checkpoint", "evaluation", "lightning_loop", "ranks", "inventory"},
     {"phases", "flops"},
     {"worker", "checks"},

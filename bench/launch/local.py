@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.measure.sampler import sigint_held
 from bench.nodes import Rendezvous
+from bench.obituary import obituary, oom_kills
 from bench.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec import UsageError
 from bench.trial import Phase, Trial
@@ -122,7 +123,7 @@ class LocalLauncher:
         # Ours, so that nothing is left behind by a process that is killed.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills = _oom_kills()
+            kills = oom_kills()
             process = self._context.Process(
                 target=_serve, args=(sending, str(log), str(compiled), target, arguments), daemon=not parent
             )
@@ -136,7 +137,8 @@ class LocalLauncher:
                 receiving.close()
                 _stop(process, self.patience_s)
             if ending is None:
-                ending = _obituary(process.exitcode, kills)
+                kind, how = obituary(process.exitcode, kills)
+                ending = Ending(kind=kind, text=f"the process ended without a word, {how}")
             if ending.kind in ("error", "died", "timeout"):
                 tail = _tail(log)
                 return Ending(kind=ending.kind, text=f"{ending.text}{tail}")
@@ -179,25 +181,6 @@ def _stop(process: Any, patience_s: float) -> None:
     if process.is_alive():
         process.kill()
         process.join()
-
-
-def _obituary(exit_code: int | None, kills_before: int | None) -> Ending:
-    """Say how a process ended that could not say so itself."""
-    kills = _oom_kills()
-    if exit_code == -9 and kills is not None and kills_before is not None and kills > kills_before:
-        return Ending(kind="oom", text="the system's out-of-memory killer ended the process")
-    cause = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
-    return Ending(kind="died", text=f"the process ended without a word, by {cause}")
-
-
-def _oom_kills() -> int | None:
-    """Return how often the system has run out of memory and killed a process, or None where it does not tell."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
-    return counts[0] if counts else None
 
 
 def _tail(log: Path, lines: int = 8) -> str:

@@ -89,8 +89,9 @@ def _peak(peaks: Sequence[MemoryPeak]) -> MemoryPeak:
         return [value for peak in peaks if (value := getattr(peak, name)) is not None]
 
     largest = {field.name: max(known(field.name), default=None) for field in fields(MemoryPeak)}
-    sums = [peak.all_devices_bytes or peak.peak_allocated_bytes or peak.peak_resident_bytes for peak in peaks]
-    largest["all_devices_bytes"] = sum(size or 0 for size in sums) if all(sums) else None
+    told = [(peak.all_devices_bytes, peak.peak_allocated_bytes, peak.peak_resident_bytes) for peak in peaks]
+    sums = [next((size for size in each if size is not None), None) for each in told]
+    largest["all_devices_bytes"] = sum(size or 0 for size in sums) if None not in sums else None
     return MemoryPeak(**largest)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol as Interface
 
@@ -52,7 +52,8 @@ class Watch(Interface):
 def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> Iterator[Watch]:
     """Watch a device from now on.
 
-    A GPU that NVML does not know, or does not tell of, is never called disturbed.
+    A GPU that NVML does not know, or does not tell of, is never called disturbed. Of processes that train together each
+    watches its own, and what one sees is for all to hear: ``joined.gathered``.
 
     Args:
         device: the device.
@@ -61,17 +62,25 @@ def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> I
     if device.kind == "cpu":
         yield CpuWatch()
         return
-    nvml = open_nvml() if device.uuid else None
-    if nvml is None or device.uuid is None:
+    uuid, own_pids = own_uuid(device), frozenset(joined.gathered(os.getpid()))
+    nvml = open_nvml() if uuid else None
+    if nvml is None or uuid is None:
         yield BlindWatch()
         return
     with nvml:
         try:
-            watch: Watch = GpuWatch(nvml, device.uuid, clock)
+            watch: Watch = GpuWatch(nvml, uuid, clock, own_pids)
         except NvmlFailure as failure:
             print(f"Throttling and neighbours are not watched: {failure}")
             watch = BlindWatch()
         yield watch
+
+
+def own_uuid(device: Device) -> str | None:
+    """Return the UUID of this process's GPU; None where it is not known, as of devices on several nodes."""
+    if len(device.uuids) == joined.ranks() > 1:
+        return device.uuids[joined.rank()]
+    return device.uuid
 
 
 class BlindWatch:
@@ -126,13 +135,19 @@ def _own_time() -> float:
 class GpuWatch(BlindWatch):
     """Reads one GPU's throttle counters and process loads."""
 
-    def __init__(self, nvml: Nvml, uuid: str, clock: Callable[[], float]) -> None:
+    def __init__(self, nvml: Nvml, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
         """Begin now.
+
+        Args:
+            nvml: a session.
+            uuid: the GPU's.
+            clock: a clock in seconds.
+            own_pids: this process, and those that train with it.
 
         Raises:
             NvmlFailure: NVML does not know the GPU, or it is lost.
         """
-        self._nvml, self._uuid, self._clock = nvml, uuid, clock
+        self._nvml, self._uuid, self._clock, self._own_pids = nvml, uuid, clock, own_pids
         self._throttle, self._loads = ThrottleTimes(nvml, uuid), ProcessLoads(nvml, uuid)
         self._began_s = self._last_s = self._looked_s = clock()
         self._capped_s, self._lost = 0.0, ""
@@ -175,7 +190,7 @@ class GpuWatch(BlindWatch):
             return []
         self._looked_s = self._clock()
         loads = self._loads.read() or {}
-        busy = {pid: load for pid, load in loads.items() if pid != os.getpid() and load >= FOREIGN_PCT}
+        busy = {pid: load for pid, load in loads.items() if pid not in self._own_pids and load >= FOREIGN_PCT}
         if not busy or not self._sees_us(loads):
             return []
         names = ", ".join(f"pid {pid}, {load:.0f} % of its time" for pid, load in sorted(busy.items()))

@@ -89,7 +89,8 @@ def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
     if own is not None:
         return own
     used = driver_memory_bytes(uuid)
-    return None if used is None or before is None else used - before
+    # Less than before: others have gone meanwhile, and what is ours cannot be told.
+    return None if used is None or before is None or used < before else used - before
 
 
 def _own_bytes(nvml: Nvml, uuid: str) -> int | None:
@@ -123,7 +124,10 @@ def _cpu_peaks(step: Callable[[], object], resident_before: int | None) -> Memor
     steady = _cpu_peak(step, STEADY_STEPS)
     if resident_before is None or first is None or steady is None:
         return MemoryPeak()
-    return MemoryPeak(first_peak_bytes=first - resident_before, peak_resident_bytes=steady - resident_before)
+    # Where memory is short, the system takes pages from us while we measure, and a small model's rise is below 0.
+    return MemoryPeak(
+        first_peak_bytes=max(0, first - resident_before), peak_resident_bytes=max(0, steady - resident_before)
+    )
 
 
 def _cpu_peak(step: Callable[[], object], steps: int) -> int | None:

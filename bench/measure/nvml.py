@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from bench.measure.nvml_calls import Calls, NvmlFailure
+from bench.measure.nvml_calls import Calls, NvmlFailure, is_child
 from bench.records import Sample
 
 __all__ = ["NO_REASON", "REASONS", "Gpu", "Nvml", "NvmlFailure", "nvml_problem", "open_nvml"]
@@ -226,17 +226,16 @@ class Nvml:
         return None if found is None else tuple(sorted({process.pid for process in found}))
 
     def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
-        """Count the processes on the GPU that are not in ``own_pids``.
+        """Count the processes on the GPU that are neither in ``own_pids`` nor children of those.
 
-        Returns:
-            The count; None where it cannot be told, which is also the case when NVML names a process that does not
-            exist here: in a container it may give the host's ids, and ours would be counted as foreign.
+        None where it cannot be told, which is also the case when NVML names a process that does not exist here: in a
+        container it may give the host's ids, and ours would be counted as foreign.
         """
         pids = self.process_pids(uuid)
-        if pids is None:
+        others = None if pids is None else set(pids).difference(own_pids)
+        if others is None or not all(psutil.pid_exists(pid) for pid in others):
             return None
-        others = set(pids).difference(own_pids)
-        return len(others) if all(psutil.pid_exists(pid) for pid in others) else None
+        return sum(not is_child(pid, own_pids) for pid in others)
 
     def sample(self, uuid: str, placement: str, own_pids: Collection[int] | None = None) -> Sample:
         """Read everything that telemetry holds; ``own_pids`` None leaves foreign processes unknown."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 # Codes after which no later call can succeed.
 _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
@@ -126,3 +128,11 @@ class Calls:
             return None
         self.reasons.pop((uuid, name), None)
         return value
+
+
+def is_child(pid: int, parents: Collection[int]) -> bool:
+    """Say whether a process was started by one of some others, as those that train together are by their worker."""
+    try:
+        return psutil.Process(pid).ppid() in parents
+    except psutil.Error:  # it has just ended, or hides from us
+        return False

@@ -1,4 +1,4 @@
-"""What sending gradients costs: steps timed against the same steps that keep their gradients to themselves."""
+"""What communicating costs: steps timed against the same steps that keep their gradients to themselves."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ class Silent(TorchRunner):
 
 
 def communication_pct(runner: TorchRunner, cut: Cut, clock: Callable[[], int], trial: Trial) -> float | None:
-    """Return the share of a step by which it is longer for sending gradients; None where one process trains alone.
+    """Return the share of a step by which it is longer for communicating; None where one process trains alone.
 
     In the processes' quads a step with communication is set against one without (DistributedDataParallel's
-    ``no_sync``). What overlaps with backward costs nothing and is not in it.
+    ``no_sync``). What overlaps with backward costs nothing and is not in it. In it is all that ``no_sync`` leaves out:
+    sending gradients, broadcasting the first one's buffers, and the wait of each step for the slowest process; without
+    a word they wait for each other once a block.
 
     Args:
         runner: an arm that has been timed; its weights drift apart here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -78,19 +78,27 @@ class Recompilations:
         return "recompiled" if self._seen != before else ""
 
 
-def watched_edge(disturbance: Watch) -> Callable[[], str]:
+def watched_edge(disturbance: Watch, members: Sequence[str] = ()) -> Callable[[], str]:
     """Return what names, between two quads, what disturbed the last: on the device, or something compiled in it.
 
     Of processes that train together each hears what any of them saw.
 
     Args:
         disturbance: watches the device; compiling is watched from now on.
+        members: the devices' names where several train together, one a process.
     """
     recompilations = Recompilations()
 
     def edge() -> str:
         causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
         every = joined.gathered("; ".join(cause for cause in causes if cause))
-        return "; ".join(dict.fromkeys(str(cause) for cause in every if cause))
+        return _agreed(every, members)
 
     return edge
+
+
+def _agreed(causes: Sequence[str], members: Sequence[str]) -> str:
+    """Return what disturbed any of the devices, so that all void the same quads; of several, each by its name."""
+    if len(causes) == 1:
+        return causes[0]
+    return "; ".join(f"device {word}: {cause}" for word, cause in zip(members, causes, strict=True) if cause)

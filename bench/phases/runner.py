@@ -96,6 +96,7 @@ def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
     runner.run(1)
     runner.synchronize()
     steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
+    assert len(set(joined.gathered(steps))) == 1, "processes that train together must take as many steps each"
     if steps < FEWEST_STEPS:
         return None
     on_gpu = runner.arm.device.type == "cuda"

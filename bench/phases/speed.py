@@ -60,7 +60,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
     ]
     with open_watch(device) as disturbance:
-        edge = watched_edge(disturbance)
+        edge = watched_edge(disturbance, trial.cell.placement.members)
         arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
     for block in found.blocks:

@@ -14,17 +14,18 @@ LIMITS |= {"power_limit_w": "power limit", "threads": "number of threads"}
 """What may be set on a device; several that train together have no power limit of their own."""
 
 
-def node(run: Run, placement: str) -> Mapping[str, Any]:
-    """Return the cluster's node that a placement was on; empty where the run was on one machine."""
-    nodes = run.part("environment").get("nodes") or []
-    found = (one for one in nodes if isinstance(one, dict) and str(one.get("accelerator")) == placement)
-    return next(found, {})
+def nodes(run: Run, placement: str) -> list[Mapping[str, Any]]:
+    """Return the cluster's nodes that a placement was on; none where the run was on one machine."""
+    every = run.part("environment").get("nodes") or []
+    return [one for one in every if isinstance(one, dict) and str(one.get("accelerator")) == placement]
 
 
 def software(run: Run, placement: str, key: str) -> str | None:
     """Return a version, such as the driver's, where a placement was measured; None where that is not known."""
-    value = node(run, placement).get(key, run.part("environment").get(key))
-    return None if value is None or value == "" else str(value)
+    machine = run.part("environment")
+    values = [one.get(key, machine.get(key)) for one in nodes(run, placement)] or [machine.get(key)]
+    told = dict.fromkeys(str(value) for value in values if value is not None and value != "")
+    return ", ".join(told) or None
 
 
 def host(run: Run, placement: str) -> str | None:

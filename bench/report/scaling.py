@@ -21,8 +21,10 @@ ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
     "of which each device has a part; weak scaling keeps each device's part. Efficiency is the speedup over the number "
     "of devices. The interval is Welch's over processes, for they were not measured side by side; with one process "
-    "each there is none. Communication is the share of a step by which it is longer for sending gradients, beyond what "
-    "overlaps."
+    "each there is none. Communication is the share of a step by which it is longer than one that says nothing to the "
+    "others (DistributedDataParallel's no_sync), over processes, with Student's interval: the sending of gradients "
+    "beyond what overlaps with backward, the broadcast of batch norm's buffers, and the wait of each step for the "
+    "slowest device, which without a word is one of each block."
 )
 ANOTHER_RUN = (
     "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
@@ -62,16 +64,14 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Tabl
         "one device",
         "its throughput",
     ]
-    headers += ["speedup over one [95 % interval]", "efficiency (%)", "communication (% of a step)"]
+    headers += ["speedup over one [95 % interval]", "efficiency (%)", "communication (% of a step) [95 % interval]"]
     notes = [ANOTHER_RUN] if any(", run " in row[5] for row in body) else []
     notes += [ON_A_CPU] if any(row[5].startswith("cpu") for row in body) else []
     found = table("Scaling", headers, body, about=ABOUT)
     return replace(found, footnotes=[*found.footnotes, *notes]), said
 
 
-def _lines(
-    row: Row, timed: Sequence[Row], runs: Mapping[str, Run], sending: Mapping[Hashable, float]
-) -> list[list[str]]:
+def _lines(row: Row, timed: Sequence[Row], runs: Mapping[str, Run], sending: Mapping[Hashable, str]) -> list[list[str]]:
     """Return the lines of a joined row: strong scaling and weak scaling, as far as one device was measured so."""
     found, count = alone.singles(row, timed), len(alone.members(row))
     lines = []
@@ -82,12 +82,25 @@ def _lines(
     return lines
 
 
-def _sending(trials: pd.DataFrame) -> dict[Hashable, float]:
+def _sending(trials: pd.DataFrame) -> dict[Hashable, str]:
+    """Return each arm's share of a step that communication takes, over processes.
+
+    It is averaged as the logarithm of a step's time over that of a step without a word.
+    """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
-    return rows.groupby(KEY, sort=False)["communication_pct"].median().to_dict() if len(rows) else {}
+    return {arm: _share(group["communication_pct"]) for arm, group in rows.groupby(KEY, sort=False)}
 
 
-def _row(row: Row, one: Row, count: int, word: str, sending: float | None) -> list[str]:
+def _share(processes: pd.Series[float]) -> str:
+    found = stats.student_interval(-np.log1p(-processes.to_numpy(dtype=np.float64) / 100))
+    center, low, high = (
+        None if log is None else number(-100 * float(np.expm1(-log)), 2)
+        for log in (found.center, found.low, found.high)
+    )
+    return f"{center} [{low}, {high}]" if low and high else str(center)
+
+
+def _row(row: Row, one: Row, count: int, word: str, sending: str | None) -> list[str]:
     many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
     found = stats.welch_interval(many, few).exp()
     on_cpu = str(one["placement"]).startswith("cpu")
@@ -102,5 +115,5 @@ def _row(row: Row, one: Row, count: int, word: str, sending: float | None) -> li
         number(one["samples_per_s"]),
         told("unconverged" if unconverged else "ok", ratio(found.center, found.low, found.high)),
         UNKNOWN if on_cpu else number(100 * found.center / count, 3),
-        UNKNOWN if sending is None else number(sending, 2),
+        sending or UNKNOWN,
     ]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.launch.local import LocalLauncher, remove_overrides
+from bench import joined
+from bench.launch.local import SILENCE_S, LocalLauncher, remove_overrides
 from bench.records import Block, EpochResult, Progress, TrialResult
 from bench.spec import UsageError
 from bench.trial import SuiteRef
@@ -141,3 +142,7 @@ def test_variables_that_override_tf32_are_removed_and_told():
 def test_the_worker_sees_none_of_them(monkeypatch, tiny_trial, cpu):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
+
+
+def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang():
+    assert joined.PATIENCE.total_seconds() <= SILENCE_S - 300

@@ -57,6 +57,8 @@ def test_memory_is_the_largest_devices_of_all_nodes_and_the_sum_of_all():
     assert (memory.peak_allocated_bytes, memory.model_bytes, memory.all_devices_bytes) == (14, 3, 39)
     (found,) = together.results([mine], [peak(model_bytes=1)])
     assert found.memory.all_devices_bytes is None
+    (found,) = together.results([mine], [peak(all_devices_bytes=0, peak_resident_bytes=0)])
+    assert found.memory.all_devices_bytes == 18
     timed = TrialResult(precision="fp32", status="ok")
     assert together.results([timed], []) == [timed]
 

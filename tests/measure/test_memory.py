@@ -42,6 +42,13 @@ def test_where_the_kernel_does_not_reset_its_mark_a_cpus_peaks_are_unknown(monke
     assert (found.first_peak_bytes, found.peak_resident_bytes, found.model_bytes) == (None, None, 7)
 
 
+def test_a_rise_below_what_was_there_before_is_none_at_all(monkeypatch):
+    told = iter((90 * MIB, 80 * MIB))
+    monkeypatch.setattr(memory, "peak_resident_bytes", lambda: next(told))
+    found = peaks(lambda: None, resident_before=85 * MIB)
+    assert (found.first_peak_bytes, found.peak_resident_bytes) == (5 * MIB, 0)
+
+
 def test_a_small_models_peak_is_the_models_and_not_the_libraries(tiny_trial, cpu):
     messages = []
     ending = LocalLauncher().run(tiny_trial, cpu, messages.append)
@@ -132,6 +139,10 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
     fake.without_driver(monkeypatch)
     assert memory.driver_used_bytes("GPU-a", GiB) is None
     assert memory.driver_used_bytes(None, None) is None
+
+
+def test_what_others_gave_back_meanwhile_is_no_memory_of_ours(driver):
+    assert driver({}, before=6 * GiB) is None
 
 
 def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):

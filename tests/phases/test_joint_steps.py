@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 
 from bench import joined
@@ -51,6 +52,19 @@ def test_both_look_at_the_same_steps_and_tell_the_same(tmp_path):
         assert found["times"].p50_ms >= 5.0  # the slowest's
     assert first["times"] == second["times"]
     assert first["steps"] == second["steps"] > FEWEST_STEPS
+
+
+def disagree(rank):
+    """Time single steps by clocks of their own."""
+    arm = build_arm(SUITE, SUITE.data, PRECISIONS["fp32"], CPU, seed=0)
+    batches = random_batches(SUITE.data, batch_size=4, count=BATCHES, device=CPU, seed=rank)
+    joined.clock = lambda: iter((0, 10**7 * (1 + rank))).__next__
+    with pytest.raises(AssertionError, match="as many steps each"):
+        step_times(TorchRunner(name="fp32", arm=arm, batches=batches, asynchronous=False), 1.0)
+
+
+def test_processes_that_would_take_other_numbers_of_steps_do_not_begin(tmp_path):
+    assert together(tmp_path, disagree) == [None, None]
 
 
 def _look_alone():

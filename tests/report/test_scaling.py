@@ -31,13 +31,14 @@ def measured(
     *,
     techniques: tuple[str, ...] = (),
     status: Status = "ok",
-    **figures: float,
+    **figures: float | tuple[float, ...],
 ) -> None:
     on = CPU if placement.startswith("cpu") else GPU
     joined = "+" in placement and on is GPU
     run.device = replace(on, placement=placement, name=f"2 × {on.name}" if joined else on.name)
     for replicate, pace in enumerate(paces):
-        speed = timed(1000 * batch / pace, batch, **figures)
+        each = {name: value[replicate] if isinstance(value, tuple) else value for name, value in figures.items()}
+        speed = timed(1000 * batch / pace, batch, **each)
         trial = run.trial("speed", ["fp32"], batch, replicate=replicate)
         trial = replace(trial, cell=replace(trial.cell, techniques=techniques))
         run.add(trial, TrialResult(precision="fp32", status=status, speed=speed))
@@ -80,11 +81,11 @@ def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_sam
     run = RunBuilder(tmp_path / "run")
     measured(run, "0", 64, (1000.0, 1000.0, 1000.0))
     measured(run, "0", 32, (800.0, 800.0, 800.0))
-    measured(run, "0+1", 64, (1500.0, 1500.0, 1500.0), communication_pct=12.0)
+    measured(run, "0+1", 64, (1500.0, 1500.0, 1500.0), communication_pct=(10.0, 12.0, 14.0))
     table = table_of(run.folder)
     assert [row[1:] for row in table.rows] == [
-        ["fp32", "64", "strong", "1,500", "GPU 0", "1,000", "1.500 [1.500, 1.500]", "75.0", "12"],
-        ["fp32", "64", "weak, 32 a device", "1,500", "GPU 0", "800.0", "1.875 [1.875, 1.875]", "93.8", "12"],
+        ["fp32", "64", "strong", "1,500", "GPU 0", "1,000", "1.500 [1.500, 1.500]", "75.0", "12 [6.9, 17]"],
+        ["fp32", "64", "weak, 32 a device", "1,500", "GPU 0", "800.0", "1.875 [1.875, 1.875]", "93.8", "12 [6.9, 17]"],
     ]
     assert [head for head, figure in zip(table.headers, table.figures, strict=True) if not figure] == [
         *("devices", "precision", "scaling", "one device")
@@ -236,3 +237,12 @@ def test_processes_of_a_cpu_are_named_where_nothing_else_was_measured(tmp_path: 
         "Test CPU (cpu+cpu, run run), fp32",
         "Test CPU (run other), fp32",
     }
+
+
+def test_communication_in_one_process_has_no_interval(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "0", 64, (1000.0,))
+    measured(run, "0+1", 64, (1500.0,), communication_pct=-0.5)
+    table = table_of(run.folder)
+    assert [row[-1] for row in table.rows] == ["−0.50"]
+    assert "slowest device" in table.about

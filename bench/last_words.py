@@ -1,0 +1,47 @@
+"""What a process says of an error that ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.out_of_memory import is_out_of_memory
+from bench.records import Failed
+from bench.spec import UsageError
+from bench.technique_names import UnsupportedError
+from bench.techniques import refused
+
+UNUSED = "Expected to have finished reduction in the prior iteration"
+"""What DistributedDataParallel says in the second step of a model that left gradients out of the first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastWord:
+    """What one of several processes says of an error that ends it."""
+
+    failed: Failed
+    told: str
+    """The error with its traceback."""
+
+
+def last_word(error: Exception) -> Failed:
+    """Return what is to be told of an error."""
+    if isinstance(error, UsageError):
+        return Failed(kind="unsupported" if isinstance(error, UnsupportedError) else "usage", text=str(error))
+    if UNUSED in str(error):
+        return Failed(
+            kind="unsupported",
+            text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
+            "several: they wait for each other's gradient of every parameter",
+        )
+    return Failed(kind=_kind(error), text=f"{type(error).__name__}: {_first_line(str(error))}")
+
+
+def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
+    if is_out_of_memory(error):
+        return "oom"
+    return "unsupported" if refused(error) else "error"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no message"
