@@ -216,12 +216,13 @@ def _require_full_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> Non
 
 def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
     for trial in plan.trials:
-        together = len(trial.cell.placement.members)
+        place = trial.cell.placement
+        together = len(place.members)
         devices, parts = suites[trial.cell.suite].devices, _parts(trial)
         if together > 1 and suites[trial.cell.suite].trainer == "lightning":
             raise UsageError(
-                f"Lightning's Trainer starts its own processes: name one device, not {trial.cell.placement.name}, "
-                f"and --set devices={together}."
+                f"Lightning's Trainer starts its own processes, on this machine: name one device, not {place.name}, "
+                f"and --set devices={together // place.nodes}."
             )
         if trial.phase == "fit":
             continue  # the search tries none but multiples

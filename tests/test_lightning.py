@@ -1,6 +1,7 @@
 """Lightning's Trainer against the plain loop: the same weights, the same records, the same switches."""
 
 import importlib.util
+import re
 from dataclasses import replace
 
 import pytest
@@ -194,3 +195,13 @@ def test_batches_that_cannot_be_shared_are_refused_before_anything_runs(twins, m
     words = ["--suite", str(twins), "--gpus", "cpu", "--batch-sizes", "7", "--set", "trainer=lightning"]
     with pytest.raises(UsageError, match="The batch size 7 cannot be divided among 2 devices"):
         gather.gather(parse([*words, "--set", "devices=2"]), Machine(machine))
+
+
+@pytest.mark.parametrize("place", ["cpu+cpu", "cpu+cpu@2"])
+def test_lightning_is_given_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, place):
+    monkeypatch.setattr(gather.importlib.util, "find_spec", lambda _name: object())
+    words = ["--suite", str(twins), "--gpus", place, "--batch-sizes", "8", "--phases", "train"]
+    words += ["--nnodes", "2", "--rdzv-endpoint", "here:29400", "--node-rank", "0"] if "@" in place else []
+    joined = replace(machine, devices=(replace(machine.devices[0], placement=place),))
+    with pytest.raises(UsageError, match=rf"name one device, not {re.escape(place)}, and --set devices=2\."):
+        gather.gather(parse([*words, "--set", "trainer=lightning"]), Machine(joined))

@@ -39,7 +39,7 @@ def batches(count=4):
 
 
 def train(arm, data):
-    return [float(training_step(arm, *batch)) for batch in data]
+    return [training_step(arm, *batch).item() for batch in data]
 
 
 def same(one, other):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from bench.findings import MemoryPeak
 from bench.launch.local import Ending
+from bench.launch.pool import NODE
 from bench.records import Device, Environment, Node, TrialResult
 from bench.spec import UsageError
 from bench.trial import Placement
@@ -40,14 +41,12 @@ def environment(placements: Sequence[str], found: Mapping[int, Environment]) -> 
         devices.append(_device(place, each))
         told = [{name: value for name, value in asdict(one).items() if name in NODE} for one in found.values()]
         nodes += [
-            Node(accelerator=place.local, device=device.name, **one) for device, one in zip(each, told, strict=True)
+            Node(accelerator=place.name, device=device.name, **one) for device, one in zip(each, told, strict=True)
         ]
     removed = tuple(dict.fromkeys(name for one in found.values() for name in one.removed_variables))
     hosts = ", ".join(dict.fromkeys(one.host for one in found.values()))
     return replace(first, host=hosts, devices=tuple(devices), nodes=tuple(nodes), removed_variables=removed)
 
-
-NODE = ("host", "driver", "torch", "cuda")
 
 
 def _device(place: Placement, each: Sequence[Device]) -> Device:

@@ -28,7 +28,7 @@ def test_a_placement_on_several_nodes_is_one_device_of_all_their_devices(machine
     assert (joined.placement, joined.name) == ("0+1@2", f"4 × {GPU.name}")
     assert (joined.memory_total_bytes, joined.uuid, joined.energy, joined.fp32_gflops) == (12, None, None, 3.0)
     assert set(joined.unsupported) == {"tf32", "fp16-master"}
-    assert [(one.accelerator, one.host) for one in found.nodes] == [("0+1", "here"), ("0+1", "there")]
+    assert [(one.accelerator, one.host) for one in found.nodes] == [("0+1@2", "here"), ("0+1@2", "there")]
     assert found.host == "here, there"
 
 

@@ -220,7 +220,7 @@ def test_compiling_is_timed_apart_and_learns_nothing():
     assert all(weight.grad is None for weight in arm.model.parameters())
     assert compiling.compile_s(plain, DATA, 8) is None
     known = compilations()
-    losses = [[float(speed_step(one, batch)) for batch in batches()] for one in (plain, arm)]
+    losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     torch.testing.assert_close(state(arm), state(plain), rtol=1e-4, atol=1e-4)
     assert compilations() == known  # all of it was in compile_s

@@ -169,6 +169,16 @@ def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
     assert one(told(*pair)).startswith("Different driver: 550.1 in a; 1 in b. ")
 
 
+def test_all_drivers_of_nodes_that_train_together_are_told(pair):
+    nodes = [
+        {"accelerator": "0@2", "host": host, "torch": "2.11.0", "driver": of}
+        for host, of in (("x", "550.1"), ("y", "570.2"))
+    ]
+    fleet.edit_rows(pair[0], lambda row: row.update(placement="0@2"))
+    fleet.edit_run(pair[0], lambda run: run["environment"].update(nodes=nodes, driver="550.1"))
+    assert one(told(*pair)).startswith("Different driver: 550.1, 570.2 in a; 550.1 in b. ")
+
+
 def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):
     alone = original(tmp_path / "alone", suite="resnet20")
     fleet.edit_run(alone, lambda run: run["environment"].update(driver="1"))
