@@ -48,7 +48,6 @@ def environment(placements: Sequence[str], found: Mapping[int, Environment]) -> 
     return replace(first, host=hosts, devices=tuple(devices), nodes=tuple(nodes), removed_variables=removed)
 
 
-
 def _device(place: Placement, each: Sequence[Device]) -> Device:
     """Return the devices of all nodes as one."""
     first, names = each[0], list(dict.fromkeys(device.name for device in each))
