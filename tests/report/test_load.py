@@ -130,6 +130,19 @@ def test_a_broken_run_json_and_a_missing_column_are_told_in_a_sentence(tmp_path:
         verdicts([run.folder])
 
 
+@pytest.mark.parametrize(("name", "column"), [("trials.csv", "step_ms"), ("epochs.csv", "train_s")])
+def test_an_earlier_runs_lost_column_is_told_in_a_sentence(tmp_path: Path, name: str, column: str) -> None:
+    run = fleet.original(tmp_path / "run")
+    fleet.edit_run(run, lambda info: info.update(schema=1))
+    for file in ("trials.csv", "epochs.csv"):
+        fleet.edit_rows(run, lambda row: row.update(schema="1"), file)
+    assert not load([run]).trials.empty
+    path = run / name
+    path.write_text(path.read_text().replace(f",{column},", ",lost,", 1))
+    with pytest.raises(UsageError, match=f"{name}' lacks the column {column}, which every file of schema 1 has"):
+        load([run])
+
+
 def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA}))
