@@ -50,8 +50,7 @@ def load_published(folder: Path = FOLDER) -> pd.DataFrame:
     files = sorted(folder.glob("*.csv"))
     if not files:
         raise UsageError(
-            f"There are no published figures in '{folder}'. They come with the source of this project, not with an "
-            "installed package: run it from there, or report without --published."
+            f"There are no published figures in '{folder}'. Restore or reinstall them, or report without --published."
         )
     return pd.concat([_read(file) for file in files], ignore_index=True)
 

@@ -32,4 +32,5 @@ def test_every_phase_and_every_status_is_explained() -> None:
     assert [phase for phase in get_args(Phase) if f"`{phase}`" not in trials.split("| --- |")[0]] == []
     (words,) = re.findall(r"^\| `phase` \| (.*) \|$", trials, flags=re.M)
     assert re.split(r", | or ", words) == list(get_args(Phase))
-    assert re.findall(r"^\| `(\w+)` \|", page.split("## Statuses")[1].split("##")[0], flags=re.M) == list(get_args(Status))
+    statuses = page.split("## Statuses")[1].split("##")[0]
+    assert re.findall(r"^\| `(\w+)` \|", statuses, flags=re.M) == list(get_args(Status))
