@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, source
 from bench.report.load import Runs
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.tables import Table, decimals, table, without_empty
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE, UsageError
