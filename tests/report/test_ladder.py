@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bench.findings import Climb, MemoryPeak
 from bench.records import Block, TrialResult
-from bench.report import stairs, verdicts
+from bench.report import report, stairs
 from bench.report.climbed import climbed
 from bench.report.facts import notes
 from bench.report.ladder import sentence, short, table_of
@@ -89,7 +89,7 @@ def test_the_verdict_says_how_far_it_pays_to_climb(run: RunBuilder) -> None:
         "2.500 [2.500, 2.500]× as fast as fp32 at −50 % peak memory; there the loader is the limit, not arithmetic; "
         "the rung that brings most is amp-bf16, 2.000 [2.000, 2.000]× as fast as the one before"
     )
-    assert verdicts([run.folder]) == [str(said)]
+    assert report([run.folder], run.folder / "report", figures="none")[1] == [str(said)]
 
 
 def test_where_no_rung_gains_the_advice_is_fp32(run: RunBuilder) -> None:
