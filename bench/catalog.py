@@ -171,7 +171,7 @@ def overview() -> list[str]:
         suite = load(ref)
         settings = " ".join(f"{key}={value}" for key, value in parameters(ref).items())
         whole = f" ({suite.full_epochs} in the recipe)" if suite.full_epochs not in (None, suite.epochs) else ""
-        recipe = f"{suite.epochs} epochs{whole}; {suite.source}"
+        recipe = f"{suite.epochs} {'epoch' if suite.epochs == 1 else 'epochs'}{whole}; {suite.source}"
         lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
     lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
     for precision in PRECISIONS.values():

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench import stats
 from bench.records import MEASURED
-from bench.report.format import UNKNOWN, known
+from bench.report.format import UNKNOWN, known, processes
 from bench.report.labels import subjects
 from bench.report.load import CELL, Runs
 from bench.report.reasons import LAUNCH_BOUND
@@ -122,20 +122,16 @@ def _over(logs: pd.DataFrame, usable: pd.DataFrame, below: str, name: str) -> tu
     Quad by quad and process by process where both were timed together; else Welch's interval on the logarithms of
     their steps, over the processes that each was alone in.
     """
-    processes = []
+    each = []
     if {below, name} <= set(logs.columns) & set(usable["precision"]):
         found = (logs[below] - logs[name]).dropna()
-        processes = [stats.quads_interval(quads.to_numpy()) for _, quads in found.groupby(level="trial", sort=False)]
-    if processes:
-        together = stats.process_interval([one.center for one in processes], processes[0])
-        return together.exp(), _processes(len(processes))
+        each = [stats.quads_interval(quads.to_numpy()) for _, quads in found.groupby(level="trial", sort=False)]
+    if each:
+        together = stats.process_interval([one.center for one in each], each[0])
+        return together.exp(), processes(len(each))
     steps = [np.log(usable.loc[usable["precision"] == rung, "step_ms"].to_numpy()) for rung in (below, name)]
     count = min(step.size for step in steps)
-    return (stats.welch_interval(*steps).exp(), f"{_processes(count)} apart") if count else (None, UNKNOWN)
-
-
-def _processes(count: int) -> str:
-    return "one process" if count == 1 else f"{count} processes"
+    return (stats.welch_interval(*steps).exp(), f"{processes(count)} apart") if count else (None, UNKNOWN)
 
 
 def _limit(mine: pd.DataFrame) -> str:

@@ -69,3 +69,8 @@ def change(share: float) -> str:
 def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
     """Choose a column's unit by its largest value: its name, its bytes, and the decimals it is shown with."""
     return ("GiB", GIB, 2) if known(largest_bytes) and largest_bytes >= 10 * GIB else ("MiB", MIB, 1)
+
+
+def processes(count: int) -> str:
+    """Say in how many fresh processes something was measured."""
+    return "one process" if count == 1 else f"{count} processes"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bench import stats
 from bench.records import MEASURED
 from bench.report.floor import ASSUMED, floors
+from bench.report.format import processes
 from bench.report.load import CELL
 from bench.spec import BASELINE
 
@@ -88,14 +89,14 @@ def _estimate(key: Hashable, arms: dict[Hashable, _Processes], floor: float) -> 
         return nothing
     paired = np.isfinite(arm.center)
     if paired.any():
-        interval, measured_in = _together(arm, paired), _processes(int(paired.sum()))
+        interval, measured_in = _together(arm, paired), processes(int(paired.sum()))
     else:
         baseline = arms.get((*key[:-1], BASELINE))
         if baseline is None:
             return nothing
         steps = baseline.step[baseline.alone] if baseline.alone.any() else baseline.step
         interval = stats.welch_interval(steps, arm.step)
-        measured_in = f"{_processes(min(steps.size, arm.step.size))} apart"
+        measured_in = f"{processes(min(steps.size, arm.step.size))} apart"
     ratio = interval.exp()
     return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, floor), measured_in]
 
@@ -111,7 +112,3 @@ def _together(arm: _Processes, paired: NDArray[np.bool_]) -> stats.Interval:
         n=int(quads) if math.isfinite(quads) else 0,
     )
     return stats.process_interval(arm.center[paired], within)
-
-
-def _processes(count: int) -> str:
-    return "one process" if count == 1 else f"{count} processes"
