@@ -37,6 +37,10 @@ def test_a_result_is_told_in_a_line(result, text):
     assert describe_results([result]) == text
 
 
+def test_one_epoch_is_not_epochs(tiny_trial):
+    assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
+
+
 def test_a_gpus_state_is_told_without_what_is_unknown():
     sample = Sample(time_s=0.0, placement="0", uuid="GPU-1", temperature_c=61.0, power_w=350.4)
     assert describe_sample(sample) == "61 °C, 350 W"
@@ -48,7 +52,6 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
     speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"), replicate=1)
     assert describe_trial(speed) == "tiny, cpu, batch 4, speed (process 2 of 2)"
     assert describe_trial(replace(tiny_trial, phase="train", epochs=3)).endswith("train (fp32, seed 0, 3 epochs)")
-    assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
 
 
 def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
