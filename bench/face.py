@@ -144,7 +144,7 @@ def describe_trial(trial: Trial) -> str:
     where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
     detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
-    detail += f", seed {trial.seed}, {_epochs(trial.epochs)}" if trial.phase == "train" else ""
+    detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
     return f"{cell.suite.name}, {where}, {batch}, {trial.phase} ({detail})"
 
@@ -221,15 +221,12 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         line = f"{key[0]} on {key[1]}{each}: {', '.join(arms)}; batch {', '.join(batches)}"
         training = next((trial for trial in trials if trial.phase == "train"), None)
         if training is not None:
-            line += f"; {_epochs(training.epochs)} at batch {', '.join(str(size) for size in sizes['train'])}"
+            epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
+            line += f"; {epochs} at batch {', '.join(str(size) for size in sizes['train'])}"
             line += f" on {training.cell.data}"
         print(f"{line}; {_duration(seconds[key])}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
     print(f"{counted}, {_duration(plan.seconds)} in all", flush=True)
-
-
-def _epochs(count: int) -> str:
-    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _duration(seconds: Sequence[float | None]) -> str:

@@ -37,10 +37,6 @@ def test_a_result_is_told_in_a_line(result, text):
     assert describe_results([result]) == text
 
 
-def test_one_epoch_is_not_epochs(tiny_trial):
-    assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
-
-
 def test_a_gpus_state_is_told_without_what_is_unknown():
     sample = Sample(time_s=0.0, placement="0", uuid="GPU-1", temperature_c=61.0, power_w=350.4)
     assert describe_sample(sample) == "61 °C, 350 W"
@@ -65,5 +61,7 @@ def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     assert "2 trials, about 2 min in all" in text
     show_plan(Plan(trials=trials, seconds=(10.0, None)), machine, [], default_device=False)
     assert "2 trials, an unknown time in all" in capsys.readouterr().out
+    show_plan(Plan(trials=(replace(trials[1], epochs=1),), seconds=(9.0,)), machine, [], default_device=False)
+    assert "; 1 epoch at batch 4 on synthetic; about 9 s" in capsys.readouterr().out
     show_plan(Plan(trials=trials[:1], seconds=(None,)), machine, [], default_device=False)
     assert "\n1 trial, an unknown time in all" in capsys.readouterr().out

@@ -177,7 +177,7 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     if row is None:
         return "accuracy not measured"
     at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
-    if row["train_status"] not in MEASURED:
+    if row["train_status"] not in ("ok", "unconverged"):
         return f"training {row['train_status']}{at}"
     if not known(row["delta_points"]):
         return f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
