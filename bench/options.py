@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+import bench
 from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import TECHNIQUES
 from bench.trial import PHASES
@@ -82,6 +83,7 @@ def run_parser() -> Parser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"ampmeter {bench.__version__}", help="show it and stop")
     what = parser.add_argument_group("what to compare")
     what.add_argument("--suite", metavar="NAMES", help="suites by name or .py file, with commas between")
     what.add_argument(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import bench
 from bench import report as reporter
 from bench.cli import Command, parse
 from bench.execute import Execution
@@ -59,6 +60,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
     before = _earlier_start(folder, question)
     gpus = () if question.request.on is not None else sampled(question.environment)  # on a cluster they are elsewhere
     run = {
+        "version": bench.__version__,
         "request": {"argv": list(command.argv), **asdict(question.request)},
         "environment": asdict(question.environment),
         "data": [_source(data) for data in question.data],

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import bench
 from bench.cli import QUICK, RIGOROUS, parse
 from bench.spec import UsageError
 from tests.conftest import call
@@ -113,6 +114,11 @@ def test_the_script_exits_with_what_main_returns(tmp_path):
     assert done.stderr.startswith("run_bench: There is no suite 'mpl'. Did you mean 'mlp'? Available: ")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_told(tmp_path):
+    done = script("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"ampmeter {bench.__version__}\n")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

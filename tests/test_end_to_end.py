@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
+import bench
 from bench import execute, fit, stats
 from bench.data.fingerprint import of_folder
 from tests.conftest import TINY, call
@@ -102,6 +103,7 @@ def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
     folder, _ = finished
     run = json.loads((folder / "results" / "mine" / "run.json").read_text())
     rows = table(folder / "results" / "mine")
+    assert run["version"] == bench.__version__
     assert {trial["trial"] for trial in run["planned"]} == {row["trial"] for row in rows}
     (images,) = run["data"]
     assert images["source"] == f"folder:{folder / 'images'}"
