@@ -50,9 +50,8 @@ class DataSource:
         if kind != "folder" or not path:
             raise UsageError(f"--data must be cifar10, synthetic or folder:PATH, not '{word}'.")
         if not elsewhere and not Path(path).is_dir():
-            raise UsageError(
-                f"The data folder '{path}' does not exist. Give folder:PATH of a folder with train/ and test/."
-            )
+            lacking = "is a file" if Path(path).exists() else "does not exist"
+            raise UsageError(f"The data folder '{path}' {lacking}. Give folder:PATH of a folder with train/ and test/.")
         return DataSource(kind="folder", path=str(Path(path).resolve()), directory=home)
 
 

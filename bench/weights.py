@@ -6,6 +6,7 @@ once, before any trial, and every trial then finds them on the disk.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,13 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a file that is no state dict raises nearly anything
-        raise UsageError(f"The weights file '{path}' cannot be read ({_first_line(error)}).") from error
+        # torch's own text advises to load what may run code.
+        refused = isinstance(error, pickle.UnpicklingError)
+        why = "it is no file of torch.save's, or holds more than tensors" if refused else _first_line(error)
+        raise UsageError(
+            f"The weights file '{path}' cannot be read ({why}). Save model.state_dict() with torch.save, or give "
+            "--weights none."
+        ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UsageError(f"The weights file '{path}' holds no state dict: it must be what model.state_dict() returns.")
     return state

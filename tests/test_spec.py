@@ -63,6 +63,8 @@ def test_data_sources_are_parsed(tmp_path):
     assert (folder.kind, folder.path, str(folder)) == ("folder", str(tmp_path), f"folder:{tmp_path}")
     with pytest.raises(UsageError, match="must be cifar10, synthetic or folder:PATH, not 'mnist'"):
         DataSource.parse("mnist")
+    with pytest.raises(UsageError, match="is a file"):
+        DataSource.parse(f"folder:{__file__}")
     with pytest.raises(UsageError, match="'/no/such' does not exist"):
         DataSource.parse("folder:/no/such")
 
