@@ -7,7 +7,7 @@ from bench.plan import make_plan
 from bench.records import Device
 from bench.request import PreparedData, Request, choose_source
 from bench.spec import Data, Suite, UsageError
-from bench.trial import DataSource, Protocol, SuiteRef, Trial
+from bench.trial import DataSource, Placement, Protocol, SuiteRef, Trial
 
 SUITE = Suite(
     name="small",
@@ -149,6 +149,13 @@ def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
     trial = short.trials[0]
     assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), None) is None
     assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) < estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e12)
+
+
+def test_the_estimate_of_processes_that_train_together_has_what_they_take_to_start(machine):
+    alone = plan(machine, gpu()).trials[0]
+    both = replace(alone, cell=replace(alone.cell, placement=Placement(name="0+1")))
+    one, two = (estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) for trial in (alone, both))
+    assert two == pytest.approx(one + 5)
 
 
 def test_the_estimate_of_training_uses_the_datas_own_size(machine):
