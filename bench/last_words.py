@@ -16,6 +16,8 @@ from bench.techniques import refused
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says in the second step of a model that left gradients out of the first."""
 
+FROM_LOADER = "in DataLoader worker process"
+"""In the first line of an error that a loader's process raised; what it was is in the last."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 """In what gloo raises, as a plain RuntimeError, where another process is gone."""
 
@@ -58,4 +60,7 @@ def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no message"
+    lines = text.strip().splitlines() or ["no message"]
+    if FROM_LOADER in lines[0]:
+        return lines[-1].partition(": ")[2] or lines[-1]
+    return lines[0]

@@ -159,6 +159,9 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 def _short(detail: str) -> str:
-    """Keep the end of a long detail, where an error says what it is."""
+    """Keep of a long detail its cause, which names the device, and its end, where an error says what it is."""
     text = " ".join(detail.split())
-    return text if len(text) <= SHOWN else f"… {text[-SHOWN:]}"
+    if len(text) <= SHOWN:
+        return text
+    head = min(len(text.partition(" | ")[0]), SHOWN // 2)
+    return f"{text[:head]} … {text[head - SHOWN :]}"
