@@ -17,8 +17,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if argv is None else argv)
         commands = {"run": run, "report": report, "compare": compare, "list": show_list, "doctor": doctor}
         return commands[command.name](command)
-    except (UsageError, OSError) as error:
+    except UsageError as error:
         print(f"run_bench: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
+        print(f"run_bench: {where}{error.strerror or error}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable
@@ -153,20 +154,25 @@ def _convert(name: str, text: str, default: Parameter, option: str = "--set") ->
             return text.lower() in ("true", "yes", "on", "1")
         raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
     try:
-        return type(default)(text)
+        value = type(default)(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
     except ValueError as error:
         kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
         raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
+    return value
 
 
 def overview() -> list[str]:
-    """Describe every suite and precision, a line or two each, for ``list``."""
+    """Describe every suite, precision and technique, a few lines each, for ``list``."""
     lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
     for name in names():
         ref = SuiteRef(name=name)
         suite = load(ref)
         settings = " ".join(f"{key}={value}" for key, value in parameters(ref).items())
-        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {settings}"]
+        whole = f" ({suite.full_epochs} in the recipe)" if suite.full_epochs not in (None, suite.epochs) else ""
+        recipe = f"{suite.epochs} epochs{whole}; {suite.source}"
+        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
     lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
     for precision in PRECISIONS.values():
         alias = f" (Lightning's {precision.alias})" if precision.alias else ""

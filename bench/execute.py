@@ -16,7 +16,7 @@ from bench.launch.local import Ending
 from bench.launch.overlap import overlap
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
-from bench.records import Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
+from bench.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.request import unsupported_reason
 from bench.rungs import identity, parse_rung
 from bench.standing import standing
@@ -59,7 +59,7 @@ class Execution:
         else:
             self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
         found = {status for trial in self.done.values() for status in trial.values()}
-        return not found & {"timeout", "failed"} and bool(found & {"ok", "unconverged"})
+        return not found & {"timeout", "failed"} and bool(found & set(MEASURED))
 
     def _run_lane(self, plan: Plan, places: set[Placement]) -> None:
         """Run the trials of these placements, one after the other."""

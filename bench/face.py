@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bench.plan import Plan
-from bench.records import Environment, Progress, Sample, TrialResult
+from bench.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec import BASELINE
 from bench.trial import Trial
 
@@ -95,7 +95,7 @@ class LiveFace:
         """Print the trial's results above the live line."""
         from rich.text import Text
 
-        bad = any(result.status not in ("ok", "unconverged") for result in results)
+        bad = any(result.status not in MEASURED for result in results)
         count, described = self._running.pop(trial.id)
         line = f"{count} {described}: {describe_results(results)}"
         self._console.print(Text(line, style="red" if bad else ""))
@@ -157,7 +157,7 @@ def describe_results(results: Sequence[TrialResult]) -> str:
 
 
 def _describe(result: TrialResult) -> str:
-    if result.status not in ("ok", "unconverged"):
+    if result.status not in MEASURED:
         return f"{result.precision} {result.status}: {result.detail}"
     if result.memory is not None or result.fit is not None:
         return _describe_size(result)

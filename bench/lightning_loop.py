@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bench.data import Share
+from bench.data.transfer import Batch
 from bench.precision import apply
 from bench.spec import BASELINE, PRECISIONS, UsageError
 from bench.taken import TakenSteps
@@ -25,8 +26,6 @@ from bench.train import Arm, Epoch, synchronize
 if TYPE_CHECKING:
     from lightning.pytorch.plugins.precision import Precision as LightningPrecision
     from lightning.pytorch.strategies import Strategy
-
-Batch = tuple[Tensor, Tensor]
 
 
 def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Batch]], Epoch]:

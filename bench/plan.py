@@ -34,12 +34,6 @@ class Plan:
         kept = [pair for pair in zip(self.trials, self.seconds, strict=True) if pair[0].phase == phase]
         return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
-    @property
-    def total_s(self) -> float | None:
-        """Estimated time of all trials, or None where that of any is unknown."""
-        known = [second for second in self.seconds if second is not None]
-        return sum(known) if len(known) == len(self.seconds) else None
-
 
 def make_plan(
     request: Request,

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from bench.findings import Climb, Energy, Fit, Inference, MemoryPeak, Operations, Speed, Switches, Training
 
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
+MEASURED: tuple[Status, ...] = ("ok", "unconverged")
+"""The statuses whose figures count."""
 DeviceKind = Literal["cuda", "cpu"]
 Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
 """What a figure of the numerics phase is about."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bench.records import Status
+from bench.records import MEASURED, Status
 from bench.rungs import parse_rung, stacked
 from bench.trial import Trial
-
-WORKING: tuple[Status, ...] = ("ok", "unconverged")
 
 
 def standing(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
@@ -30,7 +28,7 @@ def standing(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[s
     found: dict[str, Status | None] = {}
 
     def works(name: str) -> bool:
-        return found[name] is None or found[name] in WORKING
+        return found[name] is None or found[name] in MEASURED
 
     stand: dict[str, str] = {}
     planned = [parse_rung(one.precisions[0]) for one in asked]

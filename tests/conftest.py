@@ -132,3 +132,12 @@ def machine(cpu: Device) -> Environment:
         arch_list=(),
         devices=(cpu,),
     )
+
+
+@pytest.fixture
+def stranger():
+    """The id of a process that is not this run's."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process.pid
+    process.kill()
+    process.wait()

@@ -48,6 +48,19 @@ def test_parameters_are_converted_to_the_type_of_their_default():
         catalog.refer("mlp", {"width": "wide"})
 
 
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "1e999", "fast"])
+def test_a_number_that_is_none_is_refused_with_the_word(word):
+    with pytest.raises(UsageError, match=f"--set lr must be a number, not '{word}'"):
+        catalog.refer("mlp", {"lr": word})
+
+
+def test_the_list_tells_where_a_recipe_comes_from_and_how_long_its_training_is():
+    lines = catalog.overview()
+    first = next(at for at, line in enumerate(lines) if line.split()[0] == "resnet20")
+    assert lines[first + 1].strip().startswith("5 epochs (200 in the recipe); He et al., Deep Residual Learning")
+    assert "momentum=0.9" in lines[first + 2]
+
+
 def test_classes_of_the_data_reach_the_model():
     suite = catalog.load(SuiteRef(name="resnet20"))
     assert suite.model(Data(input_shape=(3, 32, 32), classes=6))[-1].out_features == 6

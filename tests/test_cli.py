@@ -115,6 +115,13 @@ def test_the_script_exits_with_what_main_returns(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    done = call("doctor", "--out", "file/inside", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "run_bench: 'file/inside' cannot be read or written: Not a directory.\n"
+
+
 def test_help_and_list_do_not_import_torch(tmp_path):
     code = "import sys; from run_bench import main; main(['list']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -143,7 +143,7 @@ def plan(machine, largest=None, **asked):
 def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     first = plan(machine)
     assert [trial.phase for trial in first.trials] == ["fit", "fit", "train", "train"]
-    assert first.total_s is None
+    assert first.seconds[0] is None
     assert {trial.cell.batch_size for trial in first.trials if trial.phase == "train"} == {SUITE.batch_size}
     searches = first.only("fit").trials
     found = {(at_any_size(trial.cell), trial.precisions[0]): 96 + 64 * n for n, trial in enumerate(searches)}

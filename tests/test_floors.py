@@ -1,6 +1,7 @@
 """A module imports only from its own floor's allowance: the ground floor from nothing, and so on up."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,14 @@ def test_a_suite_imports_torch_only_when_it_builds(path):
     top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in top}
     assert not names & {"torch", "torchvision"}
+
+
+@pytest.mark.parametrize("package", ["data", "measure", "phases", "checks", "launch", "report"])
+def test_the_modules_of_a_package_are_in_the_architecture(package):
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{package}/` | ")]
+    there = {path.stem for path in (ROOT / "bench" / package).glob("*.py")} - {"__init__"}
+    assert set(re.findall(r"`(\w+)`", row)) == there
 
 
 def test_files_are_small_enough_to_read():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from bench import environment, inventory
@@ -43,14 +41,6 @@ def cuda(monkeypatch, *gpus: FakeGpu) -> None:
 def listed() -> str:
     seen, no_gpu = inventory.look(print)
     return "\n".join(lines(seen, no_gpu, neighbours()))
-
-
-@pytest.fixture
-def stranger():
-    process = subprocess.Popen(["sleep", "600"])
-    yield process.pid
-    process.kill()
-    process.wait()
 
 
 def test_a_gpu_has_its_facts_its_precisions_and_its_users(monkeypatch, stranger):

@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from bench import neighbours as module
 from bench.neighbours import Neighbour, describe, neighbours
 from tests.measure import fake_nvml as fake
@@ -16,15 +14,6 @@ from tests.measure.fake_gpu import FakeGpu, GiB
 from tests.measure.fake_nvml import FakeDriver
 
 MiB = 2**20
-
-
-@pytest.fixture
-def stranger():
-    """A process that is not ours."""
-    process = subprocess.Popen(["sleep", "600"])
-    yield process.pid
-    process.kill()
-    process.wait()
 
 
 def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch):

@@ -127,23 +127,21 @@ class BesideProcess(Wrapped):
         self.inner.activate()
 
 
-def training_runner(device: Device, name: str = "fp32", precision: str = "fp32", *, seed: int = 0) -> TorchRunner:
-    """Return a small MLP in training, on batches that are on the device."""
+def training_runner(device: Device, name: str = "fp32") -> TorchRunner:
+    """Return a small MLP in training in fp32, on batches that are on the device."""
     width, batch_size = SIZES[device.kind]
-    return build_runner(device, name, precision, width=width, batch_size=batch_size, seed=seed)
+    return build_runner(device, name, "fp32", width=width, batch_size=batch_size)
 
 
-def build_runner(
-    device: Device, name: str, precision: str, *, width: int, batch_size: int, seed: int = 0
-) -> TorchRunner:
+def build_runner(device: Device, name: str, precision: str, *, width: int, batch_size: int) -> TorchRunner:
     """Return an MLP of some width in training, with the precision's switches set."""
     place = torch_device(device)
     enter(precision, place)
     suite = catalog.load(SuiteRef(name="mlp", parameters=(("width", width),)))
     return TorchRunner(
         name=name,
-        arm=build_arm(suite, suite.data, parse(precision), place, seed=seed),
-        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=seed),
+        arm=build_arm(suite, suite.data, parse(precision), place, seed=0),
+        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0),
         asynchronous=place.type == "cuda",
     )
 

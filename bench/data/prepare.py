@@ -20,8 +20,6 @@ class Prepared:
     """As asked, with the number of classes that the source really has."""
     train_samples: int | None
     """Images to train on; None for synthetic data."""
-    test_samples: int | None
-    """Images to test on; None for synthetic data."""
     fingerprint: str | None = None
     """Of a folder's images (bench/data/fingerprint.py); None for data that are the same everywhere."""
 
@@ -33,12 +31,11 @@ def prepare(data: Data, source: DataSource) -> Prepared:
         UsageError: the samples cannot be had, why, and what can be done.
     """
     if is_synthetic(data, source):
-        return Prepared(data=data, train_samples=None, test_samples=None)
+        return Prepared(data=data, train_samples=None)
     dataset = load(data, source)
     return Prepared(
         data=filled_in(data, dataset),
         train_samples=len(dataset.train.labels),
-        test_samples=len(dataset.test.labels),
         fingerprint=_fingerprint(source),
     )
 

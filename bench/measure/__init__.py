@@ -1,1 +1,1 @@
-"""Instruments: timing, memory, and what NVML tells."""
+"""Instruments: timing, memory, energy, what ran, gradients, and what disturbed the device meanwhile."""

@@ -94,7 +94,6 @@ def measure(
     *meters: Meter,
     burst: int = 1,
     seconds: float | None = None,
-    lead_in_s: float | None = None,
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> Window | None:
@@ -105,13 +104,12 @@ def measure(
         meters: the device's, or each of those that run the steps together; the window is then one for all of them.
         burst: steps queued at a time (``stream.burst_steps``).
         seconds: least length of the window; ``WINDOW_S`` by default.
-        lead_in_s: how long to run steps before it; ``LEAD_IN_S`` by default.
         clock: a clock in seconds.
         sleep: how to wait on it.
     """
     length_s = WINDOW_S if seconds is None else seconds
     stream = Stream(load, burst, clock, sleep)
-    stream.run(LEAD_IN_S if lead_in_s is None else lead_in_s)
+    stream.run(LEAD_IN_S)
     window = _by_counter(stream, meters, length_s, clock) or _by_power(stream, meters, length_s, clock)
     stream.drain()
     return window

@@ -1,1 +1,1 @@
-"""What a trial does: one module for each phase."""
+"""What a trial does: one module for each phase, and what several of them share."""

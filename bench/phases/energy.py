@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import torch
 
 from bench import joined
-from bench.data import random_batches
 from bench.measure import energy
 from bench.measure.nvml import Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.measure.stream import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
 from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.phases.setting import enter, open_setting
+from bench.phases.setting import enter, open_setting, resident_batches
 from bench.precision import apply, read_back
 from bench.records import Device, Message, Progress, Status, TrialResult
 from bench.train import build_arm
@@ -107,13 +106,7 @@ def _runner(trial: Trial) -> TorchRunner:
         setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
     )
     apply(precision)
-    batches = random_batches(
-        setting.data,
-        batch_size=joined.part(trial.cell.batch_size),
-        count=BATCHES,
-        device=setting.device,
-        seed=trial.seed + joined.rank(),
-    )
+    batches = resident_batches(setting, trial, BATCHES)
     runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
     runner.synchronize()
     joined.gathered(None)

@@ -11,7 +11,6 @@ from functools import partial
 
 import torch
 
-from bench.data import random_batches
 from bench.findings import Fit
 from bench.graphs import WARM_UP
 from bench.host_memory import available_bytes
@@ -19,7 +18,7 @@ from bench.measure import memory
 from bench.measure.operations import observe
 from bench.phases.compiling import compile_s
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.phases.setting import enter, open_setting
+from bench.phases.setting import enter, open_setting, resident_batches
 from bench.precision import read_back
 from bench.records import Device, Message, Progress, TrialResult
 from bench.train import build_arm
@@ -38,9 +37,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     free = torch.cuda.mem_get_info(setting.device)[0] if on_gpu else available_bytes()
     before = 0 if on_gpu else memory.resident_bytes()
     resettable = not on_gpu and memory.reset_peak_resident()
-    batches = random_batches(
-        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
-    )
+    batches = resident_batches(setting, trial, BATCHES)
     arm = build_arm(
         setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
     )

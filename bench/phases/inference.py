@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from bench import precision as switches
-from bench.data import random_batches
 from bench.findings import Inference
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import Comparison, compare
 from bench.measure.warmup import prepare
 from bench.phases.compiling import until_compiled, watched_edge
-from bench.phases.setting import Setting, enter, open_setting
+from bench.phases.setting import Setting, enter, open_setting, resident_batches
 from bench.records import Device, Message, Progress, Status, TrialResult
 from bench.spec import BASELINE
 from bench.techniques import arrange, compilations
@@ -113,9 +112,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
 
 def _build(trial: Trial, setting: Setting, names: Sequence[str]) -> list[ForwardRunner]:
-    batches = random_batches(
-        setting.data, batch_size=trial.cell.batch_size, count=BATCHES, device=setting.device, seed=trial.seed
-    )
+    batches = resident_batches(setting, trial, BATCHES)
     runners = []
     for name in names:
         precision, _ = enter(name, setting.device)

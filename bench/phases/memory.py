@@ -10,7 +10,7 @@ from bench import joined
 from bench.data import random_batches
 from bench.measure import memory
 from bench.measure.categories import tensor_bytes
-from bench.phases.setting import Setting, enter, open_setting
+from bench.phases.setting import Setting, enter, open_setting, resident_batches
 from bench.precision import apply, read_back
 from bench.records import Device, Message, Progress, TrialResult
 from bench.spec import Precision
@@ -36,13 +36,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
     )
     apply(precision)
-    batches = random_batches(
-        setting.data,
-        batch_size=joined.part(trial.cell.batch_size),
-        count=BATCHES,
-        device=setting.device,
-        seed=trial.seed + joined.rank(),
-    )
+    batches = resident_batches(setting, trial, BATCHES)
     turn = itertools.count()
 
     def step() -> None:

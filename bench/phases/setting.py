@@ -8,6 +8,8 @@ import torch
 
 from bench import catalog, joined
 from bench import precision as switches
+from bench.data import random_batches
+from bench.data.transfer import Batch
 from bench.findings import Switches
 from bench.precision_names import precision as parse
 from bench.spec import Data, Precision, Suite
@@ -34,6 +36,17 @@ def open_setting(trial: Trial) -> Setting:
     # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
     torch.backends.cudnn.benchmark = True
     return Setting(suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
+
+
+def resident_batches(setting: Setting, trial: Trial, count: int) -> list[Batch]:
+    """Make random batches of a trial on its device: of several that train together, this process's part of each."""
+    return random_batches(
+        setting.data,
+        batch_size=joined.part(trial.cell.batch_size),
+        count=count,
+        device=setting.device,
+        seed=trial.seed + joined.rank(),
+    )
 
 
 def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:

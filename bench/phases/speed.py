@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench import joined
-from bench.data import random_batches
 from bench.findings import Operations, Speed, Switches
 from bench.measure.disturbance import open_watch
 from bench.measure.energy import total
@@ -20,7 +19,7 @@ from bench.measure.warmup import Cut, prepare
 from bench.phases.communication import communication_pct
 from bench.phases.compiling import compile_s, watched_edge
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
-from bench.phases.setting import enter, open_setting
+from bench.phases.setting import enter, open_setting, resident_batches
 from bench.phases.timed import judge, record, summary, watcher
 from bench.precision import read_back
 from bench.precision_names import precision
@@ -112,13 +111,7 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
     """Build every arm, all on the same batches; return them and what their switches read back as."""
     setting = open_setting(trial)
     enter(names[0], setting.device)
-    batches = random_batches(
-        setting.data,
-        batch_size=joined.part(trial.cell.batch_size),
-        count=BATCHES,
-        device=setting.device,
-        seed=trial.seed + joined.rank(),
-    )
+    batches = resident_batches(setting, trial, BATCHES)
     runners = [
         TorchRunner(
             name=name,

@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from bench.report.tables import Table
 
 
-def write_report(
-    runs: list[Path], out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
-) -> Path:
-    """Write report.md, report.html and the plots (SVG and PNG) into ``out``; return the path of report.md.
-
-    The arguments and errors are those of ``report``.
-    """
-    return report(runs, out, published=published, layers=layers, figures=figures)[0]
-
-
 def report(
     runs: list[Path], out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
 ) -> tuple[Path, list[str], list[Table]]:
@@ -53,19 +43,3 @@ def report(
     read = load(runs)
     page, sentences = publish(read, out, published=published, layers=layers, figures=figures)
     return page, [str(sentence) for sentence in sentences], [short(one) for one in climbed(read)]
-
-
-def verdicts(runs: list[Path]) -> list[str]:
-    """Return the report's verdict in plain sentences, one for each device and suite.
-
-    Raises:
-        UsageError: a folder is no run, is of another schema version, or holds no finished trial.
-    """
-    from bench.report.climbed import climbed
-    from bench.report.ladder import sentence
-    from bench.report.load import load
-    from bench.report.summary import summarise
-    from bench.report.verdict import sentences
-
-    read = load(runs)
-    return [str(said) for said in (*sentences(summarise(read.trials)), *map(sentence, climbed(read)))]

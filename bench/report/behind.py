@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.format import UNKNOWN, change, known, number, ratio
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.tables import Table, without_empty
 
 FIGURES = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report.format import UNKNOWN, known
 from bench.report.labels import subjects
 from bench.report.load import CELL, Runs
 from bench.report.reasons import LAUNCH_BOUND
-from bench.report.speed import MEASURED
 from bench.rungs import FIXED, Rung, parse_rung
 from bench.spec import BASELINE
 from bench.stats import Interval

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.circumstances import digest, software
 from bench.report.labels import placement
 from bench.report.load import Run
 from bench.report.matrix import RECIPE
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.summary import precision_rank
 
 NAMED = 4

@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report.comparability import warnings
 from bench.report.completeness import remark
 from bench.report.floor import ASSUMED
 from bench.report.format import UNKNOWN, known, ratio
 from bench.report.load import Run, Runs, load
 from bench.report.sources import remarks
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.summary import summarise
 from bench.report.tables import Table
 from bench.spec import UsageError

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from bench.precision_names import rank
+from bench.records import MEASURED
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
-from bench.report.speed import KEY, MEASURED, status_of
+from bench.report.speed import KEY, status_of
 from bench.report.tables import Table
 from bench.spec import BASELINE
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.format import GIB, UNKNOWN, known, number
 from bench.report.labels import subjects
 from bench.report.load import SUBJECT, Run
-from bench.report.speed import MEASURED
 from bench.report.summary import IEEE_ERROR, precision_rank
 from bench.report.tables import Table
 from bench.rungs import parse_rung

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report.load import CELL
 
 ASSUMED = 0.01
 """The floor, as a share, where fp32 was not timed against itself."""
-MEASURED = ("ok", "unconverged")
 
 
 def floors(trials: pd.DataFrame) -> pd.Series:

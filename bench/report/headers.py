@@ -12,6 +12,16 @@ from pathlib import Path
 from bench.spec import UsageError
 from bench.store import READABLE, SCHEMA
 
+ROW = {"schema", "trial", "precision"}
+ALWAYS = {
+    "trials.csv": ROW
+    | {"suite", "parameters", "placement", "device", "architecture", "batch_size", "data", "phase", "replicate", "seed"}
+    | {"status", "detail", "step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "time_per_epoch_s"}
+    | {"peak_allocated_bytes", "peak_resident_bytes", "test_accuracy_pct"},
+    "blocks.csv": ROW | {"quad", "position", "steps", "time_ms", "start_s", "skipped_steps"},
+    "epochs.csv": ROW | {"seed", "epoch", "train_s", "elapsed_s", "samples"},
+}
+"""Columns that every version wrote: by these rows are told apart, and checked."""
 KNOWN = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
 """The schemas that this version reads, in words."""
 
@@ -43,9 +53,10 @@ def missing_columns(path: Path, whole: bytes, columns: Sequence[str], schema: in
     if rows:
         refuse_schema(path, rows[0][header.index("schema")] if len(rows[0]) == len(header) else str(schema), schema)
     missing = [name for name in columns if name not in header]
-    if missing and schema == SCHEMA and rows:
+    lost = missing if schema == SCHEMA else [name for name in missing if name in ALWAYS.get(path.name, ())]
+    if lost and rows:
         raise UsageError(
-            f"'{path}' lacks the column {missing[0]}, which every file of schema {SCHEMA} has: its header was changed. "
+            f"'{path}' lacks the column {lost[0]}, which every file of schema {schema} has: its header was changed. "
             "Restore the file."
         )
     found, ordered = ([name for name in header if name in columns], [name for name in columns if name in header])

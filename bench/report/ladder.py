@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.climbed import Climbed
 from bench.report.floor import ASSUMED
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, signed
-from bench.report.speed import MEASURED
 from bench.report.tables import Table, table
 from bench.report.verdict import Sentence
 from bench.spec import BASELINE

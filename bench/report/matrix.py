@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report.labels import placement
 from bench.report.load import SUBJECT
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.format import UNKNOWN, known, memory_unit
 from bench.report.labels import subjects
 from bench.report.load import SUBJECT
-from bench.report.speed import MEASURED
 from bench.report.summary import precision_rank
 from bench.report.tables import Table
 

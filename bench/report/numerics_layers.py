@@ -10,13 +10,12 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
 from bench.report.load import SUBJECT
 from bench.report.numerics import first_seed, last_steps
-from bench.report.numerics_plots import FEWEST_BINS, NORMAL_FROM, ZERO_AT
+from bench.report.numerics_plots import FEWEST_BINS, float16_limits
 from bench.report.summary import precision_rank
 
 IN_A_ROW = 3
@@ -97,13 +96,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, *, precision: str, layers: list[str],
         style: Any = {"color": colour, "linewidth": 1.2}
         axes.plot(exponents + 0.5, line, **style, label=f"layer {layer}")
         axes.plot(zero, of_layer.get("zero", np.nan), marker="_", markersize=12, **style)
-    axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)
-    axes.axvspan(ZERO_AT, NORMAL_FROM, color="#e69f00", alpha=0.12, linewidth=0)
-    house.log_axis(axes)
-    axes.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(-3, 3)]))
-    axes.set_ylim(0.001, 1500)
-    for place, text in ((ZERO_AT - 0.3, "zero\nin fp16"), (NORMAL_FROM - 0.3, "subnormal\nin fp16")):
-        axes.text(place, 0.985, text, transform=axes.get_xaxis_transform(), fontsize=7.5, ha="right", va="top")
+    float16_limits(axes, low)
     ticks = [exponent for exponent in range(low, high + 1) if exponent % 10 == 0]
     axes.set_xticks([zero, *ticks], ["zero", *(f"2^{exponent}".replace("-", "−") for exponent in ticks)])
     axes.set_xlim(zero - 3, high + 1.5)

@@ -45,6 +45,22 @@ def draw(summary: pd.DataFrame, numerics: pd.DataFrame, folder: Path) -> dict[st
     return plots
 
 
+def float16_limits(axes: Axes, low: int) -> None:
+    """Shade the magnitudes that are zero or subnormal in float16, over shares in per cent on a logarithmic axis.
+
+    Args:
+        axes: where shares are drawn over exponents of two.
+        low: the least of them.
+    """
+    axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)
+    axes.axvspan(ZERO_AT, NORMAL_FROM, color="#e69f00", alpha=0.12, linewidth=0)
+    house.log_axis(axes)
+    axes.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(-3, 3)]))
+    axes.set_ylim(0.001, 1500)
+    for place, text in ((ZERO_AT - 0.3, "zero\nin fp16"), (NORMAL_FROM - 0.3, "subnormal\nin fp16")):
+        axes.text(place, 0.985, text, transform=axes.get_xaxis_transform(), fontsize=7.5, ha="right", va="top")
+
+
 def _arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
 
@@ -78,13 +94,7 @@ def _histogram(
         style: Any = {"color": house.colour(name), "marker": house.marker(name)}
         axes.plot(exponents + 0.5, line, **style, markevery=(index % 4, 4), label=name)
         axes.plot(zero + index, shares.get("zero", math.nan), **style, linestyle="none")
-    axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)
-    axes.axvspan(ZERO_AT, NORMAL_FROM, color="#e69f00", alpha=0.12, linewidth=0)
-    house.log_axis(axes)
-    axes.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(-3, 3)]))
-    axes.set_ylim(0.001, 1500)
-    for place, text in ((ZERO_AT - 0.3, "zero\nin fp16"), (NORMAL_FROM - 0.3, "subnormal\nin fp16")):
-        axes.text(place, 0.985, text, transform=axes.get_xaxis_transform(), fontsize=7.5, ha="right", va="top")
+    float16_limits(axes, low)
     if scale is not None:
         moved = ZERO_AT - math.log2(scale)
         axes.axvline(moved, color=house.INK, linewidth=1, linestyle=":")

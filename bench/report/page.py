@@ -74,11 +74,6 @@ class Report:
     notes: Table | None
 
 
-def write(runs: Runs, out: Path, *, layers: bool = False) -> Path:
-    """Write the report as ``publish`` does; return the path of report.md."""
-    return publish(runs, out, layers=layers)[0]
-
-
 def publish(
     runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
 ) -> tuple[Path, list[Sentence]]:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, source
 from bench.report.load import Runs
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.tables import Table, decimals, table, without_empty
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE, UsageError
@@ -50,8 +51,7 @@ def load_published(folder: Path = FOLDER) -> pd.DataFrame:
     files = sorted(folder.glob("*.csv"))
     if not files:
         raise UsageError(
-            f"There are no published figures in '{folder}'. They come with the source of this project, not with an "
-            "installed package: run it from there, or report without --published."
+            f"There are no published figures in '{folder}'. Restore or reinstall them, or report without --published."
         )
     return pd.concat([_read(file) for file in files], ignore_index=True)
 

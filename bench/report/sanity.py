@@ -11,13 +11,12 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from bench.records import Status
+from bench.records import MEASURED, Status
 from bench.spec import UsageError
 from bench.trial import Phase
 
 STATUSES: tuple[str, ...] = get_args(Status)
 PHASES: tuple[str, ...] = get_args(Phase)
-MEASURED = ("ok", "unconverged")
 REQUIRED = {"speed": ["step_ms", "samples_per_s"], "train": ["time_per_epoch_s"]}
 """Figures without which a measured row of that phase says nothing."""
 POSITIVE = {"batch_size", "step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "time_per_epoch_s"}

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report import alone
 from bench.report.alone import Row
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.labels import placement
 from bench.report.load import SUBJECT, Run, Runs
-from bench.report.speed import KEY, MEASURED
+from bench.report.speed import KEY
 from bench.report.tables import Table, table, told
 
 ABOUT = (

@@ -11,12 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report.floor import ASSUMED, floors
 from bench.report.load import CELL
 from bench.spec import BASELINE
 
-MEASURED = ("ok", "unconverged")
-"""The statuses whose figures count."""
 KEY = [*CELL, "precision"]
 COLUMNS = ["speed_status", "step_ms", "samples_per_s", "speedup", "low", "high", "verdict", "measured_in"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.precision_names import rank
+from bench.records import MEASURED
 from bench.report.behind import details
 from bench.report.energy import energies
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
-from bench.report.speed import KEY, MEASURED, speeds, status_of
+from bench.report.speed import KEY, speeds, status_of
 from bench.report.training import trainings
 from bench.spec import BASELINE
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report import batches
 from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio
 from bench.report.load import SUBJECT
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
 
-GOOD = ("ok", "unconverged")
 WORDS = {"run (host)", "placement", "precision", "verdict", "measured in", "architecture", "device", "parity"}
 WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"}
 WORDS |= {"capability", "cannot do", "fp32 matmul", "fp32 conv", "autocast", "loss scaling", "so fp32 products are"}
@@ -64,7 +64,7 @@ def without_empty(made: Table, keep: int) -> Table:
 
 def _plain(status: object, text: str) -> str:
     """Return a figure, or the status word in its place where there is none."""
-    return UNKNOWN if not known(status) else text if status in GOOD else str(status)
+    return UNKNOWN if not known(status) else text if status in MEASURED else str(status)
 
 
 def decimals(value: float) -> str:
@@ -74,7 +74,7 @@ def decimals(value: float) -> str:
 
 def told(status: object, text: str, lost: object = 0) -> str:
     """Return a figure, or the status word in its place where there is none, marked where it needs reading twice."""
-    if status not in GOOD:
+    if status not in MEASURED:
         return _plain(status, text)
     mark = "†" if status == "unconverged" else ""
     return f"{text}{mark}{'‡' if known(lost) and lost else ''}"

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.records import MEASURED
 from bench.report.format import number, ratio
-from bench.report.speed import MEASURED
 from bench.report.summary import precision_rank
 from bench.report.tables import Table, table
 

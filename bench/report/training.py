@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from bench.records import MEASURED
 from bench.report.epochs import epoch_speedups
 from bench.report.load import CELL
-from bench.report.speed import KEY, MEASURED, status_of
+from bench.report.speed import KEY, status_of
 from bench.spec import BASELINE
 
 PARITY_MARGIN_POINTS = 0.5

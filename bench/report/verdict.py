@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from bench.records import MEASURED
 from bench.report.batches import best_speedups
 from bench.report.format import change, known, number, ratio, signed
 from bench.report.load import SUBJECT
@@ -102,7 +103,7 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
     looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
     if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
         return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
-    words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in ("ok", "unconverged")]
+    words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in MEASURED]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {text}" for _, row in arms.iterrows() if (text := _besides(rows, row))]
     return "no verdict on speed", "; ".join([why, *parts])
@@ -166,7 +167,7 @@ def _memory(arm: pd.Series) -> str:
         size = change(abs(share)).removeprefix("+")
         return f"{size} less peak memory" if share < 0 else f"{size} more peak memory"
     word = arm["memory_status"]
-    if known(word) and word not in ("ok", "unconverged"):
+    if known(word) and word not in MEASURED:
         return f"memory {word}"
     return "peak memory not told apart" if known(arm["memory_bytes"]) else "memory saved unknown"
 
@@ -176,7 +177,7 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     if row is None:
         return "accuracy not measured"
     at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
-    if row["train_status"] not in ("ok", "unconverged"):
+    if row["train_status"] not in MEASURED:
         return f"training {row['train_status']}{at}"
     if not known(row["delta_points"]):
         return f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"

@@ -87,7 +87,7 @@ def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(
 def test_features_are_synthetic_whatever_the_source(kind: str, tmp_path: Path) -> None:
     directory = tmp_path / "kept"
     prepared = prepare(FEATURES, DataSource(kind=kind, directory=str(directory)))
-    assert (prepared.data, prepared.train_samples, prepared.test_samples) == (FEATURES, None, None)
+    assert (prepared.data, prepared.train_samples) == (FEATURES, None)
     assert not batches_of(FEATURES, kind, str(directory)).has_test
     assert not directory.exists()
 

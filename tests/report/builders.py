@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.findings import MemoryPeak, Speed, Switches, Training
 from bench.records import Device, Environment, EpochResult, Status, TrialResult
+from bench.report import report
 from bench.store import Store
 from bench.trial import Cell, DataSource, Placement, SuiteRef, Trial
 
@@ -140,6 +141,12 @@ class RunBuilder:
         with Store(self.folder) as store:
             store.add_epochs(replace(epoch, trial=trial) for epoch in epochs)
         return self
+
+
+def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
+    """Report some runs; return the path of report.md."""
+    page, _, _ = report(runs, out, **options)
+    return page
 
 
 def timed(step_ms: float, batch: int, *, steady: bool = True, **more: Any) -> Speed:

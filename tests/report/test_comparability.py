@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import write_report
 from bench.report.comparability import Fact, sentence, warnings
 from bench.report.load import load
 from tests.report import fleet
+from tests.report.builders import write_report
 from tests.report.fleet import copy, original
 
 REQUEST = {

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import write_report
 from bench.report.completeness import missing, remark
 from bench.report.load import load
 from tests.report import fleet
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, write_report
 
 
 def planned(run: RunBuilder, *wanted):

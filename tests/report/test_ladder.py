@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from bench.findings import Climb, MemoryPeak
 from bench.records import Block, TrialResult
-from bench.report import stairs, verdicts
+from bench.report import report, stairs
 from bench.report.climbed import climbed
 from bench.report.facts import notes
 from bench.report.ladder import sentence, short, table_of
 from bench.report.load import load
-from bench.report.page import write
+from bench.report.page import publish
 from bench.store import Store
 from tests.report.builders import RunBuilder, timed
 
@@ -89,7 +89,7 @@ def test_the_verdict_says_how_far_it_pays_to_climb(run: RunBuilder) -> None:
         "2.500 [2.500, 2.500]× as fast as fp32 at −50 % peak memory; there the loader is the limit, not arithmetic; "
         "the rung that brings most is amp-bf16, 2.000 [2.000, 2.000]× as fast as the one before"
     )
-    assert verdicts([run.folder]) == [str(said)]
+    assert report([run.folder], run.folder / "report", figures="none")[1] == [str(said)]
 
 
 def test_where_no_rung_gains_the_advice_is_fp32(run: RunBuilder) -> None:
@@ -106,7 +106,7 @@ def test_rungs_are_not_taken_for_precisions_and_the_page_has_the_stairs(run: Run
     runs = load([run.folder])
     assert runs.trials.empty
     assert runs.blocks.empty
-    text = write(runs, tmp_path / "report").read_text()
+    text = publish(runs, tmp_path / "report")[0].read_text()
     assert "climb to + set-to-none" in text
     assert (tmp_path / "report" / "vit-b-16-nvidia-test-1-b64-ladder.png").stat().st_size > 10_000
 
@@ -175,7 +175,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     assert rows["+ set-to-none"]["over the rung before [95 % interval]"].startswith("2.000 [")
     (ladder,) = climbed(load([builder.folder]))
     assert sentence(ladder).advice == "no verdict"
-    write(load([builder.folder]), tmp_path / "report")
+    publish(load([builder.folder]), tmp_path / "report")
     assert list((tmp_path / "report").glob("*-ladder.svg"))
 
 
@@ -205,7 +205,7 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -
         "89.50 (one seed, no interval)",
         "not trained",
     ]
-    write(load([builder.folder]), tmp_path / "report")
+    publish(load([builder.folder]), tmp_path / "report")
     (drawn,) = (tmp_path / "report").glob("*-ladder.svg")
     assert "Accuracy where trained" in drawn.read_text()
 
@@ -258,14 +258,14 @@ def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
 
 def test_how_to_read_speaks_of_the_steps_that_were_timed(run: RunBuilder, tmp_path: Path) -> None:
     resident, fed = "timed on data already on the device", "timed with the loader that feeds them"
-    only = write(load([run.folder]), tmp_path / "only").read_text()
+    only = publish(load([run.folder]), tmp_path / "only")[0].read_text()
     assert (resident in only, fed in only) == (False, True)
     run.train("fp32", [90.0], batch=64)
-    trained = write(load([run.folder]), tmp_path / "trained").read_text()
+    trained = publish(load([run.folder]), tmp_path / "trained")[0].read_text()
     assert (resident in trained, fed in trained) == (False, True)
     run.memory("fp32", 100.0)
-    both = write(load([run.folder]), tmp_path / "both").read_text()
+    both = publish(load([run.folder]), tmp_path / "both")[0].read_text()
     assert (resident in both, fed in both) == (True, True)
     speed = RunBuilder(tmp_path / "speed").memory("fp32", 100.0)
-    plain = write(load([speed.folder]), tmp_path / "plain").read_text()
+    plain = publish(load([speed.folder]), tmp_path / "plain")[0].read_text()
     assert (resident in plain, fed in plain) == (True, False)

@@ -9,36 +9,31 @@ from pathlib import Path
 import pytest
 
 from bench.records import TrialResult
-from bench.report import verdicts, write_report
 from bench.report.folders import labels, report_name
 from bench.report.load import load
 from bench.session import report_folder
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store
 from tests.report import fleet
-from tests.report.builders import RunBuilder, epoch_of
+from tests.report.builders import RunBuilder, epoch_of, write_report
 
 
 def test_a_folder_that_is_no_run_is_refused_and_the_runs_beside_it_named(tmp_path: Path) -> None:
     RunBuilder(tmp_path / "real").speed()
     (tmp_path / "empty").mkdir()
-    for report in (
-        lambda: verdicts([tmp_path / "empty"]),
-        lambda: write_report([tmp_path / "empty"], tmp_path / "out"),
-    ):
-        with pytest.raises(UsageError, match=r"no run\.json.*real"):
-            report()
+    with pytest.raises(UsageError, match=r"no run\.json.*real"):
+        write_report([tmp_path / "empty"], tmp_path / "out")
 
 
 def test_no_folder_at_all_is_refused() -> None:
     with pytest.raises(UsageError, match="no run to report"):
-        verdicts([])
+        load([])
 
 
 def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
     RunBuilder(tmp_path / "run")
     with pytest.raises(UsageError, match=r"no finished trial.*--resume"):
-        verdicts([tmp_path / "run"])
+        load([tmp_path / "run"])
 
 
 def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> None:
@@ -46,10 +41,10 @@ def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> No
     trials = run.folder / "trials.csv"
     trials.write_text(trials.read_text().replace(f"\n{SCHEMA},", "\n7,"))
     with pytest.raises(UsageError, match="schema 7"):
-        verdicts([run.folder])
+        load([run.folder])
     (run.folder / "run.json").write_text(json.dumps({"schema": 99}))
     with pytest.raises(UsageError, match="schema 99"):
-        verdicts([run.folder])
+        load([run.folder])
 
 
 @pytest.mark.parametrize(("found", "shown"), [('"1"', '"1"'), ("true", "true"), ('"three"', '"three"'), ("99", "99")])
@@ -57,7 +52,7 @@ def test_a_schema_that_is_no_number_is_shown_as_it_stands(tmp_path: Path, found:
     run = RunBuilder(tmp_path / "run").speed()
     (run.folder / "run.json").write_text(f'{{"schema": {found}}}')
     with pytest.raises(UsageError, match=f"has schema {shown}; this version reads schema 1, 2 and 3"):
-        verdicts([run.folder])
+        load([run.folder])
 
 
 @pytest.mark.parametrize(("rows", "said"), [("1", "schema 1, but run.json beside it says schema 3"), ("99", "99")])
@@ -67,14 +62,14 @@ def test_rows_of_another_schema_are_told_from_a_changed_header(tmp_path: Path, r
     text = trials.read_text().replace(f"\n{SCHEMA},", f"\n{rows},").replace(",techniques", ",tricks", 1)
     trials.write_text(text)
     with pytest.raises(UsageError, match=f"holds rows of .*{said}"):
-        verdicts([run.folder])
+        load([run.folder])
 
 
 def test_run_json_changed_to_another_schema_than_its_rows_is_refused(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     fleet.edit_run(run.folder, lambda info: info.update(schema=2))
     with pytest.raises(UsageError, match=r"schema 3, but run\.json beside it says schema 2"):
-        verdicts([run.folder])
+        load([run.folder])
 
 
 def test_a_run_saved_by_a_spreadsheet_reads_as_before(tmp_path: Path) -> None:
@@ -122,12 +117,25 @@ def test_a_broken_run_json_and_a_missing_column_are_told_in_a_sentence(tmp_path:
     for text in ("{", "[]"):
         (run.folder / "run.json").write_text(text)
         with pytest.raises(UsageError, match="cannot be read"):
-            verdicts([run.folder])
+            load([run.folder])
     (run.folder / "run.json").write_text(good)
     trials = run.folder / "trials.csv"
     trials.write_text(trials.read_text().replace("step_ms", "step_hours", 1))
     with pytest.raises(UsageError, match="lacks the column step_ms"):
-        verdicts([run.folder])
+        load([run.folder])
+
+
+@pytest.mark.parametrize(("name", "column"), [("trials.csv", "step_ms"), ("epochs.csv", "train_s")])
+def test_an_earlier_runs_lost_column_is_told_in_a_sentence(tmp_path: Path, name: str, column: str) -> None:
+    run = fleet.original(tmp_path / "run")
+    fleet.edit_run(run, lambda info: info.update(schema=1))
+    for file in ("trials.csv", "epochs.csv"):
+        fleet.edit_rows(run, lambda row: row.update(schema="1"), file)
+    assert not load([run]).trials.empty
+    path = run / name
+    path.write_text(path.read_text().replace(f",{column},", ",lost,", 1))
+    with pytest.raises(UsageError, match=f"{name}' lacks the column {column}, which every file of schema 1 has"):
+        load([run])
 
 
 def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:

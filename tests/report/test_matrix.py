@@ -14,13 +14,12 @@ from scipy import stats as scipy_stats
 
 from bench import stats
 from bench.records import TrialResult
-from bench.report import write_report
 from bench.report.load import load
 from bench.report.matrix import EPOCHS, STEPS, Matrix, Setup, _names, matrices
 from bench.report.matrix_tables import LARGEST, legend, tables
 from bench.report.summary import summarise
 from tests.report import fleet
-from tests.report.builders import GPU, RunBuilder, timed
+from tests.report.builders import GPU, RunBuilder, timed, write_report
 from tests.report.fleet import copy, original
 
 

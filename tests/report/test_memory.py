@@ -9,11 +9,10 @@ import pytest
 
 from bench.findings import MemoryPeak
 from bench.records import Device, TrialResult
-from bench.report import write_report
 from bench.report.load import load
 from bench.report.memory import memory
 from bench.report.tables import SUM
-from tests.report.builders import GPU, MIB, RunBuilder
+from tests.report.builders import GPU, MIB, RunBuilder, write_report
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
 KINDS = {

@@ -11,7 +11,7 @@ from bench.records import Numeric, TrialResult
 from bench.report.load import load
 from bench.report.numerics import FINITE_ONLY, FORMATS, error, extremes, formats, last_steps, numerics
 from bench.report.numerics_layers import shares
-from bench.report.page import write
+from bench.report.page import publish
 from bench.report.summary import summarise
 from bench.report.verdict import sentences
 from bench.store import Store
@@ -125,7 +125,7 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
 
 
 def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numerics(run, tmp_path):
-    text = write(run, tmp_path / "report").read_text()
+    text = publish(run, tmp_path / "report")[0].read_text()
     assert "time/epoch" not in text  # nothing was timed, so there is no table of dashes
     for said in ("## Formats of numbers", "Numerics: errors against float64", "the loss became nan at step 1"):
         assert said in text
@@ -134,13 +134,13 @@ def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numeri
     html = (tmp_path / "report" / "report.html").read_text()
     assert html.count("<figure>") == 2
     plain = RunBuilder(tmp_path / "plain").memory("fp32", 100)
-    other = write(load([plain.folder]), tmp_path / "other").read_text()
+    other = publish(load([plain.folder]), tmp_path / "other")[0].read_text()
     assert "Numerics" not in other
     assert "Formats" not in other
 
 
 def test_layers_are_drawn_on_request_in_the_models_order(run, tmp_path):
-    write(run, tmp_path / "report", layers=True)
+    publish(run, tmp_path / "report", layers=True)
     assert (tmp_path / "report" / "mlp-nvidia-test-1-b128-gradients-by-layer.png").stat().st_size > 10_000
     rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
     found = shares(rows[rows["precision"] == "fp32"])

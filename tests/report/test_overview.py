@@ -8,12 +8,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.cli import parse
-from bench.report import overview, plots, write_report
+from bench.report import overview, plots
 from bench.report.load import load
 from bench.report.overview import FIGURES, SPEEDUP, at_verdicts, draw_overview
 from bench.report.summary import summarise
 from bench.spec import UsageError
 from perf.synthetic_run import Shape, write_run
+from tests.report.builders import write_report
 
 THREE = Shape(suites=1, gpus=3, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=3 * 2 * 2 * 8 * 2)
 

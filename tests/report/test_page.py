@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import write_report
 from bench.report.axes import batch_labels
 from bench.store import SCHEMA
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, write_report
 
 HOSTILE = "bad|detail <script>alert(1)</script>\n| --- | [x](javascript:1) `code`"
 
@@ -186,7 +185,7 @@ def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_
     code = (
         "import sys, pathlib, bench.report as r\n"
         "assert not {'pandas', 'matplotlib', 'jinja2', 'scipy', 'torch'} & set(sys.modules)\n"
-        f"r.write_report([pathlib.Path({str(run.folder)!r})], pathlib.Path({str(tmp_path)!r}))\n"
+        f"r.report([pathlib.Path({str(run.folder)!r})], pathlib.Path({str(tmp_path)!r}))\n"
         "assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -12,13 +12,12 @@ import pytest
 from bench.cli import parse
 from bench.findings import MemoryPeak
 from bench.records import TrialResult
-from bench.report import write_report
 from bench.report.load import Runs, load
 from bench.report.published import FIGURES, FOLDER, WORDS, beside, load_published
 from bench.report.summary import summarise
 from bench.report.tables import Table
 from bench.spec import UsageError
-from tests.report.builders import MIB, RunBuilder
+from tests.report.builders import MIB, RunBuilder, write_report
 
 ROOT = Path(__file__).parents[2]
 

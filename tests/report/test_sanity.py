@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.records import TrialResult
-from bench.report import write_report
 from bench.report.load import load
 from bench.spec import UsageError
 from bench.store import READABLE
 from tests.report import fleet
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import original
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bench.records import Status, TrialResult
-from bench.report import write_report
 from bench.report.load import load
 from bench.report.matrix import matrices
 from bench.report.scaling import scaling
@@ -18,7 +17,7 @@ from bench.report.summary import summarise
 from bench.report.tables import Table
 from bench.store import Store
 from tests.report import fleet
-from tests.report.builders import GPU, RunBuilder, environment, timed
+from tests.report.builders import GPU, RunBuilder, environment, timed, write_report
 
 CPU = replace(GPU, kind="cpu", name="Test CPU", architecture="CPU")
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.findings import Switches
-from bench.report import verdicts
+from bench.report.load import load
+from bench.report.summary import summarise
+from bench.report.verdict import sentences
 from tests.report.builders import RunBuilder
+
+
+def verdicts(runs: list[Path]) -> list[str]:
+    return [str(said) for said in sentences(summarise(load(runs).trials))]
 
 
 def verdict(run: RunBuilder) -> str:
