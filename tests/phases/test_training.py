@@ -8,7 +8,7 @@ from torch import nn
 
 from bench import catalog
 from bench.checkpoint import read_checkpoint
-from bench.phases import training
+from bench.phases import trained, training
 from bench.records import EpochResult, TrialResult
 from bench.spec import Data, Suite
 from bench.trial import DataSource
@@ -198,7 +198,7 @@ def epochs(*accuracies):
     ],
 )
 def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(accuracies, target, seconds):
-    assert training.time_to_accuracy_s(epochs(*accuracies), target) == seconds
+    assert trained.time_to_accuracy_s(epochs(*accuracies), target) == seconds
 
 
 def test_the_target_that_was_asked_for_is_in_the_result(bench):
@@ -226,6 +226,18 @@ def test_a_loss_that_is_not_finite_ends_training_with_its_epochs(bench):
     assert len(rows) == 1
     assert result.status == "nonfinite"
     assert "in epoch 1" in result.detail
+
+
+def test_a_model_that_answers_nan_after_its_last_step_diverged_and_is_right_about_nothing(bench):
+    class Broken(nn.Flatten):
+        def forward(self, inputs):
+            return super().forward(inputs) * (1.0 if self.training else math.nan)
+
+    bench.suite = replace(bench.suite, model=lambda data: nn.Sequential(Broken(), nn.Linear(192, 2)))
+    rows, result = bench.run(target_accuracy_pct=20.0)  # a quarter of the images are of the first class
+    assert (result.status, result.detail) == ("nonfinite", "the test loss became nan in epoch 2")
+    assert [row.test_accuracy_pct for row in rows] == [0.0, 0.0]
+    assert result.training.time_to_accuracy_s is None
 
 
 def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_path):
