@@ -58,6 +58,12 @@ def test_equal_accuracies_in_every_seed_are_equivalent() -> None:
     assert parity(np.zeros(5), 0) == (0.0, 0.0, 0.0, 5, "EQUIVALENT")
 
 
+def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0]).diverged("amp-bf16").diverged("amp-bf16", seed=1)
+    learned, _ = training(summary(run))
+    assert column(learned, "parity") == ["–", "diverged"]
+
+
 def test_the_epochs_speedup_is_students_interval_on_the_seeds_paired_logs(tmp_path: Path) -> None:
     baseline, faster = [4.0, 4.4, 3.8], [2.0, 2.1, 2.0]
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0] * 3, epoch_s=baseline)
