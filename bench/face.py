@@ -164,7 +164,8 @@ def _describe(result: TrialResult) -> str:
     if result.training is not None:
         accuracy = result.training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
-        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}"
+        began = f"; {result.detail}" if result.detail else ""
+        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}{began}"
     speed = result.speed
     if speed is None or speed.step_ms is None:
         return f"{result.precision} {result.status}"

@@ -83,7 +83,7 @@ def run(
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
     part = Share(rank=joined.rank(), ranks=joined.ranks())
     keeping = joined.from_first(checkpoint is not None)
-    rows = _go_on(arm, trial, checkpoint)
+    rows, unread = _go_on(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
@@ -112,7 +112,7 @@ def run(
         TrialResult(
             precision=precision.name,
             status="nonfinite" if broken else "ok",
-            detail=broken,
+            detail=broken or unread,
             compile_s=spent_s,
             switches=read_back(precision, setting.device),
             training=replace(trained.summary(trial, rows, arm), data_place=batches.place),
@@ -139,14 +139,21 @@ class _Watch:
             yield batch
 
 
-def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> list[EpochResult]:
-    """Bring the arm to where the trial's checkpoint left off; return the epochs so far, none without one."""
-    found = read_checkpoint(checkpoint) if checkpoint is not None and joined.rank() == 0 else None
+def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], str]:
+    """Bring the arm to where the trial's checkpoint left off.
+
+    Returns:
+        The epochs so far, none without a checkpoint; and that there was one that could not be read, in words.
+    """
+    found, unread = None, ""
+    if checkpoint is not None and joined.rank() == 0 and checkpoint.exists():
+        found = read_checkpoint(checkpoint)
+        unread = "" if found else "its checkpoint could not be read, so training began anew"
     kept = joined.from_first(found)
     if kept is None or kept.config != trial.config:
-        return []
+        return [], unread
     kept.restore(arm)
-    return list(kept.epochs)
+    return list(kept.epochs), ""
 
 
 def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> Tested:
