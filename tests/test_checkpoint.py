@@ -1,6 +1,8 @@
 import os
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -111,6 +113,20 @@ def test_training_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path, precisi
     train(other, 4, 8)
     assert same(arm.model.state_dict(), other.model.state_dict())
     assert arm.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"] < 0.1
+
+
+def test_what_a_suite_draws_from_python_and_numpy_is_seeded_and_goes_on(tmp_path):
+    def drawn():
+        return random.random(), random.gauss(), np.random.rand(), np.random.standard_normal()
+
+    arm = make(seed=3)
+    first = drawn()  # a generator of normal values keeps the second of a pair
+    Checkpoint.of(arm, "abc", []).write(tmp_path / "a.pt")
+    after = drawn()
+    other = make("amp-bf16", seed=3)
+    assert drawn() == first
+    read_checkpoint(tmp_path / "a.pt").restore(other)
+    assert drawn() == after
 
 
 def test_a_checkpoint_of_mixed_precision_goes_on_without_it(tmp_path):
