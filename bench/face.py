@@ -144,9 +144,12 @@ def describe_trial(trial: Trial) -> str:
     where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
     detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
-    detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
+    epochs = "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
+    detail += f", seed {trial.seed}, {epochs}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
-    return f"{cell.suite.name}, {where}, {batch}, {trial.phase} ({detail})"
+    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
+    suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
+    return f"{suite}, {where}, {batch}, {trial.phase} ({detail})"
 
 
 def describe_results(results: Sequence[TrialResult]) -> str:
