@@ -73,6 +73,8 @@ class Execution:
             if trial.config not in self.done:
                 self._begin(trial, number + 1, len(plan.trials))
                 self._run_trial(trial)
+            elif trial.phase == "train":
+                self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
             if len(trial.precisions) > 1 and "oom" in self.done[trial.config].values():
                 self._run_apart(trial, number + 1, len(plan.trials))
 

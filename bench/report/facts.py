@@ -107,13 +107,13 @@ def _arithmetic(error: float) -> str:
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, was not steady, or was crowded.
+    """Return every trial that was not simply ``ok``, was not steady, or was crowded, or whose training began anew.
 
     Alike ones are counted, and the rungs of a ladder of which the same is said stand in one row.
     """
     unsteady = trials[trials["steady"].eq("no") & trials["status"].isin(MEASURED)]
     odd = [
-        trials[trials["status"] != "ok"],
+        trials[(trials["status"] != "ok") | ((trials["phase"] == "train") & (trials["detail"] != ""))],
         unsteady.assign(status="not steady", detail="step times had not settled when warm-up ended"),
     ]
     crowded = trials[(trials["foreign_load_pct"] > CROWDED_PCT) & trials["status"].isin(MEASURED)]
