@@ -1,7 +1,7 @@
 """Checkpoints: a training after some epoch, written whole or not at all, to go on from.
 
 What is kept is what the next epoch depends on: weights, the optimizer's and the schedule's state, the GradScaler's
-scale and the state of torch's generators. Data order and augmentation are a function of seed and epoch, so the
+scale and the state of all generators. Data order and augmentation are a function of seed and epoch, so the
 number of epochs says the rest. On a CPU, and in the same precision, a training that goes on from a checkpoint ends
 with the same bits as one that was never interrupted.
 
@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench import joined
+from bench import chance, joined
+from bench.chance import KINDS
 from bench.records import EpochResult
 from bench.train import Arm
 
@@ -38,7 +39,7 @@ class Checkpoint:
     scaler: dict[str, Any]
     """Empty where the precision does not scale the loss."""
     generators: dict[str, Tensor]
-    """States of torch's generators, by type of device, with the rank behind it in all but the first process."""
+    """States of the generators that ``chance`` names, with the rank behind the name in all but the first process."""
 
     @staticmethod
     def of(arm: Arm, config: str, epochs: Sequence[EpochResult]) -> Checkpoint:
@@ -46,9 +47,7 @@ class Checkpoint:
 
         All processes that train together must call it.
         """
-        own = {_generator("cpu"): torch.get_rng_state()}
-        if arm.device.type == "cuda":
-            own[_generator("cuda")] = torch.cuda.get_rng_state(arm.device)
+        own = {_generator(kind): state for kind, state in chance.states(arm.device).items()}
         generators = {name: state for each in joined.gathered(own) for name, state in each.items()}
         return Checkpoint(
             config=config,
@@ -73,9 +72,8 @@ class Checkpoint:
             arm.schedule.load_state_dict(self.schedule)
         if self.scaler and arm.scaler.is_enabled():
             arm.scaler.load_state_dict(self.scaler)
-        torch.set_rng_state(self.generators[_generator("cpu")])
-        if arm.device.type == "cuda" and _generator("cuda") in self.generators:
-            torch.cuda.set_rng_state(self.generators[_generator("cuda")], arm.device)
+        own = {kind: self.generators[_generator(kind)] for kind in KINDS if _generator(kind) in self.generators}
+        chance.restore(own, arm.device)
 
     def write(self, path: Path) -> None:
         """Replace ``path``, atomically: a process killed here leaves the checkpoint that was there before."""

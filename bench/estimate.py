@@ -12,6 +12,8 @@ from bench.trial import Trial
 EFFICIENCY = {"cpu": 0.8, "cuda": 0.4}
 """Share of a matrix product's fp32 rate that a training step is guessed to reach, by kind of device."""
 TRIAL_OVERHEAD_S = 2.0
+JOINING_S = 5.0
+"""Of processes that train together, which are no forks: each imports torch by itself."""
 NUMERICS_STEPS = 80
 """About as many steps as a numerics trial takes, those in float64 and the looks at gradients counted in."""
 CONTINUOUS_STEPS = 15
@@ -37,6 +39,7 @@ def estimate_s(
         return 0.0
     if trial.phase == "fit" or flops_per_sample is None or not device.fp32_gflops:
         return None
+    start_s = TRIAL_OVERHEAD_S + (JOINING_S if many > 1 else 0.0)
     rates = [(device.bf16_gflops or 0.0) if slower(device, name) else device.fp32_gflops for name in names]
     step_s = flops_per_sample * trial.cell.batch_size / (EFFICIENCY[device.kind] * min(rates) * 1e9)
     work_s = {
@@ -47,13 +50,13 @@ def estimate_s(
         "inference": 2 * (max(5 * step_s, 1.0) + trial.protocol.time_budget_s),
     }
     if trial.phase in work_s:
-        return TRIAL_OVERHEAD_S + work_s[trial.phase]
+        return start_s + work_s[trial.phase]
     if trial.phase in ("floor", "speed", "ladder"):
         arms = 2 if trial.phase == "floor" else len(trial.precisions)
         warm_up_s = arms * max(5 * step_s, 1.0)
         if trial.phase == "ladder":
             warm_up_s += arms * CONTINUOUS_STEPS * step_s
         shortest_s = trial.protocol.fewest_quads * 2 * 1.7 * step_s * arms
-        return TRIAL_OVERHEAD_S + warm_up_s + max(shortest_s, arms * trial.protocol.time_budget_s)
+        return start_s + warm_up_s + max(shortest_s, arms * trial.protocol.time_budget_s)
     steps = suite.data.steps_per_epoch if data.train_samples is None else data.train_samples // trial.cell.batch_size
-    return TRIAL_OVERHEAD_S + trial.epochs * steps * step_s * 1.1
+    return start_s + trial.epochs * steps * step_s * 1.1

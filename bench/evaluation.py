@@ -17,7 +17,10 @@ from bench.train import Arm
 
 @torch.no_grad()
 def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
-    """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches."""
+    """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
+
+    A sample that the model answers with NaN is not right, whatever its class.
+    """
     arm.model.eval()
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
@@ -28,11 +31,16 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
             loss = arm.loss(outputs, targets)
         total += loss.double() * len(inputs)
         classified = not targets.is_floating_point()
-        right += (outputs.argmax(dim=1) == targets).sum() if classified else 0
+        right += _right(outputs, targets) if classified else 0
         count += len(inputs)
     arm.model.train()
     loss_sum, hits, samples, classes = joined.summed([float(total), int(right), count, classified], arm.device)
     return loss_sum / samples, 100 * hits / samples if classes else None
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count the samples whose class has the largest output; the largest of NaNs would be the first class."""
+    return ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
 
 
 def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:

@@ -28,6 +28,8 @@ TOGETHER: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train")
 """What is measured on several devices that train together."""
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
+LONGEST = 4000
+"""Characters of a row's detail: where an error is, and its end, say what it is."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 
 
@@ -71,6 +73,8 @@ class Execution:
             if trial.config not in self.done:
                 self._begin(trial, number + 1, len(plan.trials))
                 self._run_trial(trial)
+            elif trial.phase == "train":
+                self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
             if len(trial.precisions) > 1 and "oom" in self.done[trial.config].values():
                 self._run_apart(trial, number + 1, len(plan.trials))
 
@@ -123,7 +127,8 @@ class Execution:
         inbox = _Inbox(watch=partial(self._watch, trial))
         started = datetime.now(UTC).isoformat(timespec="seconds")
         ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
-        return inbox, [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+        results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+        return inbox, [replace(result, detail=legible(result.detail)) for result in results]
 
     def _keep(self, trial: Trial, device: Device, inbox: _Inbox, results: list[TrialResult]) -> None:
         """Store what a trial sent, and say how it ended."""
@@ -181,6 +186,18 @@ class _Inbox:
             self.numerics.append(message)
         else:
             self.results.append(message)
+
+
+def legible(text: str) -> str:
+    """Return an error's text as a row can hold it: without its middle where it quotes a whole tensor, and as UTF-8.
+
+    A file name of other bytes has characters that no file of text can be written with.
+    """
+    text = text.encode(errors="backslashreplace").decode()
+    if len(text) <= LONGEST:
+        return text
+    head, tail = LONGEST * 2 // 5, LONGEST // 2
+    return f"{text[:head]} … ({len(text) - head - tail:,} characters left out) … {text[-tail:]}"
 
 
 def _refusal(trial: Trial, device: Device) -> Ending | None:

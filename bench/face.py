@@ -144,9 +144,12 @@ def describe_trial(trial: Trial) -> str:
     where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
     detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
-    detail += f", seed {trial.seed}, {trial.epochs} epochs" if trial.phase == "train" else ""
+    epochs = "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
+    detail += f", seed {trial.seed}, {epochs}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
-    return f"{cell.suite.name}, {where}, {batch}, {trial.phase} ({detail})"
+    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
+    suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
+    return f"{suite}, {where}, {batch}, {trial.phase} ({detail})"
 
 
 def describe_results(results: Sequence[TrialResult]) -> str:
@@ -164,7 +167,8 @@ def _describe(result: TrialResult) -> str:
     if result.training is not None:
         accuracy = result.training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
-        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}"
+        began = f"; {result.detail}" if result.detail else ""
+        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}{began}"
     speed = result.speed
     if speed is None or speed.step_ms is None:
         return f"{result.precision} {result.status}"

@@ -207,7 +207,7 @@ def _count(ref: SuiteRef, launcher: Launcher) -> float | None:
 def _require_full_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
     for trial in plan.trials:
         samples = data[trial.cell.suite].train_samples
-        if trial.phase == "train" and samples is not None and trial.cell.batch_size > samples:
+        if trial.phase in ("train", "ladder") and samples is not None and trial.cell.batch_size > samples:
             raise UsageError(
                 f"The batch size {trial.cell.batch_size} is larger than the {samples} training images of "
                 f"{trial.cell.data}. Name smaller --batch-sizes."

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from bench.technique_names import Techniques, UnsupportedError
+from bench.technique_names import Techniques
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=20)
@@ -114,14 +114,7 @@ def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> 
         model: on its device; every process starts from the first one's weights.
         device: the process's own.
         techniques: ``bf16-allreduce`` sends gradients as bfloat16.
-
-    Raises:
-        UnsupportedError: a technique that does not go with several devices.
     """
-    if techniques.compile or techniques.cuda_graphs or techniques.checkpointing or techniques.grad_accumulation > 1:
-        raise UnsupportedError(
-            "on several devices, compile, cuda-graphs, grad-accumulation and checkpointing are not offered"
-        )
     wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     if techniques.bf16_allreduce:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import distributed
+
 from bench.out_of_memory import is_out_of_memory
 from bench.records import Failed
 from bench.spec import UsageError
@@ -14,6 +16,11 @@ from bench.techniques import refused
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says in the second step of a model that left gradients out of the first."""
 
+FROM_LOADER = "in DataLoader worker process"
+"""In the first line of an error that a loader's process raised; what it was is in the last."""
+LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+"""In what gloo raises, as a plain RuntimeError, where another process is gone."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastWord:
@@ -22,6 +29,8 @@ class LastWord:
     failed: Failed
     told: str
     """The error with its traceback."""
+    echo: bool = False
+    """Whether it is that another process was lost, which may not have been heard of yet."""
 
 
 def last_word(error: Exception) -> Failed:
@@ -37,6 +46,13 @@ def last_word(error: Exception) -> Failed:
     return Failed(kind=_kind(error), text=f"{type(error).__name__}: {_first_line(str(error))}")
 
 
+def is_echo(error: Exception) -> bool:
+    """Say whether an error is that another of the processes that train together is gone, or says nothing."""
+    if isinstance(error, distributed.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
+
+
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
     if is_out_of_memory(error):
         return "oom"
@@ -44,4 +60,7 @@ def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no message"
+    lines = text.strip().splitlines() or ["no message"]
+    if FROM_LOADER in lines[0]:
+        return lines[-1].partition(": ")[2] or lines[-1]
+    return lines[0]

@@ -26,7 +26,7 @@ import torch
 
 from bench.data import Share
 from bench.findings import MemoryPeak
-from bench.last_words import LastWord, last_word
+from bench.last_words import LastWord, is_echo, last_word
 from bench.nodes import Rendezvous
 from bench.obituary import obituary, oom_kills
 from bench.records import Device, Done, Failed, Message, TrialResult
@@ -38,6 +38,9 @@ LIGHTNING, JOINED = "bench.phases.training:run", "bench.worker:run_rank"
 """What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
 END_S = 10.0
 """How long a process that has closed its pipe may take to end: one that holds much memory does not at once."""
+
+ECHO_S = 2.0
+"""After a process has told that it lost another, how long that one's own end may take to be heard."""
 
 
 class RankError(RuntimeError):
@@ -75,6 +78,8 @@ def run(
         processes: list[subprocess.Popen[bytes]] = []
         pipes: dict[Connection, int] = {}
         peaks: dict[int, TrialResult] = {}
+        echoes: list[tuple[LastWord, str]] = []
+        patience_s: float | None = None
         for rank in range(ranks):
             ours, theirs = Pipe()
             processes.append(_start(theirs, here, rank))
@@ -85,14 +90,18 @@ def run(
             own = device if whole else replace(device, energy=None)
             with suppress(OSError):  # it has ended already, which is heard below
                 ours.send((_placed(trial, rank), own, checkpoint))
-        while pipes:
-            heard = [(one, _receive(one)) for one in wait(list(pipes)) if isinstance(one, Connection)]
+        while pipes and (ready := wait(list(pipes), patience_s)):
+            heard = [(one, _receive(one)) for one in ready if isinstance(one, Connection)]
             # Who ended without a word comes first: the others' errors may be that they lost it.
             for one, message in sorted(heard, key=lambda pair: pair[1] is not None):
                 rank = pipes[one]
                 if message is None:
                     raise _lost(processes[rank], kills, _called(trial, here, rank))
-                if isinstance(message, LastWord):
+                if isinstance(message, LastWord) and message.echo:
+                    del pipes[one]
+                    echoes.append((message, _called(trial, here, rank)))
+                    patience_s = ECHO_S
+                elif isinstance(message, LastWord):
                     _raise(message, _called(trial, here, rank))
                 elif isinstance(message, Done):
                     del pipes[one]
@@ -102,6 +111,8 @@ def run(
                         send(replace(peaks[0], memory=_largest([peaks[each].memory for each in range(ranks)])))
                 elif rank == 0:
                     send(message)
+        for word, called in echoes:
+            _raise(word, called)
 
 
 def alone(ranks: int) -> Rendezvous:
@@ -121,7 +132,7 @@ def main() -> None:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, share)
         connection.send(Done())
     except Exception as error:
-        connection.send(LastWord(failed=last_word(error), told=traceback.format_exc()))
+        connection.send(LastWord(failed=last_word(error), told=traceback.format_exc(), echo=is_echo(error)))
         sys.exit(1)
 
 

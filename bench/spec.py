@@ -154,7 +154,7 @@ class Data:
 class Suite:
     """A recipe: everything about a training run but its precision and its device.
 
-    Its functions are called in the measuring process, after the random seed is set.
+    Its functions are called in the measuring process, after the random seeds of torch, Python and NumPy are set.
     """
 
     name: str

@@ -22,9 +22,11 @@ def synchronised_norms(model: nn.Module) -> nn.Module:
         model: on its device.
 
     Raises:
-        UnsupportedError: it has a batch norm of another kind, which might do more than normalise.
+        UnsupportedError: it has none, or one of another kind, which might do more than normalise.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        raise UnsupportedError(f"sync-bn needs a model with batch norm, and {type(model).__name__} has none")
     for norm in norms:
         if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
             raise UnsupportedError(f"sync-bn replaces torch's own batch norms, and not a {type(norm).__name__}")

@@ -59,6 +59,8 @@ NEEDS_CUDA = {
 }
 TOGETHER = ("sync-bn", "bf16-allreduce")
 """Those that are about devices that train together."""
+ALONE = ("compile", "cuda-graphs", "grad-accumulation", "checkpointing")
+"""Those that DistributedDataParallel is not offered with."""
 NOT_IN_PHASE = {
     ("compile", "numerics"): "numerics looks between the layers, which compile fuses",
     ("cuda-graphs", "numerics"): "numerics looks at every step's layers, which a captured graph does not show",
@@ -82,6 +84,8 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
     """
     if devices == 1 and (alone := [name for name in names if name in TOGETHER]):
         return f"{alone[0]} is for devices that train together, such as --gpus 0+1"
+    if devices > 1 and (single := [name for word in names if (name := word.partition("=")[0]) in ALONE]):
+        return f"{single[0]} is not offered on devices that train together"
     if kind != "cuda" and (lacking := [why for name, why in NEEDS_CUDA.items() if name in names]):
         return lacking[0]
     if set(CLASH) <= set(names):

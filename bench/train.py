@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bench import joined
 from bench import precision as switches
 from bench import techniques as how
+from bench.chance import seed_all
 from bench.graphs import GraphedStep
 from bench.master import Weights
 from bench.recompute import recompute_activations
@@ -84,7 +85,7 @@ def build_arm(
         UnsupportedError: a technique does not go with this suite or device.
     """
     how.require_supported(techniques, suite, data, device)
-    torch.manual_seed(seed)
+    seed_all(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
         model = synchronised_norms(model)
@@ -125,7 +126,7 @@ def build_arm(
 
 def _forward(model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Callable[..., Tensor]:
     if joined.ranks() > 1:
-        torch.manual_seed(seed + 7919 * joined.rank())  # dropout is not to be the same in every part of a batch
+        seed_all(seed + 7919 * joined.rank())  # dropout is not to be the same in every part of a batch
         return joined.parallel(model, device, techniques)
     return how.compiled(model) if techniques.compile else model
 

@@ -169,3 +169,12 @@ def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
         face, sampler = PlainFace(), Sampler(())
         Execution(store=store, devices={"cpu": cpu}, launcher=Half(), sampler=sampler, face=face).run(plan)
     assert [row["epoch"] for row in rows(tmp_path / "run", "epochs.csv")] == ["1", "1"]
+
+
+def test_an_error_of_a_whole_tensor_and_of_an_odd_file_name_is_a_row_that_can_be_read_again(tmp_path, plan, cpu):
+    text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
+    execute(tmp_path / "run", plan, cpu, [(("memory-fp32",), Ending(kind="error", text=text))])
+    detail = rows(tmp_path / "run", "trials.csv")[0]["detail"]
+    assert detail.startswith("ValueError: bad pixels in \\udcff.jpg 000")
+    assert detail.endswith("000 is no image")
+    assert len(detail) < 5000

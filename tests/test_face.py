@@ -48,6 +48,10 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
     speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"), replicate=1)
     assert describe_trial(speed) == "tiny, cpu, batch 4, speed (process 2 of 2)"
     assert describe_trial(replace(tiny_trial, phase="train", epochs=3)).endswith("train (fp32, seed 0, 3 epochs)")
+    assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
+    suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))
+    variant = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
+    assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
 
 
 def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):

@@ -16,7 +16,7 @@ FLOORS = [
     {"options", "words", "rungs", "fit", "request"},
     {"estimate", "standing"},
     {"catalog", "plan", "store", "cli"},
-    {"precision", "joined", "out_of_memory"},
+    {"precision", "joined", "out_of_memory", "chance"},
     {"data", "measure"},
     {"master", "taken", "techniques", "recompute", "graphs", "synced_norm"},
     {"train", "environment", "neighbours", "weights", "last_words"},

@@ -24,7 +24,7 @@ from bench.phases.communication import communication_pct
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.ranks import _largest
 from bench.spec import PRECISIONS, UsageError
-from bench.technique_names import Techniques, UnsupportedError
+from bench.technique_names import Techniques
 from bench.train import build_arm
 from bench.trial import Placement
 from tests.conftest import call
@@ -151,11 +151,6 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
     assert found == pytest.approx(100 * 2 / 3, abs=15)
 
 
-def test_techniques_that_do_not_go_together_are_refused():
-    with pytest.raises(UnsupportedError, match="several devices"):
-        joined.parallel(model(), torch.device("cpu"), Techniques(compile=True))
-
-
 def test_memory_is_the_largest_devices_and_the_sum():
     found = _largest([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
     assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
@@ -169,6 +164,14 @@ def test_what_is_measured_on_one_device_alone_is_unsupported_on_several(tiny_tri
     assert "one device" in ending.text
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("bf16-allreduce",)))
     assert "train together" in _refusal(alone, cpu).text
+
+
+@pytest.mark.parametrize("name", ["compile", "cuda-graphs", "grad-accumulation=2", "checkpointing"])
+def test_techniques_that_do_not_go_together_are_refused_before_a_process_starts(tiny_trial, cpu, name):
+    cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name))
+    ending = _refusal(replace(tiny_trial, cell=cell), cpu)
+    assert ending.kind == "unsupported"
+    assert ending.text == f"{name.partition('=')[0]} is not offered on devices that train together"
 
 
 def test_both_placements_are_measured_and_scaling_is_told(tmp_path, tiny_file):

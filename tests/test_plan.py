@@ -1,13 +1,15 @@
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from bench.estimate import estimate_s
-from bench.plan import make_plan
+from bench.gather import _require_full_batches
+from bench.plan import Plan, make_plan
 from bench.records import Device
 from bench.request import PreparedData, Request, choose_source
 from bench.spec import Data, Suite, UsageError
-from bench.trial import DataSource, Protocol, SuiteRef, Trial
+from bench.trial import DataSource, Placement, Protocol, SuiteRef, Trial
 
 SUITE = Suite(
     name="small",
@@ -143,12 +145,30 @@ def test_data_that_are_no_images_stay_synthetic(tmp_path):
     assert choose_source(SUITE, Request(suites=(REF,))).kind == "cifar10"
 
 
+@pytest.mark.parametrize(("phase", "refused"), [("train", True), ("ladder", True), ("speed", False)])
+def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machine, phase, refused):
+    made = plan(machine, gpu())
+    one = replace(made.trials[0], phase=phase)
+    few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
+    with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
+        _require_full_batches(Plan(trials=(one,), seconds=(None,)), few)
+    enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
+    _require_full_batches(Plan(trials=(one,), seconds=(None,)), enough)
+
+
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
     short, long = (plan(machine, gpu(), epochs=epochs) for epochs in (1, 10))
     assert sum(short.seconds) < sum(long.seconds)
     trial = short.trials[0]
     assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), None) is None
     assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) < estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e12)
+
+
+def test_the_estimate_of_processes_that_train_together_has_what_they_take_to_start(machine):
+    alone = plan(machine, gpu()).trials[0]
+    both = replace(alone, cell=replace(alone.cell, placement=Placement(name="0+1")))
+    one, two = (estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) for trial in (alone, both))
+    assert two == pytest.approx(one + 5)
 
 
 def test_the_estimate_of_training_uses_the_datas_own_size(machine):

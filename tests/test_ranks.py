@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from torch.distributed import DistBackendError
 
 from bench import obituary, ranks
+from bench.last_words import is_echo
 from bench.launch.local import LocalLauncher
 from bench.trial import Placement
 
@@ -134,6 +136,49 @@ def test_a_model_with_parameters_that_take_no_part_is_unsupported_on_several(lau
     ending = launcher.run(trial("unused"), cpu, lambda _message: None)
     assert ending.kind == "unsupported"
     assert "take no part in a step's loss" in ending.text
+
+
+ENDING = """
+import os, sys, time
+from multiprocessing.connection import Connection
+from bench.last_words import LastWord
+from bench.records import Failed
+connection = Connection(int(sys.argv[1]))
+connection.recv()
+if os.environ["RANK"] == "1":
+    time.sleep({seconds})
+    os._exit(7)
+connection.send(LastWord(failed=Failed(kind="error", text="lost the other"), told="", echo=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.3, "device 2 of 2 (CPU) ended without a word, by exit code 7"),
+        (60, "device 1 of 2 (CPU): lost the other"),
+    ],
+)
+def test_one_that_lost_another_is_believed_only_where_the_other_goes_on(trial, cpu, monkeypatch, seconds, text):
+    popen = ranks.subprocess.Popen
+    code = ENDING.format(seconds=seconds)
+    monkeypatch.setattr(
+        ranks.subprocess,
+        "Popen",
+        lambda command, **options: popen([sys.executable, "-c", code, command[-1]], **options),
+    )
+    monkeypatch.setattr(ranks, "ECHO_S", 20.0 if seconds < 1 else 0.5)
+    with pytest.raises(ranks.RankError) as raised:
+        ranks.run(trial(""), cpu, lambda _message: None, 2)
+    assert raised.value.failed.text == text
+
+
+def test_an_error_that_another_process_is_gone_is_told_from_the_models_own():
+    closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]")
+    assert is_echo(closed)
+    assert is_echo(DistBackendError("NCCL communicator was aborted on rank 0."))
+    assert not is_echo(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_echo(ValueError("Connection closed by peer"))
 
 
 STAND_IN = """

@@ -131,6 +131,11 @@ def test_a_batch_norm_that_may_do_more_is_refused():
         synchronised_norms(nn.Sequential(Activated(3)))
 
 
+def test_a_model_without_batch_norm_is_refused_and_not_measured_under_a_name_that_means_nothing():
+    with pytest.raises(UnsupportedError, match="Sequential has none"):
+        synchronised_norms(nn.Sequential(nn.LayerNorm(3)))
+
+
 def test_several_samples_are_asked_for(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     with pytest.raises(ValueError, match="more than one value"):

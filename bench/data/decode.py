@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.datasets.folder import pil_loader
 
 from bench.spec import UsageError
 
@@ -77,7 +76,7 @@ def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: P
 def _pixels(path: str, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return one image as (height, width, 3) uint8."""
     try:
-        image = pil_loader(path)
+        image = rgb(path)
     except Exception as error:
         # Each of Pillow's formats has its own ways of failing on a bad file: OSError, SyntaxError, ValueError, …
         raise _unreadable(path, error) from error
@@ -86,6 +85,15 @@ def _pixels(path: str, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[
             raise OtherSizeError(path)
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(image)
+
+
+def rgb(path: str) -> Image.Image:
+    """Open an image as RGB; of 16 bits of grey the upper 8 are kept, where Pillow would cut off at 255."""
+    with Image.open(path) as image:
+        if not image.mode.startswith("I"):
+            return image.convert("RGB")
+        upper = np.asarray(image).astype(np.int64) >> 8
+    return Image.fromarray(upper.clip(0, 255).astype(np.uint8)).convert("RGB")
 
 
 def _unreadable(path: str, error: Exception) -> UsageError:

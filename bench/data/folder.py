@@ -22,7 +22,7 @@ from bench.data.decode import OtherSizeError, decode, size_of
 from bench.data.split import stratified
 from bench.spec import UsageError
 
-_FORMAT = "1"
+_FORMAT = "2"
 """Raised when what is kept for the same files changes, so that older caches are not used."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
 _PLACES = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split in ("train", "test")}

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision import transforms
-from torchvision.datasets.folder import pil_loader
 
 from bench.data import folder
+from bench.data.decode import rgb
 from bench.data.draws import value_generator
 from bench.data.prepare import is_synthetic, load
 from bench.data.transfer import Batch
@@ -58,7 +58,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self._images[index]
-        picture = pil_loader(image) if isinstance(image, str) else Image.fromarray(image)
+        picture = rgb(image) if isinstance(image, str) else Image.fromarray(image)
         return self._transform(picture), int(self._labels[index])
 
 

@@ -92,6 +92,7 @@ class Lane:
 
         Raises:
             NodeLostError: a node is gone.
+            CancelledError: the run was stopped.
         """
         world = len(trial.cell.placement.members)
         shares = self._open(world).shares(world)
@@ -100,10 +101,10 @@ class Lane:
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
 
         if len(shares) > 1:
-            return spread(self._sources(trial, device, shares), heard)
+            return self._true(spread(self._sources(trial, device, shares), heard))
         for message in self._start(trial, device, shares[0]):
             if isinstance(message, Ending):
-                return message
+                return self._true(message)
             heard(message)
         raise NodeLostError(f"{self} ended without a word")
 
@@ -146,6 +147,12 @@ class Lane:
                 yield self._get(reference, share.part)
         except self.ray.exceptions.RayError as error:
             raise self._gone(error, share.part) from error
+
+    def _true(self, ending: Ending) -> Ending:
+        """Return how a trial ended, unless that is only that the run was stopped."""
+        if self.closed.is_set():
+            raise CancelledError
+        return ending
 
     def _halt(self, part: Part) -> None:
         with suppress(self.ray.exceptions.RayError):  # it is gone, and its stream says so

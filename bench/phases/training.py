@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from bench import joined, lightning_loop, ranks
-from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
+from bench.checkpoint import Checkpoint, read_checkpoint
 from bench.data import WHOLE, Batches, Share, open_batches
 from bench.data.transfer import feed
 from bench.evaluation import evaluate, evaluate_fp32
-from bench.findings import Training
 from bench.measure.energy import meters, total
 from bench.measure.nvml import NvmlFailure, open_nvml
+from bench.phases import trained
 from bench.phases.compiling import compile_s
 from bench.phases.setting import enter, open_setting
+from bench.phases.trained import Tested
 from bench.precision import apply, read_back
 from bench.records import Device, EpochResult, Message, Progress, TrialResult
 from bench.spec import BASELINE
@@ -84,7 +83,7 @@ def run(
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
     part = Share(rank=joined.rank(), ranks=joined.ranks())
     keeping = joined.from_first(checkpoint is not None)
-    rows = _go_on(arm, trial, checkpoint)
+    rows, unread = _go_on(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
@@ -102,34 +101,23 @@ def run(
         after_j = energy_j()
         drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
         tested = _test(arm, batches, watch, part)
-        rows.append(_row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
+        rows.append(trained.row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
         if keeping:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and joined.rank() == 0:
                 state.write(checkpoint)
         send(rows[-1])
-    finite = math.isfinite(rows[-1].train_loss)
+    broken = trained.broken(rows[-1])
     send(
         TrialResult(
             precision=precision.name,
-            status="ok" if finite else "nonfinite",
-            detail="" if finite else f"the training loss became {rows[-1].train_loss} in epoch {rows[-1].epoch}",
+            status="nonfinite" if broken else "ok",
+            detail=broken or unread,
             compile_s=spent_s,
             switches=read_back(precision, setting.device),
-            training=replace(_summary(trial, rows, arm), data_place=batches.place),
+            training=replace(trained.summary(trial, rows, arm), data_place=batches.place),
         )
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tested:
-    """The test set after an epoch, under the arm's precision and in fp32; None is not evaluated."""
-
-    loss: float | None = None
-    accuracy_pct: float | None = None
-    seconds: float | None = None
-    loss_fp32: float | None = None
-    accuracy_fp32_pct: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,19 +139,26 @@ class _Watch:
             yield batch
 
 
-def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> list[EpochResult]:
-    """Bring the arm to where the trial's checkpoint left off; return the epochs so far, none without one."""
-    found = read_checkpoint(checkpoint) if checkpoint is not None and joined.rank() == 0 else None
+def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], str]:
+    """Bring the arm to where the trial's checkpoint left off.
+
+    Returns:
+        The epochs so far, none without a checkpoint; and that there was one that could not be read, in words.
+    """
+    found, unread = None, ""
+    if checkpoint is not None and joined.rank() == 0 and checkpoint.exists():
+        found = read_checkpoint(checkpoint)
+        unread = "" if found else "its checkpoint could not be read, so training began anew"
     kept = joined.from_first(found)
     if kept is None or kept.config != trial.config:
-        return []
+        return [], unread
     kept.restore(arm)
-    return list(kept.epochs)
+    return list(kept.epochs), ""
 
 
-def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> _Tested:
+def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> Tested:
     if not batches.has_test:
-        return _Tested()
+        return Tested()
     if share.ranks > 1:
         joined.share_buffers(arm.model)
     start = time.monotonic()
@@ -171,7 +166,7 @@ def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> _Tested:
     seconds = time.monotonic() - start
     same = arm.precision.name == BASELINE
     fp32 = own if same else evaluate_fp32(arm, watch(batches.test(share), "test batch in fp32"))
-    return _Tested(loss=own[0], accuracy_pct=own[1], seconds=seconds, loss_fp32=fp32[0], accuracy_fp32_pct=fp32[1])
+    return Tested(loss=own[0], accuracy_pct=own[1], seconds=seconds, loss_fp32=fp32[0], accuracy_fp32_pct=fp32[1])
 
 
 def _energy_counter(device: Device) -> Callable[[], float | None]:
@@ -195,66 +190,3 @@ def _energy_counter(device: Device) -> Callable[[], float | None]:
 
 def _scale(arm: Arm) -> float | None:
     return arm.scaler.get_scale() if arm.scaler.is_enabled() else None
-
-
-def _row(
-    trial: Trial,
-    before: list[EpochResult],
-    epoch: Epoch,
-    tested: _Tested,
-    *,
-    rate: float,
-    scale: float | None,
-    energy_j: float | None,
-) -> EpochResult:
-    return EpochResult(
-        trial=trial.id,
-        precision=trial.precisions[0],
-        seed=trial.seed,
-        epoch=len(before) + 1,
-        train_loss=epoch.loss,
-        test_loss=tested.loss,
-        test_accuracy_pct=tested.accuracy_pct,
-        train_s=epoch.seconds,
-        test_s=tested.seconds,
-        elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
-        data_wait_s=epoch.wait_seconds,
-        samples=epoch.samples,
-        learning_rate=rate,
-        loss_scale=scale,
-        skipped_steps=epoch.skipped_steps,
-        samples_per_s=epoch.samples / epoch.seconds,
-        test_loss_fp32=tested.loss_fp32,
-        test_accuracy_fp32_pct=tested.accuracy_fp32_pct,
-        energy_j=energy_j,
-    )
-
-
-def _summary(trial: Trial, rows: list[EpochResult], arm: Arm) -> Training:
-    train_s = rows[-1].elapsed_s
-    drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
-    return Training(
-        epochs=len(rows),
-        time_per_epoch_s=statistics.median(row.train_s for row in rows),
-        total_s=train_s + sum(row.test_s or 0.0 for row in rows),
-        train_samples_per_s=sum(row.samples for row in rows) / train_s,
-        train_loss=rows[-1].train_loss,
-        test_loss=rows[-1].test_loss,
-        test_accuracy_pct=rows[-1].test_accuracy_pct,
-        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
-        test_loss_fp32=rows[-1].test_loss_fp32,
-        test_accuracy_fp32_pct=rows[-1].test_accuracy_fp32_pct,
-        target_accuracy_pct=trial.target_accuracy_pct,
-        time_to_accuracy_s=time_to_accuracy_s(rows, trial.target_accuracy_pct),
-        checkpoint_bytes=stored_bytes(arm.model),
-        checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
-        train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
-    )
-
-
-def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> float | None:
-    """Return the training time until the end of the first epoch that reached the target; None where none did."""
-    for row in rows:
-        if target_pct is not None and row.test_accuracy_pct is not None and row.test_accuracy_pct >= target_pct:
-            return row.elapsed_s
-    return None

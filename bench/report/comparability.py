@@ -10,6 +10,7 @@ import pandas as pd
 
 from bench.records import MEASURED
 from bench.report.circumstances import digest, software
+from bench.report.labels import placement
 from bench.report.load import Run
 from bench.report.matrix import RECIPE
 from bench.report.speed import KEY
@@ -135,7 +136,9 @@ def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         )
         for name, key, unit, why in facts:
             values = {
-                f"{run.label}'s GPU {device.get('placement')}" if several else run.label: _figure(device.get(key), unit)
+                f"{run.label}'s {placement(str(device.get('placement')))}" if several else run.label: _figure(
+                    device.get(key), unit
+                )
                 for run, device in alike
             }
             yield Fact(name=f"{name} of {kind}", values=values, why=why)

@@ -86,7 +86,7 @@ def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) ->
 
 def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precision: str, place: float) -> None:
     """Draw one precision: mean and range over its seeds, and a cross where a seed diverged."""
-    finite = arm[np.isfinite(arm[y])]
+    finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # what NaN weights answer is no accuracy
     if finite.empty:
         return
     place_x, mean, low, high = _over_seeds(finite, x, y)

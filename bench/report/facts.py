@@ -107,13 +107,13 @@ def _arithmetic(error: float) -> str:
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, was not steady, or was crowded.
+    """Return every trial that was not simply ``ok``, was not steady, or was crowded, or whose training began anew.
 
     Alike ones are counted, and the rungs of a ladder of which the same is said stand in one row.
     """
     unsteady = trials[trials["steady"].eq("no") & trials["status"].isin(MEASURED)]
     odd = [
-        trials[trials["status"] != "ok"],
+        trials[(trials["status"] != "ok") | ((trials["phase"] == "train") & (trials["detail"] != ""))],
         unsteady.assign(status="not steady", detail="step times had not settled when warm-up ended"),
     ]
     crowded = trials[(trials["foreign_load_pct"] > CROWDED_PCT) & trials["status"].isin(MEASURED)]
@@ -159,6 +159,9 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 def _short(detail: str) -> str:
-    """Keep the end of a long detail, where an error says what it is."""
+    """Keep of a long detail its cause, which names the device, and its end, where an error says what it is."""
     text = " ".join(detail.split())
-    return text if len(text) <= SHOWN else f"… {text[-SHOWN:]}"
+    if len(text) <= SHOWN:
+        return text
+    head = min(len(text.partition(" | ")[0]), SHOWN // 2)
+    return f"{text[:head]} … {text[head - SHOWN :]}"

@@ -64,7 +64,8 @@ def table_of(ladder: Climbed) -> Table:
                 number(row["loader_ms"]),
                 str(row["limit"]),
                 _accuracy(row),
-                f"{status}: {row['detail']}" if row["detail"] and status not in MEASURED else status,
+                # Where an error was raised is told in the notes.
+                f"{status}: {cause}" if (cause := _cause(row)) and status not in MEASURED else status,
             ]
         )
     return table("Rungs", headers, body, about=ABOUT)
@@ -84,6 +85,10 @@ def written(found: Interval | None) -> str:
         return UNKNOWN
     bounded = known(found.low) and known(found.high)
     return ratio(found.center, found.low, found.high) if bounded else f"{ratio(found.center)} (no interval)"
+
+
+def _cause(row: dict[Hashable, Any]) -> str:
+    return str(row["detail"]).partition(" | ")[0]
 
 
 def _accuracy(row: dict[Hashable, Any]) -> str:

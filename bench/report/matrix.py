@@ -13,6 +13,7 @@ import pandas as pd
 
 from bench import stats
 from bench.records import MEASURED
+from bench.report.labels import placement
 from bench.report.load import SUBJECT
 from bench.report.speed import KEY
 from bench.report.verdict import reference_batch
@@ -189,12 +190,11 @@ def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
     places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
-    places |= rows["placement"].str.startswith("cpu+")
+    places |= rows["placement"].str.match(r"cpu[+@]")
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, rows.to_dict("records"), strict=True):
-        place = row["placement"] if str(row["placement"]).startswith("cpu") else f"GPU {row['placement']}"
-        more = [place] if places[at] else []
+        more = [placement(str(row["placement"]))] if places[at] else []
         more += [f"run {row['run']}"] if runs[at] else []
         more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
         more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []

@@ -43,7 +43,8 @@ def swept(summary: pd.DataFrame, runs: Runs) -> list[Swept]:
     timed = summary[summary["step_ms"].notna()]
     found = []
     for name in dict.fromkeys(name for asked in names.values() for name in asked):
-        rows = timed[[name in names.get(str(run), []) for run in timed["run"]]]
+        asked_for = [run for run, swept_there in names.items() if name in swept_there]
+        rows = timed[timed["run"].isin(asked_for)]
         parts = [parse(str(text)) for text in rows["parameters"]]
         rows = rows.assign(
             value=pd.Series([part.get(name) for part in parts], index=rows.index, dtype=object),

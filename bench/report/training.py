@@ -43,8 +43,9 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
 
     Figures are means over the seeds that finished; ``time_to_accuracy_s`` is over those that reached
     ``target_accuracy_pct``, which are ``reached``. ``delta_points`` is the mean over seeds of arm − fp32,
-    seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``. The columns of
-    ``epochs.epoch_speedups`` are joined.
+    seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``. ``diverged`` counts the seeds that
+    diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``epochs.epoch_speedups``
+    are joined.
     """
     rows = trials[trials["phase"] == "train"]
     usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
@@ -58,10 +59,20 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table["seeds"] = done.size()
     table["target_accuracy_pct"] = done["target_accuracy_pct"].max()
     table["reached"] = done["time_to_accuracy_s"].count()
-    diverged = rows[rows["status"] == "nonfinite"].groupby(KEY, sort=False).size()
-    table["diverged"] = diverged.reindex(table.index).fillna(0)
+    table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
     deltas = _deltas(rows[usable], table["diverged"]).reindex(table.index)
+    deltas.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     return table.join([deltas, epoch_speedups(rows[usable]).reindex(table.index)])
+
+
+def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Count each arm's seeds that diverged by its own doing, and those in which fp32 diverged, whatever it did."""
+    lost = rows.loc[rows["status"] == "nonfinite", [*KEY, "seed"]].drop_duplicates()
+    fp32 = lost.loc[lost["precision"] == BASELINE, [*CELL, "seed"]].assign(recipe=True)
+    own = lost.merge(fp32, on=[*CELL, "seed"], how="left")
+    blamed = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
+    arms = rows[KEY].drop_duplicates().merge(fp32.groupby(CELL).size().reset_index(name="fp32_diverged"), on=CELL)
+    return arms.set_index(KEY).join(blamed.groupby(KEY).size().rename("diverged"), how="outer")
 
 
 def _deltas(done: pd.DataFrame, diverged: pd.Series) -> pd.DataFrame:

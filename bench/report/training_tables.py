@@ -56,9 +56,9 @@ def _learned(rows: list[dict[Hashable, Any]]) -> Table:
     ]
     margin = PARITY_MARGIN_POINTS
     about = (
-        f"Means over seeds. The difference is arm − fp32, seed by seed; parity is judged at a margin of "
-        f"±{margin} points, which was fixed beforehand, from {MIN_SEEDS} seeds on. EQUIVALENT: the interval lies "
-        f"within ±{margin}. NON-INFERIOR: it lies above −{margin} but reaches beyond +{margin}: at most that much "
+        "Means over seeds, after the last epoch. The difference is arm − fp32, seed by seed; parity is judged at a "
+        f"margin of ±{margin} points, which was fixed beforehand, from {MIN_SEEDS} seeds on. EQUIVALENT: the interval "
+        f"lies within ±{margin}. NON-INFERIOR: it lies above −{margin} but reaches beyond +{margin}: at most that much "
         f"worse, perhaps better. WORSE: it lies below −{margin}. INCONCLUSIVE: it reaches below −{margin} and above."
     )
     return without_empty(table("Training", headers, body, about=about), len(ARM))

@@ -68,9 +68,11 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
 
 
 def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
-    ruled_out = {
-        name for name, row in _trained(rows).items() if row["parity"] in BAD or row["train_status"] == "nonfinite"
-    }
+    trained = _trained(rows)
+    if BASELINE in trained and trained[BASELINE]["train_status"] == "nonfinite":
+        best = _first(compared, "speedup", largest=True)
+        return "no verdict", f"training diverged in fp32 itself: {best['precision']} is {_evidence(rows, best)}"
+    ruled_out = {name for name, row in trained.items() if row["parity"] in BAD}
     sound = compared[~compared["precision"].isin(ruled_out)]
     faster = sound[sound["verdict"] == "FASTER"]
     lighter = sound[(sound["verdict"] == "SAME") & (sound["memory_change"] <= -WORTHWHILE)]
@@ -177,19 +179,30 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     if row is None:
         return "accuracy not measured"
     at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
-    if row["train_status"] not in ("ok", "unconverged"):
-        return f"training {row['train_status']}{at}"
+    fp32 = f"fp32 diverged in {_counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
+    if row["train_status"] not in MEASURED:
+        return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
     if not known(row["delta_points"]):
-        return f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
-    seeds = int(row["delta_seeds"])
+        learned = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
+        return f"{learned} ({fp32})" if fp32 else learned
     said = {
         "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
         "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
         "NON-INFERIOR": f"NON-INFERIOR at a margin of {PARITY_MARGIN_POINTS} points",
         "diverged": f"{row['diverged']:.0f} of its trainings diverged",
     }.get(row["parity"], f"{row['parity']} at a margin of {PARITY_MARGIN_POINTS} points")
-    over = f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
-    return f"test accuracy {signed(row['delta_points'])} points over {over} ({said}){at}"
+    said += f"; {fp32}" if fp32 else ""
+    over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
+    return f"test accuracy {_delta(row)} over {over} ({said}){at}"
+
+
+def _delta(row: pd.Series) -> str:
+    interval = f" [90 %: {signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
+    return f"{signed(row['delta_points'])} points{interval}"
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:.0f} {what}" if count == 1 else f"{count:.0f} {what}s"
 
 
 def _trained(rows: pd.DataFrame) -> dict[str, pd.Series]:

@@ -65,7 +65,13 @@ def test_images_in_subfolders_count_and_other_files_do_not(
 
 def test_images_of_other_kinds_become_rgb(data: Data, source: DataSource, folder: Path) -> None:
     for index, (mode, colour, expected) in enumerate(
-        [("L", 77, (77, 77, 77)), ("RGBA", (1, 2, 3, 200), (1, 2, 3)), ("P", 0, (0, 0, 0)), ("1", 1, (255, 255, 255))]
+        [
+            ("L", 77, (77, 77, 77)),
+            ("RGBA", (1, 2, 3, 200), (1, 2, 3)),
+            ("P", 0, (0, 0, 0)),
+            ("1", 1, (255, 255, 255)),
+            ("I;16", 0x4DFF, (0x4D, 0x4D, 0x4D)),  # as X-rays are
+        ]
     ):
         path = folder / "train" / "cat" / f"{index}.png"
         Image.new(mode, (8, 8), colour).save(path)

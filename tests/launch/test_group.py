@@ -1,14 +1,16 @@
 """A placement group whose bundles Ray, of which there is none here, has put on nodes."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from bench.launch.group import Group
 from bench.launch.lane import Lane
+from bench.launch.local import Ending
 from bench.launch.node import interface
 from bench.launch.pool import agreed, pool, together
-from bench.launch.spread import NodeLostError
+from bench.launch.spread import CancelledError, NodeLostError, Source
 from bench.records import Device
 from bench.spec import UsageError
 from bench.trial import Placement
@@ -131,6 +133,24 @@ def test_devices_of_several_nodes_are_one(machine):
     assert (found.name, found.memory_total_bytes, found.energy) == ("3 × V100", 48, None)
     assert "fp16-master" in found.unsupported
     assert [node.host for node in pool([machine, machine]).nodes] == ["here", "here"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(monkeypatch, tiny_trial, cpu, nodes):
+    lane = Lane(Ray(), "V100", nodes)
+    trial = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="+".join(["V100"] * nodes))))
+    died = Ending(kind="died", text="by signal 9")
+
+    def start(*_):
+        lane.closed.set()
+        yield died
+
+    part = Source(name="V100 on host", listen=start, halt=lambda: None)
+    monkeypatch.setattr(lane, "_open", lambda _count: SimpleNamespace(shares=lambda count: ("a part",) * count))
+    monkeypatch.setattr(lane, "_start", start)
+    monkeypatch.setattr(lane, "_sources", lambda *_: [part] * nodes)
+    with pytest.raises(CancelledError):
+        lane.run(trial, cpu, lambda _message: None)
 
 
 def test_nodes_must_agree():

@@ -193,10 +193,10 @@ class Clock:
 
         return work
 
-    def loader(self, batch, *, handed_ms, made_ms):
+    def loader(self, batch, *, handed_ms, made_ms, ready):
         """Yield batches of which a few are ready after a rest, and each later one is made while the host waits."""
         for index in itertools.count():
-            self.ms += made_ms if index >= workers.WORKERS * workers.AHEAD else handed_ms
+            self.ms += made_ms if index >= ready else handed_ms
             yield batch
 
 
@@ -208,11 +208,21 @@ def runner(request, tiny_suite, monkeypatch):
     monkeypatch.setattr(feeding, "to_device", clock.takes(2, batch))
     monkeypatch.setattr(climbing, "training_step", clock.takes(6, torch.tensor(1.0)))
     trained = arm(tiny_suite, "fp32")
-    feed = on_device(trained, tiny_suite.data, clock.loader(batch, handed_ms=3, made_ms=getattr(request, "param", 12)))
+    made_ms, ready = getattr(request, "param", (12, workers.WORKERS * workers.AHEAD))
+    feed = on_device(trained, tiny_suite.data, clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=ready))
     return RungRunner(name="fp32", arm=trained, batches=feed, asynchronous=False)
 
 
-@pytest.mark.parametrize(("runner", "share"), [(12, (12 - 3) / (12 + 2 + 6)), (3, 0.0), (2, 0.0)], indirect=["runner"])
+@pytest.mark.parametrize(
+    ("runner", "share"),
+    [
+        ((12, 4), (12 - 3) / (12 + 2 + 6)),
+        ((12, 2), (12 - 3) / (12 + 2 + 6)),  # other programs kept the loader from making more ready
+        ((3, 4), 0.0),
+        ((2, 4), 0.0),
+    ],
+    indirect=["runner"],
+)
 def test_the_share_of_waiting_is_for_batches_not_made_yet_without_copies_and_handing_over(runner, share):
     assert runner.steady_wait(rest_s=0.5) == pytest.approx(share)
     assert climbing.time.sleep.__self__.rested_s == 0.5

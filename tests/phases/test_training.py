@@ -8,6 +8,7 @@ from torch import nn
 
 from bench import catalog
 from bench.checkpoint import read_checkpoint
+from bench.face import describe_results
 from bench.phases import training
 from bench.records import EpochResult, TrialResult
 from bench.spec import Data, Suite
@@ -180,27 +181,6 @@ def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeyp
     assert seen[1].energy_j is seen[2].training.train_energy_j is None
 
 
-def epochs(*accuracies):
-    made = dict.fromkeys(EpochResult.__dataclass_fields__)
-    return [
-        EpochResult(**{**made, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
-        for number, accuracy in enumerate(accuracies, start=1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "target", "seconds"),
-    [
-        ((50.0, 90.0, 85.0, 95.0), 90.0, 20.0),
-        ((50.0, 90.0), 90.1, None),
-        ((50.0, 90.0), None, None),
-        ((None, None), 50.0, None),
-    ],
-)
-def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(accuracies, target, seconds):
-    assert training.time_to_accuracy_s(epochs(*accuracies), target) == seconds
-
-
 def test_the_target_that_was_asked_for_is_in_the_result(bench):
     rows, result = bench.run(target_accuracy_pct=1.0)
     reached = next(row.elapsed_s for row in rows if row.test_accuracy_pct >= 1.0)
@@ -228,6 +208,18 @@ def test_a_loss_that_is_not_finite_ends_training_with_its_epochs(bench):
     assert "in epoch 1" in result.detail
 
 
+def test_a_model_that_answers_nan_after_its_last_step_diverged_and_is_right_about_nothing(bench):
+    class Broken(nn.Flatten):
+        def forward(self, inputs):
+            return super().forward(inputs) * (1.0 if self.training else math.nan)
+
+    bench.suite = replace(bench.suite, model=lambda data: nn.Sequential(Broken(), nn.Linear(192, 2)))
+    rows, result = bench.run(target_accuracy_pct=20.0)  # a quarter of the images are of the first class
+    assert (result.status, result.detail) == ("nonfinite", "the test loss became nan in epoch 2")
+    assert [row.test_accuracy_pct for row in rows] == [0.0, 0.0]
+    assert result.training.time_to_accuracy_s is None
+
+
 def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_path):
     path = tmp_path / "checkpoints" / "a.pt"
     rows, result = bench.run(checkpoint=path)
@@ -235,6 +227,18 @@ def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_pat
     assert again == rows
     assert same.training == result.training
     assert bench.seen == []
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told_and_training_begins_anew(bench, tmp_path):
+    path = tmp_path / "a.pt"
+    rows, whole = bench.run(checkpoint=path)
+    path.write_bytes(path.read_bytes()[:500])
+    again, result = bench.run(checkpoint=path)
+    assert [row.train_loss for row in again] == [row.train_loss for row in rows]
+    assert (whole.detail, result.status) == ("", "ok")
+    assert "could not be read, so training began anew" in result.detail
+    assert result.detail in describe_results([result])
+    assert bench.run(checkpoint=path)[1].detail == ""  # for now it can be read
 
 
 def test_a_checkpoint_of_another_trial_is_not_gone_on_with(bench, tmp_path):

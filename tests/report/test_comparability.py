@@ -76,6 +76,17 @@ def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(p
     assert told(*pair) == []
 
 
+def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
+    def both(run):
+        (device,) = run["environment"]["devices"]
+        run["environment"]["devices"] = [device | {"placement": "cpu", "threads": 4}, device | {"placement": "cpu+cpu"}]
+
+    fleet.edit_rows(pair[0], lambda row: row.update(placement="cpu+cpu" if row["precision"] == "fp32" else "cpu"))
+    fleet.edit_run(pair[0], both)
+    fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
+    assert "4 threads in a's cpu; 8 threads in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
+
+
 def test_an_unknown_driver_is_called_unknown(pair):
     fleet.edit_run(pair[1], lambda run: run["environment"].update(driver=None))
     assert "Different driver: 550.1 in a; not known in b." in one(told(*pair))

@@ -88,6 +88,15 @@ def test_a_seed_that_diverged_is_crossed_where_it_was_last_finite_and_the_cross_
     assert "diverged" in str(curves.legend(rows)[-1].get_label())
 
 
+def test_what_nan_weights_answered_is_drawn_as_no_accuracy(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("amp-fp16", [80.0], epochs=3).diverged("amp-fp16", seed=1, finite=2)
+    axes = drawn(epochs_of(run), curves.ACCURACY)
+    ((x, y),) = lines(axes, "amp-fp16")
+    assert (x[-1], y[-1]) == (3, pytest.approx(80 * (1 - 0.4 / 3)))  # the seed left; the other one's is 10
+    (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+    assert list(cross.get_xdata()) == [2.0]
+
+
 def test_a_loss_that_falls_far_is_logarithmic_with_plain_ticks(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0], epochs=100)
     axes = drawn(epochs_of(run), curves.LOSS)

@@ -157,7 +157,8 @@ def test_one_process_each_gives_a_ratio_that_says_it_has_no_interval(tmp_path: P
 
 def test_a_rung_that_ran_out_of_memory_is_a_row_and_those_above_stand_below_it(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run")
-    builder.lost("ladder_memory", "amp-bf16+set-to-none", "oom", "CUDA out of memory", batch=64)
+    where = "CUDA out of memory | File train.py, line 1 / raise"
+    builder.lost("ladder_memory", "amp-bf16+set-to-none", "oom", where, batch=64)
     rows = shown(apart(builder, {"fp32": [8.0, 8.1], "amp-bf16": [4.0, 4.1], "amp-bf16+compile": [2.0, 2.05]}))
     assert list(rows) == ["fp32", "amp-bf16", "+ set-to-none", "+ compile"]
     assert rows["+ set-to-none"]["status"] == "oom: CUDA out of memory"

@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from bench import stats
 from bench.records import TrialResult
 from bench.report.load import load
-from bench.report.matrix import EPOCHS, STEPS, Matrix, Setup, matrices
+from bench.report.matrix import EPOCHS, STEPS, Matrix, Setup, _names, matrices
 from bench.report.matrix_tables import LARGEST, legend, tables
 from bench.report.summary import summarise
 from tests.report import fleet
@@ -80,6 +80,14 @@ def test_epochs_on_other_images_are_not_compared(three):
     assert not any("Card C" in setup.name for setup in matrix.setups)
     assert matrix.absent == ["what was trained on folder:/other"]
     assert any("Card C" in setup.name for setup in made(*three)[STEPS].setups)
+
+
+def test_placements_of_one_device_are_told_apart_as_elsewhere_in_a_report():
+    places = ("0", "0+1", "V100", "cpu", "cpu@2")
+    alike = {"device": "X", "run": "a", "techniques": "", "batch_size": 8.0, "data": "synthetic", "precision": "fp32"}
+    names = _names(pd.DataFrame([{**alike, "placement": place} for place in places]))
+    assert names == [f"X ({place}), fp32" for place in ("GPU 0", "GPUs 0+1", "V100", "cpu", "cpu@2")]
+    assert _names(pd.DataFrame([{**alike, "placement": "cpu@2"}])) == ["X (cpu@2), fp32"]
 
 
 def test_one_machine_has_no_matrix(tmp_path):

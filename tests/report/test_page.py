@@ -79,6 +79,15 @@ def test_what_did_not_fit_stays_in_the_table_as_its_word_and_in_the_notes_with_i
     assert "tried to allocate 2 GiB" in text.split("## Notes")[1]
 
 
+def test_a_note_on_a_long_error_keeps_the_device_that_failed_and_the_errors_end(tmp_path: Path) -> None:
+    detail = f"device 2 of 2 (CPU): ValueError: bad | {'File torch/nn, line 1 / ' * 50}raise ValueError(bad)"
+    run = RunBuilder(tmp_path / "run").speed().lost("speed", "amp-fp16", "failed", detail)
+    note = next(line for line in written(run)[0].split("## Notes")[1].splitlines() if "device 2" in line)
+    assert "device 2 of 2 (CPU): ValueError: bad … " in note
+    assert note.endswith("raise ValueError(bad) |")
+    assert len(note) < 600
+
+
 def test_unknown_is_a_dash_and_never_zero_or_nan(tmp_path: Path) -> None:
     text, html, _ = written(RunBuilder(tmp_path / "run").speed())
     line = next(line for line in text.splitlines() if line.startswith("| 128 | amp-bf16"))

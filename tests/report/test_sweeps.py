@@ -88,6 +88,15 @@ def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value(tmp_path: P
     assert found(run_of(tmp_path / "c", {"width": ["8"]}, variants[0]))[0] == []
 
 
+def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", {"width": ["8", "16"]})
+    run.lost("ladder_memory", "fp32", "failed", "it broke")
+    assert found(run)[0] == []  # a ladder alone
+    run.suite = SuiteRef(name="mlp", parameters=(("width", 8),))
+    run.lost("memory", "fp32", "failed", "it broke")
+    assert found(run)[0] == []
+
+
 def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
     (sweep,), runs = found(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.epochs import remarks
+from bench.report.facts import notes
 from bench.report.load import load
 from bench.report.summary import summarise
 from bench.report.tables import Table
@@ -56,6 +57,12 @@ def test_fewer_than_five_seeds_get_a_difference_and_its_interval_but_no_verdict(
 
 def test_equal_accuracies_in_every_seed_are_equivalent() -> None:
     assert parity(np.zeros(5), 0) == (0.0, 0.0, 0.0, 5, "EQUIVALENT")
+
+
+def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0]).diverged("amp-bf16").diverged("amp-bf16", seed=1)
+    learned, _ = training(summary(run))
+    assert column(learned, "parity") == ["–", "diverged"]
 
 
 def test_the_epochs_speedup_is_students_interval_on_the_seeds_paired_logs(tmp_path: Path) -> None:
@@ -148,3 +155,12 @@ def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path: Path) -> No
 
 def test_nothing_trained_is_no_table(tmp_path: Path) -> None:
     assert training(summary(RunBuilder(tmp_path / "run").speed())) == []
+
+
+def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0])
+    assert notes(load([run.folder]).trials) is None
+    trials = load([run.folder]).trials.assign(detail="training began anew")
+    table = notes(trials)
+    assert table is not None
+    assert [row[-3:] for row in table.rows] == [["ok", "1", "training began anew"]]

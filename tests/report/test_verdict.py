@@ -26,7 +26,7 @@ def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp
     said = verdict(run)
     assert said.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.000× as fast as fp32 [1.9")
     assert "(FASTER), 40 % less peak memory, test accuracy" in said
-    assert "over 5 seeds (EQUIVALENT within ±0.5 points)" in said
+    assert "points [90 %: −0.10, +0.10] over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points)" in said
 
 
 def test_no_gain_is_said_and_fp32_kept(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
 
 def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:
     said = verdict(RunBuilder(tmp_path / "run").speed().train("fp32", [90.0, 91.0]).train("amp-bf16", [89.5, 90.5]))
-    assert "test accuracy −0.50 points over 2 seeds (insufficient seeds" in said
+    assert "test accuracy −0.50 points [90 %: −0.50, −0.50] over 2 seeds of 2 epochs (insufficient seeds" in said
     assert "EQUIVALENT" not in said
 
 
@@ -64,6 +64,24 @@ def test_a_precision_whose_training_diverged_is_not_advised(tmp_path: Path) -> N
     said = verdict(run)
     assert "stay with fp32" in said
     assert "training nonfinite" in said
+
+
+def test_a_seed_that_diverged_in_fp32_too_is_not_held_against_a_precision(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-fp16")
+    for name in ("fp32", "amp-fp16"):
+        run.train(name, [90.0] * 5).diverged(name, seed=5)
+    said = verdict(run)
+    assert "use amp-fp16" in said
+    assert "over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points; fp32 diverged in 1 seed)" in said
+    said = verdict(run.diverged("amp-fp16", seed=4))
+    assert "stay with fp32 — its training rules out amp-fp16" in said
+    assert "(1 of its trainings diverged; fp32 diverged in 1 seed)" in said
+
+
+def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-fp16").diverged("fp32").diverged("amp-fp16")
+    assert "no verdict — training diverged in fp32 itself: amp-fp16 is 2.000×" in verdict(run)
+    assert "training nonfinite, and fp32 diverged in 1 seed" in verdict(run)
 
 
 def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_differ(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Random numbers of whoever draws them in a training: torch, Python's ``random`` and NumPy's global generator.
+
+A suite of one's own may draw from any of them, in its weights, its dropout or its loss. All are seeded alike for
+every precision, and their states are kept as tensors, so that a checkpoint holds nothing that would have to run code.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KINDS = ("cpu", "cuda", "python", "numpy")
+"""Names of the generators' states; the first two are torch's."""
+
+
+def seed_all(seed: int) -> None:
+    """Seed every global generator."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of the global generators, and of a GPU's own, by name, as bytes."""
+    version, words, spare = random.getstate()
+    legacy: dict[str, Any] = np.random.get_state(legacy=False)
+    found = {
+        "cpu": torch.get_rng_state(),
+        "python": _packed([version, words, spare]),
+        "numpy": _packed({**legacy, "state": {**legacy["state"], "key": legacy["state"]["key"].tolist()}}),
+    }
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def restore(kept: dict[str, Tensor], device: torch.device) -> None:
+    """Bring the generators to states that ``states`` returned, as far as there are any of theirs."""
+    if "cpu" in kept:
+        torch.set_rng_state(kept["cpu"])
+    if "cuda" in kept and device.type == "cuda":
+        torch.cuda.set_rng_state(kept["cuda"], device)
+    if "python" in kept:
+        version, words, spare = _unpacked(kept["python"])
+        random.setstate((version, tuple(words), spare))
+    if "numpy" in kept:
+        legacy = _unpacked(kept["numpy"])
+        legacy["state"]["key"] = np.array(legacy["state"]["key"], dtype=np.uint32)
+        np.random.set_state(legacy)
+
+
+def _packed(value: Any) -> Tensor:
+    return torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _unpacked(state: Tensor) -> Any:
+    return json.loads(bytes(state.tolist()))
