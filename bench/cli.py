@@ -123,7 +123,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
     if not given.suite and (extra := _beyond_resume(given)):
         raise UsageError(
-            f"--resume alone repeats the run's own options; to change {extra}, name --suite and all the rest."
+            f"--resume repeats the run's own options, to which --seeds may add; to change {extra}, start a new run."
         )
     if given.out and given.resume:
         raise UsageError("--out starts a run and --resume goes on with one: give one of the two.")
@@ -168,7 +168,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         epochs=None if given.epochs is None else whole(given.epochs, "--epochs", 1),
         target_accuracy_pct=percentage(given.target_accuracy),
         clip_grad=norm(given.clip_grad),
-        seeds=listed(given.seeds, lambda word: whole(word, "--seeds", 0), "--seeds") or (0,),
+        seeds=listed(given.seeds, lambda word: whole(word, "--seeds", 0), "--seeds") or ((0,) if given.suite else ()),
         data=given.data,
         data_dir=given.data_dir,
         phases=phases,
@@ -194,7 +194,7 @@ def _beyond_resume(given: argparse.Namespace) -> str:
     """Name the options beside ``--resume`` that a bare one would have to ignore; empty where there are none."""
     plain = run_parser()
     words = [name for name, value in vars(given).items() if value != plain.get_default(name)]
-    return ", ".join(f"--{name.replace('_', '-')}" for name in words if name not in ("resume", "dry_run"))
+    return ", ".join(f"--{name.replace('_', '-')}" for name in words if name not in ("resume", "dry_run", "seeds"))
 
 
 def _placements(text: str | None, nodes: Nodes | None = None, on: str | None = None) -> tuple[str, ...] | None:

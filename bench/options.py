@@ -171,6 +171,11 @@ def run_parser() -> Parser:
     )
     result = parser.add_argument_group("results")
     result.add_argument("--out", metavar="DIR", type=Path, help="a new folder (default: results/SUITE-DEVICE-TIME)")
-    result.add_argument("--resume", metavar="DIR", type=Path, help="go on with this run; finished trials are kept")
+    result.add_argument(
+        "--resume",
+        metavar="DIR",
+        type=Path,
+        help="go on with this run; finished trials are kept, and --seeds may add to the run's own",
+    )
     result.add_argument("--dry-run", action="store_true", help="show the plan and stop")
     return parser

@@ -43,9 +43,10 @@ def open_folder(command: Command) -> tuple[Command, Path | None]:
     """
     if (folder := command.resume) is not None:
         if not command.suites:
-            command = replace(
-                parse(_read_request(folder)["request"]["argv"]), resume=folder, out=None, dry_run=command.dry_run
-            )
+            words = list(_read_request(folder)["request"]["argv"])
+            if command.seeds:
+                words += ["--seeds", ",".join(map(str, command.seeds))]
+            command = replace(parse(words), resume=folder, out=None, dry_run=command.dry_run)
         return command, folder
     if command.out is not None and command.out.exists():
         raise UsageError(
@@ -186,16 +187,20 @@ def _new_folder(question: Question) -> Path:
 
 
 def _earlier_start(folder: Path, question: Question) -> str | None:
-    """Return when a run that is gone on with was started; refuse to go on with it on another machine."""
+    """Return when a run that is gone on with was started; refuse to go on with it on another machine.
+
+    Seeds may be added, for each is a training of its own; nothing else that was asked may change.
+    """
     if not (folder / "run.json").exists():
         return None
     run = _read_request(folder)
     if run["schema"] != SCHEMA:
         raise UsageError(f"The run in '{folder}' was written by an earlier version. Report it, or start a new run.")
     asked = json.loads(json.dumps(asdict(question.request), default=str))
-    changed = [
-        name for name, value in asked.items() if run["request"].get(name) != value and name not in ("data_dir", "on")
-    ]
+    free = {"data_dir", "on"}
+    if set(run["request"].get("seeds") or ()) <= set(asked["seeds"]):
+        free.add("seeds")
+    changed = [name for name, value in asked.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(
             f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "

@@ -73,7 +73,7 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
         (["--suite", "mlp", "--no-such"], "no-such"),
         (["--suite", "mlp", "--quick", "--rigorous"], "not allowed with"),
         (["--suite", "mlp", "--out", "a", "--resume", "b"], "give one of the two"),
-        (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, name --suite"),
+        (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, start a new run"),
         (["repotr"], "Did you mean 'report'"),
     ],
 )

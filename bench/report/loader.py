@@ -28,13 +28,17 @@ def _as_fast_as_the_step(arm: pd.Series) -> bool:
 
 
 def _remark(arm: pd.Series) -> str:
+    share, busy = arm["train_samples_per_s"] / arm["samples_per_s"], 1 - arm["data_wait_pct"] / 100
+    alone = known(share) and share < OF_THE_STEP * busy
+    what = "the loader is a part of the limit" if alone else "the loader, not arithmetic, is the limit"
     said = (
-        f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: the loader, not arithmetic, is the "
-        f"limit. Training waited for batches {number(arm['data_wait_pct'], 2)} % of its time"
+        f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: {what}. Training waited for batches "
+        f"{number(arm['data_wait_pct'], 2)} % of its time"
     )
-    if known(arm["samples_per_s"]):
-        share = 100 * arm["train_samples_per_s"] / arm["samples_per_s"]
-        said += f" and reached {number(share, 2)} % of the throughput of its steps on data already on the device"
+    if known(share):
+        said += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
+    if alone:
+        said += f"; without waiting it would have reached {number(100 * share / busy, 2)} %"
     places = {
         "host": "the images came from host memory",
         "file": "the images came from the disk, for they do not fit into memory",

@@ -107,8 +107,14 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
         return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
     words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in MEASURED]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
-    parts = [f"{row['precision']}: {text}" for _, row in arms.iterrows() if (text := _besides(rows, row))]
+    parts = [f"{row['precision']}: {_epoch(row)}{_besides(rows, row)}" for _, row in arms.iterrows()]
     return "no verdict on speed", "; ".join([why, *parts])
+
+
+def _epoch(arm: pd.Series) -> str:
+    if not known(arm["epoch_speedup"]):
+        return ""
+    return f"epochs {ratio(arm['epoch_speedup'], arm['epoch_low'], arm['epoch_high'])}× as fast as fp32's, "
 
 
 def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:

@@ -93,11 +93,19 @@ def trained(folder: Path, wait_pct: float, pace: float, place: str = "host") -> 
 
 
 def test_a_loader_that_limits_is_told_in_words(tmp_path: Path) -> None:
-    (said,) = trained(tmp_path / "run", 40.0, 12_800.0)
+    (said,) = trained(tmp_path / "run", 40.0, 14_080.0)
     assert said.startswith("amp-bf16 on NVIDIA Test 1, batch 128: the loader, not arithmetic, is the limit.")
-    assert "waited for batches 40 % of its time and reached 50 % of the throughput" in said
+    assert "waited for batches 40 % of its time and reached 55 % of the throughput" in said
+    assert "without waiting" not in said
     assert said.endswith("the images came from host memory.")
     assert "from the disk" in trained(tmp_path / "other", 40.0, 12_800.0, "file")[0]
+
+
+def test_a_loader_that_explains_only_a_part_is_not_called_the_limit(tmp_path: Path) -> None:
+    (said,) = trained(tmp_path / "run", 40.0, 7_680.0)
+    assert ": the loader is a part of the limit. Training waited for batches 40 % of its time and reached 30 %" in said
+    assert "without waiting it would have reached 50 %" in said
+    assert "not arithmetic" not in said
 
 
 def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path: Path) -> None:

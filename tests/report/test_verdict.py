@@ -113,6 +113,12 @@ def test_only_the_baseline_is_no_comparison(tmp_path: Path) -> None:
     assert "only fp32 was measured" in verdict(RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1]))
 
 
+def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=4.0)
+    said = verdict(run.train("amp-bf16", [90.0, 90.0], epoch_s=2.0))
+    assert "no verdict on speed — no speedup was measured; amp-bf16: epochs 2.000 [2.000, 2.000]× as fast" in said
+
+
 def test_memory_and_training_alone_give_no_verdict_on_speed(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").memory("fp32", 100).memory("amp-bf16", 60)
     said = verdict(run)
