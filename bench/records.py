@@ -165,6 +165,8 @@ class EpochResult:
     """Evaluated in fp32, whatever the precision trained in."""
     energy_j: float | None = None
     """What the board drew while the epoch trained."""
+    train_accuracy_pct: float | None = None
+    """On training images as they are, after the epoch, under the precision trained in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

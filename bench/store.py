@@ -20,9 +20,9 @@ from bench.records import Block, Device, EpochResult, Numeric, Sample, Status, T
 from bench.spec import UsageError
 from bench.trial import Trial
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the columns."""
-READABLE = (1, 2, 3)
+READABLE = (1, 2, 3, 4)
 """Versions that a reader understands: each added columns, which are empty where an earlier run is read."""
 
 

@@ -45,6 +45,9 @@ class Batches(Protocol):
     def test(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every test sample once, in order, or a share of every batch; the last batch may be smaller."""
 
+    def train_sample(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a part of the training samples as ``test`` does, always the same; nothing where that yields nothing."""
+
 
 def open_batches(
     data: Data,

@@ -11,9 +11,12 @@ from bench.data import draws
 from bench.data.augment import Normalizer, crop, mirror, resize
 from bench.data.cache import Dataset
 from bench.data.draws import Augmentation
-from bench.data.places import Place, choose_place, free_bytes, open_images
+from bench.data.places import Images, Place, choose_place, free_bytes, open_images
 from bench.data.share import WHOLE, Share
 from bench.spec import Data, UsageError
+
+TRAIN_SAMPLE = 2000
+"""Most training images that accuracy on them is told of."""
 
 
 class ImageBatches:
@@ -72,11 +75,22 @@ class ImageBatches:
 
         The last batch may be smaller; a batch of which the share is nothing is left out.
         """
-        total, size = len(self._test), self._batch_size
+        return self._plain(self._test, torch.arange(len(self._test)), share)
+
+    def train_sample(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield at most 2,000 training images as ``test`` does, no more than it yields: always the same, evenly spread.
+
+        Those of a folder lie by class, of which each has its part then.
+        """
+        count, total = min(len(self._train), len(self._test), TRAIN_SAMPLE), len(self._train)
+        return self._plain(self._train, torch.arange(count) * total // count, share)
+
+    def _plain(self, images: Images, order: Tensor, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
+        total, size = len(order), self._batch_size
         parts = [share.within(start, min(start + size, total)) for start in range(0, total, size)]
         batches = [part for part in parts if part.start < part.stop]
-        for images, labels in self._test.take(torch.arange(total), batches):
-            yield self._normalized(self._resized(images)), labels
+        for taken, labels in images.take(order, batches):
+            yield self._normalized(self._resized(taken)), labels
 
     def _augmented(self, images: Tensor, chance: Augmentation) -> Tensor:
         # Mirrored before it is resized, while it is small; cropped after, for the padding counts input pixels.

@@ -17,13 +17,15 @@ from bench.trial import Trial
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tested:
-    """The test set after an epoch, under the arm's precision and in fp32; None is not evaluated."""
+    """What the model knows after an epoch, under the arm's precision and in fp32; None is not evaluated."""
 
     loss: float | None = None
     accuracy_pct: float | None = None
     seconds: float | None = None
     loss_fp32: float | None = None
     accuracy_fp32_pct: float | None = None
+    train_accuracy_pct: float | None = None
+    """On training images, under the arm's precision."""
 
 
 def row(
@@ -56,6 +58,7 @@ def row(
         samples_per_s=epoch.samples / epoch.seconds,
         test_loss_fp32=tested.loss_fp32,
         test_accuracy_fp32_pct=tested.accuracy_fp32_pct,
+        train_accuracy_pct=tested.train_accuracy_pct,
         energy_j=energy_j,
     )
 

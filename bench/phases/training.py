@@ -166,7 +166,15 @@ def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> Tested:
     seconds = time.monotonic() - start
     same = arm.precision.name == BASELINE
     fp32 = own if same else evaluate_fp32(arm, watch(batches.test(share), "test batch in fp32"))
-    return Tested(loss=own[0], accuracy_pct=own[1], seconds=seconds, loss_fp32=fp32[0], accuracy_fp32_pct=fp32[1])
+    _, learned = evaluate(arm, watch(batches.train_sample(share), "batch of training images"))
+    return Tested(
+        loss=own[0],
+        accuracy_pct=own[1],
+        seconds=seconds,
+        loss_fp32=fp32[0],
+        accuracy_fp32_pct=fp32[1],
+        train_accuracy_pct=learned,
+    )
 
 
 def _energy_counter(device: Device) -> Callable[[], float | None]:

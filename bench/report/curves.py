@@ -22,7 +22,7 @@ TRAIN: Any = "-"
 TEST: Any = (0, (3, 1.5))
 """Lines of what was trained on and of what was tested on."""
 LOSS: dict[str, Any] = {"train_loss": TRAIN, "test_loss": TEST}
-ACCURACY: dict[str, Any] = {"test_accuracy_pct": TEST}
+ACCURACY: dict[str, Any] = {"train_accuracy_pct": TRAIN, "test_accuracy_pct": TEST}
 CROSS: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 5}
 MARKS = 8
 """About so many markers on a line; the lines are told apart by them where there is no colour."""
@@ -72,10 +72,10 @@ def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) ->
     for column, style in columns.items():
         for index, (name, arm) in enumerate(arms):
             _line(axes, arm, x, column, style=style, precision=name, place=index / len(arms))
-    what = "test accuracy" if columns is ACCURACY else "loss"
+    what = "accuracy" if columns is ACCURACY else "loss"
     if x == "epoch":
         house.epoch_axis(axes, int(rows["epoch"].max()))
-        axes.set_ylabel("test accuracy (%)" if columns is ACCURACY else what)
+        axes.set_ylabel("accuracy (%)" if columns is ACCURACY else what)
     else:
         axes.set_xlim(left=0)
         axes.set_xlabel(f"training time ({unit})")

@@ -27,7 +27,14 @@ SIGNED |= {"train_loss", "test_loss", "test_loss_fp32", "first_peak_bytes", "pea
 is one of SHARES. Nothing else is ever below 0."""
 ENDLESS = {"train_loss", "test_loss", "test_loss_fp32", "value", "output_error", "loss_scale", "matmul_error"}
 """Columns that may be infinite: what diverged."""
-SHARES = {"test_accuracy_pct", "test_accuracy_fp32_pct", "data_wait_pct", "top1_agreement_pct", "foreign_load_pct"}
+SHARES = {
+    "test_accuracy_pct",
+    "test_accuracy_fp32_pct",
+    "train_accuracy_pct",
+    "data_wait_pct",
+    "top1_agreement_pct",
+    "foreign_load_pct",
+}
 ALWAYS = {
     "blocks.csv": ("quad", "position", "steps", "time_ms", "start_s", "skipped_steps"),
     "epochs.csv": ("seed", "epoch", "train_s", "elapsed_s"),
