@@ -11,6 +11,7 @@ from bench.report.batches import best_speedups
 from bench.report.format import change, known, number, ratio, signed
 from bench.report.load import SUBJECT
 from bench.report.reasons import reason
+from bench.report.speed import MEASURED
 from bench.report.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.spec import BASELINE
 
@@ -18,6 +19,8 @@ WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
 BAD = ("WORSE", "diverged")
 """Parity verdicts that rule a precision out, however fast."""
+MEASURES = ["speed_status", "memory_status", "train_status"]
+"""What became of a precision: of its speed, or where that was not tried, of what was measured before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +59,8 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     arms = cell[cell["precision"] != BASELINE]
     compared = arms[arms["speedup"].notna()]
     if arms.empty:
-        advice, evidence = "no comparison", "only fp32 was measured"
+        lost = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
+        advice, evidence = "no comparison", f"only fp32 was tried: {lost}" if lost else "only fp32 was measured"
     elif compared.empty:
         advice, evidence = _without_speedup(rows, cell, arms)
     else:
@@ -102,10 +106,20 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
     looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
     if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
         return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
-    words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in ("ok", "unconverged")]
+    words = [f"{name} {word}" for name, word in _lost(cell).items()]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {text}" for _, row in arms.iterrows() if (text := _besides(rows, row))]
     return "no verdict on speed", "; ".join([why, *parts])
+
+
+def _lost(cell: pd.DataFrame) -> dict[str, str]:
+    """Return the word of each precision that has no speed, in its own trial or, as it was not tried, before."""
+    found = {}
+    for row in cell.to_dict("records"):
+        words = [str(row[name]) for name in MEASURES if known(row[name])]
+        if words and words[0] not in MEASURED:
+            found[str(row["precision"])] = words[0]
+    return found
 
 
 def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
