@@ -50,7 +50,7 @@ def emulated(environment: Environment, request: Request) -> list[str]:
 
 
 def refused(plan: Plan, environment: Environment) -> list[str]:
-    """Warn of trials that their techniques keep from running: each will be a row that says why."""
+    """Warn of trials that their techniques or devices keep from running: each will be a row that says why."""
     kinds = {device.placement: device.kind for device in environment.devices}
     phases: dict[tuple[str, str], dict[str, None]] = {}
     for trial in plan.trials:

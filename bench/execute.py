@@ -22,10 +22,8 @@ from bench.rungs import identity, parse_rung
 from bench.standing import standing
 from bench.store import Store, finished, fitted
 from bench.technique_names import refusal
-from bench.trial import LADDER, Phase, Placement, Trial
+from bench.trial import LADDER, Placement, Trial
 
-TOGETHER: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train")
-"""What is measured on several devices that train together."""
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
 LONGEST = 4000
@@ -210,10 +208,7 @@ def _refusal(trial: Trial, device: Device) -> Ending | None:
         ]
     else:
         reasons = [unsupported_reason(device, name) for name in trial.precisions]
-    members = trial.cell.placement.members
-    if len(members) > 1 and trial.phase not in TOGETHER:
-        return Ending(kind="unsupported", text=f"{trial.phase} is measured on one device, not on {'+'.join(members)}")
-    if why := refusal(trial.cell.techniques, device.kind, trial.phase, len(members)):
+    if why := refusal(trial.cell.techniques, device.kind, trial.phase, len(trial.cell.placement.members)):
         return Ending(kind="unsupported", text=why)
     return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None
 

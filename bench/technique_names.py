@@ -59,6 +59,8 @@ NEEDS_CUDA = {
 }
 TOGETHER = ("sync-bn", "bf16-allreduce")
 """Those that are about devices that train together."""
+JOINED_PHASES = ("memory", "floor", "speed", "energy", "train")
+"""What is measured on devices that train together."""
 ALONE = ("compile", "cuda-graphs", "grad-accumulation", "checkpointing")
 """Those that DistributedDataParallel is not offered with."""
 NOT_IN_PHASE = {
@@ -74,7 +76,7 @@ DATA = ("non-blocking", "prefetcher")
 
 
 def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> str | None:
-    """Say why techniques cannot be used whatever the suite, or None where nothing speaks against them.
+    """Say why a phase cannot be measured with some techniques, whatever the suite; None where nothing is against it.
 
     Args:
         names: canonical names.
@@ -82,6 +84,8 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
         phase: the phase of the trial.
         devices: how many train together.
     """
+    if devices > 1 and phase not in JOINED_PHASES:
+        return "it is not measured on devices that train together"
     if devices == 1 and (alone := [name for name in names if name in TOGETHER]):
         return f"{alone[0]} is for devices that train together, such as --gpus 0+1"
     if devices > 1 and (single := [name for word in names if (name := word.partition("=")[0]) in ALONE]):

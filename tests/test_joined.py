@@ -15,6 +15,7 @@ import torch
 from torch import multiprocessing, nn
 
 from bench import catalog, joined
+from bench.cautions import refused
 from bench.checks.arms import nap
 from bench.data import random_batches
 from bench.execute import _refusal
@@ -22,6 +23,7 @@ from bench.findings import MemoryPeak
 from bench.measure.warmup import prepare
 from bench.phases.communication import communication_pct
 from bench.phases.runner import BATCHES, TorchRunner
+from bench.plan import Plan
 from bench.ranks import _largest
 from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import Techniques
@@ -156,12 +158,16 @@ def test_memory_is_the_largest_devices_and_the_sum():
     assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
 
 
-def test_what_is_measured_on_one_device_alone_is_unsupported_on_several(tiny_trial, cpu):
+def test_what_is_measured_on_one_device_alone_is_unsupported_on_several_which_is_told_before(tiny_trial, cpu, machine):
     both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     assert _refusal(both, cpu) is None
     ending = _refusal(replace(both, phase="numerics"), cpu)
     assert ending.kind == "unsupported"
-    assert "one device" in ending.text
+    assert ending.text == "it is not measured on devices that train together"
+    trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
+    here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
+    (said,) = refused(Plan(trials=trials, seconds=(None,) * 3), here)
+    assert said == f"On cpu+cpu, numerics, inference will be unsupported: {ending.text}."
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("bf16-allreduce",)))
     assert "train together" in _refusal(alone, cpu).text
 

@@ -103,7 +103,7 @@ def test_a_run_of_another_schema_is_refused(tmp_path):
     assert read_run(tmp_path / "run")["run"] == "run"
     path = tmp_path / "run" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1}))
-    with pytest.raises(UsageError, match=f"schema {SCHEMA + 1}; this version reads schema 1, 2 and 3"):
+    with pytest.raises(UsageError, match=f"schema {SCHEMA + 1}; this version reads schema 1, 2, 3 and 4"):
         read_run(tmp_path / "run")
 
 

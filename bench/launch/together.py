@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from bench.findings import MemoryPeak
 from bench.launch.local import Ending
 from bench.launch.pool import NODE
+from bench.launch.pool import together as devices_together
 from bench.records import Device, Environment, Node, TrialResult
 from bench.spec import UsageError
 from bench.trial import Placement
@@ -54,22 +55,10 @@ def _device(place: Placement, each: Sequence[Device]) -> Device:
     per_node = len(place.members) // place.nodes
     single = names[0].removeprefix(f"{per_node} × ")
     alike = len(names) == 1 and first.kind == "cuda" and (per_node == 1 or single != names[0])
-    memory = [device.memory_total_bytes for device in each]
-    reasons = {name: why for device in each for name, why in (device.unsupported or {}).items()}
     return replace(
-        first,
+        devices_together(each),
         placement=place.name,
         name=f"{len(place.members)} × {single}" if alike else " + ".join(names),
-        architecture=" + ".join(dict.fromkeys(device.architecture for device in each)),
-        memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
-        fp32_gflops=min((device.fp32_gflops for device in each if device.fp32_gflops), default=None),
-        bf16_gflops=min((device.bf16_gflops for device in each if device.bf16_gflops), default=None),
-        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
-        uuid=None,
-        uuids=(),
-        power_limit_w=None,
-        power_default_w=None,
-        energy=None,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol as Interface
 
 import psutil
@@ -100,7 +100,7 @@ class BlindWatch:
 
 
 class CpuWatch(BlindWatch):
-    """Compares what all programs took of the CPU with what this process took, and those that train with it."""
+    """Compares what all programs took of the CPU with what this process took, its loader, and who trains with it."""
 
     def __init__(self) -> None:
         """Begin now."""
@@ -128,8 +128,17 @@ def _machine_times() -> tuple[float, float]:
 
 
 def _own_time() -> float:
-    own = psutil.Process().cpu_times()
-    return sum(joined.gathered(own.user + own.system))
+    return sum(joined.gathered(_family_time(psutil.Process())))
+
+
+def _family_time(process: psutil.Process) -> float:
+    """Return the seconds that a process and its children have taken, such as a loader's: those that ended, too."""
+    own = process.cpu_times()
+    total_s = own.user + own.system + own.children_user + own.children_system
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            total_s += _family_time(child)
+    return total_s
 
 
 class GpuWatch(BlindWatch):

@@ -19,6 +19,8 @@ WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
 BAD = ("WORSE", "diverged")
 """Parity verdicts that rule a precision out, however fast."""
+MEASURES = ["speed_status", "memory_status", "train_status"]
+"""What became of a precision: of its speed, or where that was not tried, of what was measured before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,8 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     arms = cell[cell["precision"] != BASELINE]
     compared = arms[arms["speedup"].notna()]
     if arms.empty:
-        advice, evidence = "no comparison", "only fp32 was measured"
+        lost = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
+        advice, evidence = "no comparison", f"only fp32 was tried: {lost}" if lost else "only fp32 was measured"
     elif compared.empty:
         advice, evidence = _without_speedup(rows, cell, arms)
     else:
@@ -105,7 +108,7 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
     looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
     if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
         return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
-    words = [f"{name} {word}" for name, word in status.items() if known(word) and word not in MEASURED]
+    words = [f"{name} {word}" for name, word in _lost(cell).items()]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {_epoch(row)}{_besides(rows, row)}" for _, row in arms.iterrows()]
     return "no verdict on speed", "; ".join([why, *parts])
@@ -115,6 +118,16 @@ def _epoch(arm: pd.Series) -> str:
     if not known(arm["epoch_speedup"]):
         return ""
     return f"epochs {ratio(arm['epoch_speedup'], arm['epoch_low'], arm['epoch_high'])}× as fast as fp32's, "
+
+
+def _lost(cell: pd.DataFrame) -> dict[str, str]:
+    """Return the word of each precision that has no speed, in its own trial or, as it was not tried, before."""
+    found = {}
+    for row in cell.to_dict("records"):
+        words = [str(row[name]) for name in MEASURES if known(row[name])]
+        if words and words[0] not in MEASURED:
+            found[str(row["precision"])] = words[0]
+    return found
 
 
 def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:

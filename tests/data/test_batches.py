@@ -124,6 +124,17 @@ def test_the_test_set_is_whole_in_order_and_not_augmented(
         assert labels.tolist() == [0] * 5 + [1] * 5
 
 
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10], [0, 3, 6, 9]])
+def test_a_sample_of_the_training_images_is_spread_over_them_and_not_augmented(
+    open_: Callable[..., Batches], folder: Path, stored: Stored, monkeypatch: pytest.MonkeyPatch, rows: list[int]
+) -> None:
+    monkeypatch.setattr(images, "TRAIN_SAMPLE", len(rows) if len(rows) < 10 else images.TRAIN_SAMPLE)
+    batches = open_(batch_size=3, crop_padding=2, flip=True)
+    inputs, labels = (torch.cat(parts) for parts in zip(*batches.train_sample(), strict=True))
+    torch.testing.assert_close(inputs, normal(stored(folder / "train")[rows], batches.data), rtol=0, atol=2e-6)
+    assert labels.tolist() == [row // 6 for row in rows]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 def test_shares_of_the_test_set_are_all_of_it_once(open_: Callable[..., Batches], ranks: int) -> None:
     batches = open_(batch_size=4)  # the last of three batches has two images, fewer than there may be shares

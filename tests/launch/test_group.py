@@ -129,8 +129,9 @@ def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
 
 def test_devices_of_several_nodes_are_one(machine):
     gpu = Device(placement="0", kind="cuda", name="V100", architecture="Volta", memory_total_bytes=16, energy="counter")
-    found = together([gpu, gpu, gpu])
+    found = together([replace(gpu, fp32_gflops=5.0), gpu, replace(gpu, fp32_gflops=3.0)])
     assert (found.name, found.memory_total_bytes, found.energy) == ("3 × V100", 48, None)
+    assert found.fp32_gflops == 3.0  # the estimate is of the slowest
     assert "fp16-master" in found.unsupported
     assert [node.host for node in pool([machine, machine]).nodes] == ["here", "here"]
 

@@ -228,9 +228,17 @@ def machine_times(**seconds: float) -> SimpleNamespace:
     return SimpleNamespace(_asdict=lambda: dict(told))
 
 
+def cpu_time(**seconds: float) -> SimpleNamespace:
+    return SimpleNamespace(**dict.fromkeys(("user", "system", "children_user", "children_system"), 0.0) | seconds)
+
+
+def process(own: SimpleNamespace, *children: SimpleNamespace) -> SimpleNamespace:
+    return SimpleNamespace(cpu_times=lambda: own, children=lambda: list(children))
+
+
 def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_void_nothing(monkeypatch):
-    own = SimpleNamespace(user=3.0, system=1.0)
-    monkeypatch.setattr(disturbance.psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: own))
+    own = cpu_time(user=3.0, system=1.0)
+    monkeypatch.setattr(disturbance.psutil, "Process", lambda: process(own))
     monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
     with open_watch(CPU) as watch:
         assert watch.foreign_load_pct() is None  # no time has passed
@@ -245,14 +253,29 @@ def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_void_nothing(monke
 
 
 def test_processes_that_train_together_are_not_foreign_to_each_other(monkeypatch):
-    own = SimpleNamespace(user=3.0, system=1.0)
-    monkeypatch.setattr(disturbance.psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: own))
+    own = cpu_time(user=3.0, system=1.0)
+    monkeypatch.setattr(disturbance.psutil, "Process", lambda: process(own))
     monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
     monkeypatch.setattr(disturbance.joined, "gathered", lambda mine: (mine, mine))
     with open_watch(CPU) as watch:
         own.user = 6.0
         later = machine_times(user=17.0, idle=23.0)  # 20 s of cores: 3 s of each of ours, 1 s of others'
         monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)
+        assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
+
+
+def test_a_processs_own_loader_is_not_foreign_to_it_before_and_after_it_has_ended(monkeypatch):
+    own, loader = cpu_time(user=3.0), cpu_time(user=1.0, system=1.0)
+    found = [process(own, process(loader))]
+    monkeypatch.setattr(disturbance.psutil, "Process", lambda: found[-1])
+    monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
+    with open_watch(CPU) as watch:
+        own.user, loader.user = 6.0, 5.0
+        later = machine_times(user=18.0, idle=22.0)  # 20 s of cores: 3 s of ours, 4 s of the loader's, 1 s of others'
+        monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)
+        assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
+        own.children_user, own.children_system = 5.0, 1.0
+        found.append(process(own))
         assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
 
 

@@ -107,7 +107,10 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
 
 
 def test_each_epoch_is_evaluated_under_its_own_precision_and_in_fp32_and_the_baseline_once(bench):
-    for name, types in (("fp32", [torch.float32]), ("amp-bf16", [torch.bfloat16, torch.float32])):
+    for name, types in (
+        ("fp32", [torch.float32, torch.float32]),  # the test set; then training images
+        ("amp-bf16", [torch.bfloat16, torch.float32, torch.bfloat16]),  # the test set twice; then training images
+    ):
         rows, result = bench.run(precisions=(name,))
         assert [dtype for train, dtype, _ in bench.seen if not train] == 2 * types
         assert all(row.test_loss_fp32 is not None and row.test_accuracy_fp32_pct is not None for row in rows)
@@ -128,7 +131,8 @@ def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     still = lambda parameters: torch.optim.SGD(parameters, lr=0.0)  # noqa: E731
     bench.suite = replace(bench.suite, model=close, data=data, optimizer=still)
     _, mixed = bench.run(precisions=("amp-bf16",))
-    _, plain = bench.run(precisions=("fp32",))
+    rows, plain = bench.run(precisions=("fp32",))
+    assert rows[-1].train_accuracy_pct == 50.0  # of the training images that are looked at, half are of either class
     assert (mixed.training.test_accuracy_pct, mixed.training.test_accuracy_fp32_pct) == (25.0, 75.0)
     assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)
 

@@ -51,11 +51,13 @@ def test_another_schema_is_refused_in_run_json_and_in_rows(tmp_path: Path) -> No
 def test_a_schema_that_is_no_number_is_shown_as_it_stands(tmp_path: Path, found: str, shown: str) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     (run.folder / "run.json").write_text(f'{{"schema": {found}}}')
-    with pytest.raises(UsageError, match=f"has schema {shown}; this version reads schema 1, 2 and 3"):
+    with pytest.raises(UsageError, match=f"has schema {shown}; this version reads schema 1, 2, 3 and 4"):
         load([run.folder])
 
 
-@pytest.mark.parametrize(("rows", "said"), [("1", "schema 1, but run.json beside it says schema 3"), ("99", "99")])
+@pytest.mark.parametrize(
+    ("rows", "said"), [("1", f"schema 1, but run.json beside it says schema {SCHEMA}"), ("99", "99")]
+)
 def test_rows_of_another_schema_are_told_from_a_changed_header(tmp_path: Path, rows: str, said: str) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     trials = run.folder / "trials.csv"
@@ -68,7 +70,7 @@ def test_rows_of_another_schema_are_told_from_a_changed_header(tmp_path: Path, r
 def test_run_json_changed_to_another_schema_than_its_rows_is_refused(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     fleet.edit_run(run.folder, lambda info: info.update(schema=2))
-    with pytest.raises(UsageError, match=r"schema 3, but run\.json beside it says schema 2"):
+    with pytest.raises(UsageError, match=rf"schema {SCHEMA}, but run\.json beside it says schema 2"):
         load([run.folder])
 
 

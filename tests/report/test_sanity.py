@@ -10,7 +10,7 @@ import pytest
 from bench.records import TrialResult
 from bench.report.load import load
 from bench.spec import UsageError
-from bench.store import READABLE
+from bench.store import READABLE, SCHEMA
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import original
@@ -122,7 +122,7 @@ def test_a_short_line_of_blocks_is_refused_too(tmp_path):
     run = original(tmp_path / "run", train=False)
     blocks = run / "blocks.csv"
     trial = load([run]).trials.query("phase == 'speed'").iloc[0]["trial"]
-    blocks.write_text(blocks.read_text() + f"3,{trial},fp32,0,0,5,10.0,1.0,0,\n3,{trial},fp32,0,1\n")
+    blocks.write_text(blocks.read_text() + f"{SCHEMA},{trial},fp32,0,0,5,10.0,1.0,0,\n{SCHEMA},{trial},fp32,0,1\n")
     with pytest.raises(UsageError, match=r"blocks.csv', line 3: .*cut off"):
         load([run])
 
@@ -144,6 +144,7 @@ def test_every_readable_schema_gives_the_same_figures_and_lacks_only_what_it_had
     run = original(tmp_path / "run")
     expected = load([run]).trials
     later = {"techniques", "compute_dtypes", "tracked_peak_bytes"} if schema < 3 else set()
+    later |= {"train_accuracy_pct"} if schema < 4 else set()
     for name in ("trials.csv", "epochs.csv", "blocks.csv", "numerics.csv"):
         lines = [line.split(",") for line in (run / name).read_text().splitlines()]
         keep = [at for at, column in enumerate(lines[0]) if column not in later]
@@ -157,16 +158,16 @@ def test_every_readable_schema_gives_the_same_figures_and_lacks_only_what_it_had
     assert (found["techniques"] == "").all()
 
 
-@pytest.mark.parametrize("schema", [0, 4, 99, None, "three", 3.5])
+@pytest.mark.parametrize("schema", [0, 5, 99, None, "three", 3.5])
 def test_any_other_schema_is_refused_in_a_sentence(tmp_path, schema):
     run = original(tmp_path / "run", train=False)
     (run / "run.json").write_text(json.dumps({"schema": schema}))
-    with pytest.raises(UsageError, match=rf"has schema {json.dumps(schema)}; this version reads schema 1, 2 and 3"):
+    with pytest.raises(UsageError, match=rf"has schema {json.dumps(schema)}; this version reads schema 1, 2, 3 and 4"):
         load([run])
 
 
 def test_a_file_whose_rows_are_of_two_schemas_is_refused_where_one_is_unknown(tmp_path):
     run = original(tmp_path / "run", train=False)
-    spoil(run, 4, schema="4")
-    with pytest.raises(UsageError, match="holds rows of schema 4"):
+    spoil(run, 4, schema="5")
+    with pytest.raises(UsageError, match="holds rows of schema 5"):
         load([run])

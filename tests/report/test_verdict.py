@@ -119,6 +119,13 @@ def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> Non
     assert "no verdict on speed — no speedup was measured; amp-bf16: epochs 2.000 [2.000, 2.000]× as fast" in said
 
 
+def test_what_failed_was_not_measured_and_what_failed_before_its_speed_is_named(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "failed", "it broke")
+    assert "only fp32 was tried: failed" in verdict(run)
+    run.lost("memory", "amp-bf16", "oom")
+    assert "no speedup was measured (fp32 failed, amp-bf16 oom)" in verdict(run)
+
+
 def test_memory_and_training_alone_give_no_verdict_on_speed(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").memory("fp32", 100).memory("amp-bf16", 60)
     said = verdict(run)
