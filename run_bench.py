@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(command: Command) -> int:
     """Measure, store and report."""
     from bench import session
-    from bench.face import show_plan
+    from bench.display import show_plan
     from bench.gather import gather
     from bench.launch.follower import follow
     from bench.launch.launcher import open_launcher

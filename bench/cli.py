@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from bench.nodes import Nodes, over_nodes, parse_nodes
-from bench.options import compare_parser, doctor_parser, list_parser, report_parser, run_parser
-from bench.precision_names import parse_precision, split
-from bench.spec import UsageError, nearest
-from bench.technique_names import parse_techniques
-from bench.trial import LADDER, PHASES, DataSource, Phase, Placement, Protocol
-from bench.words import (
+from bench.option_values import (
     MAX,
     batch_size,
     listed,
@@ -28,6 +23,11 @@ from bench.words import (
     sweep,
     whole,
 )
+from bench.options import compare_parser, doctor_parser, list_parser, report_parser, run_parser
+from bench.precision_names import parse_precision, split
+from bench.spec import UsageError, nearest
+from bench.technique_names import parse_techniques
+from bench.trial import LADDER, PHASES, DataSource, Phase, Placement, Protocol
 
 COMMANDS = ("run", "report", "compare", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from threading import RLock
 
-from bench.face import Face
+from bench.display import Display
 from bench.fit import Largest, Search, at_any_size
 from bench.launch.launcher import Launcher
 from bench.launch.local import Ending
@@ -39,7 +39,7 @@ class Execution:
     devices: dict[str, Device]
     launcher: Launcher
     sampler: Sampler
-    face: Face
+    display: Display
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
     overlapping: bool = False
@@ -78,7 +78,7 @@ class Execution:
 
     def _begin(self, trial: Trial, number: int, total: int) -> None:
         with self._lock:
-            self.face.begin(trial, number, total)
+            self.display.begin(trial, number, total)
 
     def _without_unfit(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
         """Leave out the precisions that the cell's memory phase found not to run; None if none is left."""
@@ -102,7 +102,7 @@ class Execution:
         missing = [alone for alone in apart if alone.config not in self.done]
         if missing:
             arms = "rungs" if trial.phase in LADDER else "precisions"
-            self.face.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
+            self.display.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, number, total)
             self._run_trial(alone)
@@ -135,7 +135,7 @@ class Execution:
         self.store.add_epochs(inbox.epochs)
         self.store.add_numerics(inbox.numerics)
         self.store.add_results(trial, device, results)
-        self.face.end(trial, results)
+        self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
         if trial.phase == "train":
             self._drop_checkpoint(trial)
@@ -160,7 +160,7 @@ class Execution:
         with self._lock:
             samples = self.sampler.drain()
             self.store.add_samples(samples)
-            self.face.progress(progress, samples)
+            self.display.progress(progress, samples)
 
 
 @dataclass(slots=True)

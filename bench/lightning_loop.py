@@ -20,7 +20,7 @@ from bench.data import Share
 from bench.data.transfer import Batch
 from bench.precision import apply
 from bench.spec import BASELINE, PRECISIONS, UsageError
-from bench.taken import TakenSteps
+from bench.step_count import TakenSteps
 from bench.train import Arm, Epoch, synchronize
 
 if TYPE_CHECKING:

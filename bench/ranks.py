@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 import torch
 
 from bench.data import Share
+from bench.error_report import ErrorReport, failure, is_echo
+from bench.exit_cause import exit_cause, oom_kills
 from bench.findings import MemoryPeak
-from bench.last_words import LastWord, is_echo, last_word
 from bench.nodes import Rendezvous
-from bench.obituary import obituary, oom_kills
 from bench.records import Device, Done, Failed, Message, TrialResult
 from bench.spec import UsageError
 from bench.technique_names import UnsupportedError
@@ -78,7 +78,7 @@ def run(
         processes: list[subprocess.Popen[bytes]] = []
         pipes: dict[Connection, int] = {}
         peaks: dict[int, TrialResult] = {}
-        echoes: list[tuple[LastWord, str]] = []
+        echoes: list[tuple[ErrorReport, str]] = []
         patience_s: float | None = None
         for rank in range(ranks):
             ours, theirs = Pipe()
@@ -97,11 +97,11 @@ def run(
                 rank = pipes[one]
                 if message is None:
                     raise _lost(processes[rank], kills, _called(trial, here, rank))
-                if isinstance(message, LastWord) and message.echo:
+                if isinstance(message, ErrorReport) and message.echo:
                     del pipes[one]
                     echoes.append((message, _called(trial, here, rank)))
                     patience_s = ECHO_S
-                elif isinstance(message, LastWord):
+                elif isinstance(message, ErrorReport):
                     _raise(message, _called(trial, here, rank))
                 elif isinstance(message, Done):
                     del pipes[one]
@@ -132,7 +132,7 @@ def main() -> None:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, share)
         connection.send(Done())
     except Exception as error:
-        connection.send(LastWord(failed=last_word(error), told=traceback.format_exc(), echo=is_echo(error)))
+        connection.send(ErrorReport(failed=failure(error), told=traceback.format_exc(), echo=is_echo(error)))
         sys.exit(1)
 
 
@@ -144,7 +144,7 @@ def _called(trial: Trial, here: Rendezvous, local_rank: int) -> str:
     return f"device {rank + 1} of {here.world} ({'CPU' if index is None else f'GPU {index}'})"
 
 
-def _raise(word: LastWord, called: str) -> NoReturn:
+def _raise(word: ErrorReport, called: str) -> NoReturn:
     """Raise what a process said at last: what concerns all of them alike without its name."""
     if word.failed.kind == "unsupported":
         raise UnsupportedError(word.failed.text)
@@ -157,7 +157,7 @@ def _lost(process: subprocess.Popen[bytes], kills: int | None, called: str) -> R
     """Return the error of a process that has ended without a word."""
     with suppress(subprocess.TimeoutExpired):  # it has closed its pipe, and still lives
         process.wait(END_S)
-    kind, how = obituary(process.poll(), kills)
+    kind, how = exit_cause(process.poll(), kills)
     return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{called} ended without a word, {how}"))
 
 

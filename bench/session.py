@@ -14,8 +14,8 @@ from typing import Any, Literal
 import bench
 from bench import report as reporter
 from bench.cli import Command, parse
+from bench.display import open_display
 from bench.execute import Execution
-from bench.face import open_face
 from bench.gather import Question
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
@@ -70,7 +70,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
         "started": before or _now(),
         "finished": None,
     }
-    face = open_face()
+    display = open_display()
     try:
         with Store(folder) as store, Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
             launcher.on_start = lambda pid: sampler.own({pid})
@@ -82,7 +82,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
                 devices=devices,
                 launcher=launcher,
                 sampler=sampler,
-                face=face,
+                display=display,
                 overlapping=launcher.overlapping,
             )
 
@@ -95,10 +95,10 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*question.warnings, *launcher.notes, *lost], "finished": _now()})
     except KeyboardInterrupt:
-        face.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
+        display.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
         raise
     finally:
-        face.close()
+        display.close()
     return folder, fine
 
 

@@ -23,8 +23,8 @@ from bench.graphs import GraphedStep
 from bench.master import Weights
 from bench.recompute import recompute_activations
 from bench.spec import Data, Precision, Suite
+from bench.step_count import TakenSteps
 from bench.synced_norm import synchronised_norms
-from bench.taken import TakenSteps
 from bench.technique_names import PLAIN, Techniques
 
 

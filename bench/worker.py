@@ -29,7 +29,7 @@ import torchvision
 
 from bench import joined, ranks
 from bench.data import Prepared, Share, prepare
-from bench.last_words import last_word
+from bench.error_report import failure
 from bench.nodes import Rendezvous
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.records import Device, Done, Message, TrialResult
@@ -75,7 +75,7 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         print(error.told, file=sys.stderr)  # last, for the log's end is what a reader sees
         connection.send(error.failed)
     except Exception as error:
-        word = last_word(error)
+        word = failure(error)
         if word.kind in ("oom", "error"):
             traceback.print_exc()
         connection.send(word)

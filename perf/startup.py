@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import session
 from bench.cli import parse
-from bench.face import show_plan
+from bench.display import show_plan
 from bench.gather import gather
 from bench.launch.local import LocalLauncher
 from bench.records import Device, TrialResult

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from bench.checkpoint import Checkpoint, read_checkpoint, stored_bytes
+from bench.display import PlainDisplay
 from bench.execute import Execution
-from bench.face import PlainFace
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.plan import Plan
@@ -257,7 +257,7 @@ def test_a_killed_run_goes_on_with_no_epoch_lost_or_doubled_and_leaves_no_checkp
         launcher.workspace = folder
         with Store(folder) as store:
             store.write_run({})
-            parts = {"launcher": launcher, "sampler": Sampler(()), "face": PlainFace()}
+            parts = {"launcher": launcher, "sampler": Sampler(()), "display": PlainDisplay()}
             Execution(store=store, devices={"cpu": cpu}, **parts).run(plan)
         kept.append((folder / trial.checkpoint).exists())
     assert kept == [True, False, False]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench.display import PlainDisplay
 from bench.execute import Execution
-from bench.face import PlainFace
 from bench.findings import MemoryPeak
 from bench.launch.local import Ending
 from bench.measure.sampler import Sampler
@@ -51,7 +51,7 @@ def execute(folder, plan, cpu, rules=()):
     launcher = ScriptedLauncher(rules)
     with Store(folder) as store:
         execution = Execution(
-            store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), face=PlainFace()
+            store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=PlainDisplay()
         )
         fine = execution.run(plan)
     found = [(row["trial"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")]
@@ -166,8 +166,8 @@ def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
             return super().run(trial, device, on_message)
 
     with Store(tmp_path / "run") as store:
-        face, sampler = PlainFace(), Sampler(())
-        Execution(store=store, devices={"cpu": cpu}, launcher=Half(), sampler=sampler, face=face).run(plan)
+        display, sampler = PlainDisplay(), Sampler(())
+        Execution(store=store, devices={"cpu": cpu}, launcher=Half(), sampler=sampler, display=display).run(plan)
     assert [row["epoch"] for row in rows(tmp_path / "run", "epochs.csv")] == ["1", "1"]
 
 

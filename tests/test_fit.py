@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli import parse
+from bench.display import PlainDisplay
 from bench.execute import Execution
-from bench.face import PlainFace
 from bench.findings import Fit
 from bench.fit import Search, at_any_size, between, fitting_at
 from bench.gather import gather
@@ -213,7 +213,7 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial
         launcher = Counting()
         with Store(tmp_path / "run") as store:
             execution = Execution(
-                store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), face=PlainFace()
+                store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=PlainDisplay()
             )
             assert execution.run(planned)
             assert execution.largest(planned) == {(at_any_size(trial.cell), "fp32"): 20}

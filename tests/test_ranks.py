@@ -13,8 +13,8 @@ import psutil
 import pytest
 from torch.distributed import DistBackendError
 
-from bench import obituary, ranks
-from bench.last_words import is_echo
+from bench import exit_cause, ranks
+from bench.error_report import is_echo
 from bench.launch.local import LocalLauncher
 from bench.trial import Placement
 
@@ -125,7 +125,7 @@ def test_one_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(launc
 
 @pytest.mark.parametrize(("kills", "kind"), [((3, 4), "oom"), ((3, 3), "error"), ((None, None), "error")])
 def test_one_that_the_out_of_memory_killer_took_is_oom(monkeypatch, kills, kind):
-    monkeypatch.setattr(obituary, "oom_kills", lambda: kills[1])
+    monkeypatch.setattr(exit_cause, "oom_kills", lambda: kills[1])
     process = ranks.subprocess.Popen([sys.executable, "-c", "input()"], stdin=ranks.subprocess.PIPE)
     process.kill()
     found = ranks._lost(process, kills[0], "device 1 of 2 (CPU)")
@@ -141,14 +141,14 @@ def test_a_model_with_parameters_that_take_no_part_is_unsupported_on_several(lau
 ENDING = """
 import os, sys, time
 from multiprocessing.connection import Connection
-from bench.last_words import LastWord
+from bench.error_report import ErrorReport
 from bench.records import Failed
 connection = Connection(int(sys.argv[1]))
 connection.recv()
 if os.environ["RANK"] == "1":
     time.sleep({seconds})
     os._exit(7)
-connection.send(LastWord(failed=Failed(kind="error", text="lost the other"), told="", echo=True))
+connection.send(ErrorReport(failed=Failed(kind="error", text="lost the other"), told="", echo=True))
 """
 
 

@@ -12,7 +12,7 @@ _ORDER, _AUGMENTATION, _VALUES = range(3)
 
 
 def _generator(device: torch.device, *words: int) -> torch.Generator:
-    """Return a generator seeded by all of ``words``.
+    """Return a generator seeded by all of ``option_values``.
 
     Mixed by numpy's SeedSequence, because torch's CPU generator looks only at a seed's lower 32 bits, so that
     packing two numbers into one would drop the upper.

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from bench.exit_cause import exit_cause, oom_kills
 from bench.measure.sampler import sigint_held
 from bench.nodes import Rendezvous
-from bench.obituary import obituary, oom_kills
 from bench.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec import UsageError
 from bench.trial import Phase, Trial
@@ -137,7 +137,7 @@ class LocalLauncher:
                 receiving.close()
                 _stop(process, self.patience_s)
             if ending is None:
-                kind, how = obituary(process.exitcode, kills)
+                kind, how = exit_cause(process.exitcode, kills)
                 ending = Ending(kind=kind, text=f"the process ended without a word, {how}")
             if ending.kind in ("error", "died", "timeout"):
                 tail = _tail(log)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from bench.report import (
-    behind,
     comparability,
     completeness,
     epochs,
+    evidence,
     facts,
     heatmap,
     inference,
@@ -191,7 +191,7 @@ def _section(
     literature: pd.DataFrame | None,
 ) -> Section:
     trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
-    found = _tables(rows, trials, facts.hosts(runs.runs)) + _behind(rows, trials, runs, seconds)
+    found = _tables(rows, trials, facts.hosts(runs.runs)) + _evidence(rows, trials, runs, seconds)
     together, unscaled = scaling.scaling(rows, summary, runs)
     remarks = epochs.remarks(rows) + loader.remarks(rows) + unscaled
     found += [together] if together else []
@@ -213,11 +213,11 @@ def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> 
     return [*found, *(made for made in sizes if made), *training(rows)]
 
 
-def _behind(rows: pd.DataFrame, trials: pd.DataFrame, runs: Runs, seconds: pd.Series) -> list[Table]:
+def _evidence(rows: pd.DataFrame, trials: pd.DataFrame, runs: Runs, seconds: pd.Series) -> list[Table]:
     """Return the tables that a sceptical reader asks for; ``seconds`` are the bootstrap's opinions by ``KEY``."""
     names = rows[[*SUBJECT, "where"]].drop_duplicates()
-    ran, timed = behind.what_ran(rows), behind.how_timed(rows, seconds)
-    found = (energy(trials), memory(trials), ran, behind.compiling(trials.merge(names)), timed)
+    ran, timed = evidence.what_ran(rows), evidence.how_timed(rows, seconds)
+    found = (energy(trials), memory(trials), ran, evidence.compiling(trials.merge(names)), timed)
     watched = numerics.numerics(runs.numerics.merge(names))
     answered = inference.inference(trials.merge(names))
     return [*(made for made in found if made), *watched, *answered]

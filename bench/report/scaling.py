@@ -10,11 +10,11 @@ import pandas as pd
 
 from bench import stats
 from bench.records import MEASURED
-from bench.report import alone
-from bench.report.alone import Row
+from bench.report import one_device
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.labels import placement
 from bench.report.load import SUBJECT, Run, Runs
+from bench.report.one_device import Row
 from bench.report.speed import KEY
 from bench.report.tables import Table, table, told
 
@@ -48,12 +48,12 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Tabl
     timed = [row for row in summary.to_dict("records") if known(row["step_ms"])]
     by_label, sending = {run.label: run for run in runs.runs}, _sending(runs.trials)
     body, said = [], []
-    joined = [row for row in rows.to_dict("records") if known(row["step_ms"]) and alone.is_joined(row)]
+    joined = [row for row in rows.to_dict("records") if known(row["step_ms"]) and one_device.is_joined(row)]
     for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
         own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
         made = [line for row in own for line in _lines(row, timed, by_label, sending)]
         body += made
-        said += [] if made else [alone.reason(own, timed, by_label)]
+        said += [] if made else [one_device.reason(own, timed, by_label)]
     if not body:
         return None, said
     headers = [
@@ -74,10 +74,10 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Tabl
 
 def _lines(row: Row, timed: Sequence[Row], runs: Mapping[str, Run], sending: Mapping[Hashable, str]) -> list[list[str]]:
     """Return the lines of a joined row: strong scaling and weak scaling, as far as one device was measured so."""
-    found, count = alone.singles(row, timed), len(alone.members(row))
+    found, count = one_device.singles(row, timed), len(one_device.members(row))
     lines = []
     for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
-        one = alone.choose(row, batch, found, runs)
+        one = one_device.choose(row, batch, found, runs)
         if one is not None:
             lines.append(_row(row, one, count, word, sending.get(tuple(row[name] for name in KEY))))
     return lines

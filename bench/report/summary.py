@@ -6,8 +6,8 @@ import pandas as pd
 
 from bench.precision_names import rank
 from bench.records import MEASURED
-from bench.report.behind import details
 from bench.report.energy import energies
+from bench.report.evidence import details
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
 from bench.report.speed import KEY, speeds, status_of

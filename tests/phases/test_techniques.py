@@ -16,7 +16,7 @@ from bench.launch.local import LocalLauncher
 from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, training
 from bench.phases.runner import TorchRunner
 from bench.records import Block, EpochResult, TrialResult
-from bench.report import behind
+from bench.report import evidence
 from bench.report.load import load
 from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import Techniques, UnsupportedError
@@ -189,10 +189,10 @@ def test_compile_time_has_a_table_where_there_is_one(tmp_path):
     arms = [TrialResult(precision="fp32", status="ok", speed=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
     run_ = RunBuilder(tmp_path / "run")
     run_.add(run_.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok"))
-    assert behind.compiling(named(run_)) is None
+    assert evidence.compiling(named(run_)) is None
     for replicate, arm in enumerate(arms):
         run_.add(run_.trial("speed", ["fp32"], 128, replicate=replicate), arm)
-    table = behind.compiling(named(run_))
+    table = evidence.compiling(named(run_))
     assert table.headers == ["device", "batch size", "precision", "compiling (s)", "processes"]
     assert table.rows == [["somewhere", "128", "fp32", "5.00", "2"]]
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from bench import catalog
 from bench.checkpoint import read_checkpoint
-from bench.face import describe_results
+from bench.display import describe_results
 from bench.phases import training
 from bench.records import EpochResult, TrialResult
 from bench.spec import Data, Suite

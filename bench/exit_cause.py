@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 
-def obituary(exit_code: int | None, kills_before: int | None) -> tuple[Literal["oom", "died"], str]:
+def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal["oom", "died"], str]:
     """Return whether memory did not suffice, and how a process ended, as the end of a sentence.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from bench.last_words import last_word
+from bench.error_report import failure
 
 
 class Broken(Dataset):
@@ -21,9 +21,9 @@ class Broken(Dataset):
 def test_what_a_loaders_process_raised_is_told_and_not_that_it_was_caught():
     with pytest.raises(OSError, match="Caught") as raised:
         next(iter(DataLoader(Broken(), num_workers=1, multiprocessing_context="fork")))
-    assert last_word(raised.value).text == "OSError: cannot identify image file 'cat: 1.jpg'"
+    assert failure(raised.value).text == "OSError: cannot identify image file 'cat: 1.jpg'"
 
 
 @pytest.mark.parametrize(("text", "told"), [("one\ntwo", "one"), ("", "no message"), (" \n", "no message")])
 def test_an_error_is_told_by_its_type_and_its_first_line(text, told):
-    assert last_word(ValueError(text)).text == f"ValueError: {told}"
+    assert failure(ValueError(text)).text == f"ValueError: {told}"

@@ -23,7 +23,7 @@ LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LastWord:
+class ErrorReport:
     """What one of several processes says of an error that ends it."""
 
     failed: Failed
@@ -33,7 +33,7 @@ class LastWord:
     """Whether it is that another process was lost, which may not have been heard of yet."""
 
 
-def last_word(error: Exception) -> Failed:
+def failure(error: Exception) -> Failed:
     """Return what is to be told of an error."""
     if isinstance(error, UsageError):
         return Failed(kind="unsupported" if isinstance(error, UnsupportedError) else "usage", text=str(error))

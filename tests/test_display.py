@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.face import describe_results, describe_sample, describe_trial, show_plan
+from bench.display import describe_results, describe_sample, describe_trial, show_plan
 from bench.findings import MemoryPeak, Speed, Training
 from bench.plan import Plan
 from bench.records import Sample, TrialResult

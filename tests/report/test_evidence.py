@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 
 from bench.findings import Operations
 from bench.records import Block, Status, TrialResult
-from bench.report.behind import how_timed, what_ran
+from bench.report.evidence import how_timed, what_ran
 from bench.report.floor import floors
 from bench.report.load import load
 from bench.report.quads import bootstraps, log_ratios

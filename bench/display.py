@@ -19,7 +19,7 @@ REDRAW_S = 0.5
 """Drawing takes time from the CPU that may be being measured, so it is rare."""
 
 
-class Face(Protocol):
+class Display(Protocol):
     """What the run tells a person."""
 
     def begin(self, trial: Trial, number: int, total: int, /) -> None:
@@ -38,7 +38,7 @@ class Face(Protocol):
         """Leave the terminal as it was."""
 
 
-class PlainFace:
+class PlainDisplay:
     """One line when a trial ends."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class PlainFace:
         """Nothing to put right."""
 
 
-class LiveFace:
+class LiveDisplay:
     """A line that keeps changing below the lines of the trials that have ended."""
 
     def __init__(self) -> None:
@@ -129,9 +129,9 @@ class LiveFace:
         self._live.update(row, refresh=True)
 
 
-def open_face() -> Face:
+def open_display() -> Display:
     """Return the face that suits where stdout goes."""
-    return LiveFace() if sys.stdout.isatty() else PlainFace()
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
 
 
 def _running(trials: list[tuple[str, str]]) -> str:
