@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.launch.lane import RESOURCE, Lane
 from bench.launch.local import Ending
+from bench.launch.node import OWN, PACKAGES
 from bench.launch.pool import agreed, join
 from bench.launch.spread import CancelledError, NodeLostError
 from bench.records import Device, Environment, Message, Progress
@@ -22,9 +23,6 @@ from bench.trial import Placement, SuiteRef, Trial
 
 CONNECT_S = 5.0
 """How long the head may take to answer."""
-PACKAGES = ("bench", "suites")
-OWN = "own"
-"""Folder of the users' suite files within what is sent to the nodes."""
 
 
 class RayLauncher:

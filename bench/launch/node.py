@@ -21,6 +21,10 @@ from bench.records import Device, Message
 from bench.spec import UsageError
 from bench.trial import Trial
 
+PACKAGES = ("bench", "suites")
+"""What is sent to the nodes."""
+OWN = "own"
+"""Folder of the user's suite files within that."""
 THREADS = "OMP_NUM_THREADS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -43,7 +47,9 @@ class NodeWorker:
             os.environ[THREADS] = threads
         self._home = tempfile.mkdtemp(prefix="ampmeter-") if move else None
         if self._home is not None:
-            shutil.copytree(Path.cwd(), self._home, dirs_exist_ok=True)
+            for name in (*PACKAGES, OWN):  # and nothing else: where Ray is of this machine, it may be anybody's folder
+                if Path(name).is_dir():
+                    shutil.copytree(name, Path(self._home) / name)
             os.chdir(self._home)
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (self._home, os.environ.get("PYTHONPATH"))))
         self._pid: int | None = None

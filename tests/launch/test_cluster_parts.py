@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,24 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, t
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     assert "There is no GPU 97" in worker.call("bench.environment:survey", ("97",)).text
+
+
+def test_a_node_copies_what_was_sent_to_it_and_nothing_else_that_lies_there(monkeypatch, tmp_path):
+    for name in ("bench", "own/0", ".venv"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "own" / "0" / "mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "", raising=False)
+    worker = NodeWorker(threads=None, move=True)
+    home = Path.cwd()
+    assert home != tmp_path
+    assert sorted(path.relative_to(home).as_posix() for path in home.rglob("*")) == [
+        *("bench", "own", "own/0", "own/0/mine.py")
+    ]
+    worker.stop()
+    assert not home.exists()
 
 
 def test_an_accelerator_is_no_index():
