@@ -16,16 +16,12 @@ class TakenSteps:
     """
 
     def __init__(self, watched: torch.optim.Optimizer | None = None) -> None:
-        """Hang on an optimizer, or, where nothing skips its steps, on none: then ``add`` counts."""
+        """Hang on an optimizer, or, where nothing skips its steps, on none."""
         self._called, self._found_inf = 0, list[Tensor]()
-        self._watches = watched is not None
+        self.unwatched = 0
+        """Steps of an optimizer that nothing skips: whoever takes them counts them here."""
         if watched is not None:
             watched.register_step_post_hook(self)
-
-    def add(self) -> None:
-        """Count a step, unless the optimizer has told of it."""
-        if not self._watches:
-            self._called += 1
 
     def __call__(  # the signature that torch gives hooks
         self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
@@ -41,4 +37,4 @@ class TakenSteps:
         if self._found_inf:
             self._called -= int(torch.stack(self._found_inf).count_nonzero())
             self._found_inf.clear()
-        return self._called
+        return self._called + self.unwatched

@@ -1,7 +1,7 @@
 """Training, in plain sight: one step and one loop for every precision.
 
-What a precision changes is what ``Arm`` holds: the region that autocasts (or does not), a GradScaler that scales (or
-does nothing), and weights that are 16-bit copies of others (or are not). The step itself is the same for all.
+What a precision changes is what ``Arm`` holds: a region that autocasts, a GradScaler that scales, weights that are
+16-bit copies of others, or none of these. The step itself is the same for all.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ class Arm:
     loss: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    scaled: bool
+    """Whether the scaler does anything. Steps of half a millisecond are seen to get shorter if it is left alone."""
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
     """The model's, and what the optimizer updates in their place where there is a master copy."""
     forward: Callable[..., Tensor]
     """The model in the training step: itself, or what torch.compile made of it."""
-    region: AbstractContextManager[None]
-    """The training step's autocast region, made once."""
+    region: AbstractContextManager[None] | None
+    """The training step's autocast region, made once; None where the precision has none."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     clip_grad: float | None = None
     """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
@@ -111,10 +113,11 @@ def build_arm(
         loss=loss.to(device),
         optimizer=optimizer,
         scaler=scaler,
+        scaled=scaler.is_enabled(),
         taken=taken,
         weights=weights,
         forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
-        region=switches.autocast(precision, device),
+        region=switches.autocast(precision, device) if precision.autocast else None,
         schedule=schedule,
         clip_grad=clip_grad,
         techniques=techniques,
@@ -153,9 +156,12 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     if arm.clip_grad is not None:
         arm.scaler.unscale_(arm.optimizer)  # the norm is the gradients' own, not the scaled ones'
         nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
-    arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
-    arm.scaler.update()
-    arm.taken.add()
+    if arm.scaled:
+        arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
+        arm.scaler.update()
+    else:
+        arm.optimizer.step()
+        arm.taken.unwatched += 1
     if arm.schedule is not None:
         arm.schedule.step()
     return loss
@@ -166,21 +172,27 @@ def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
 
     Takes what ``training_step`` takes, drops the gradients there were, and returns the mean of the parts' losses.
     """
-    arm.optimizer.zero_grad(set_to_none=arm.techniques.set_to_none)
-    inputs, parts = how.arrange(inputs, arm.techniques), arm.techniques.grad_accumulation
-    if parts == 1:
-        return _add_gradients(arm, inputs, targets, parts)
+    techniques = arm.techniques
+    arm.optimizer.zero_grad(set_to_none=techniques.set_to_none)
+    if techniques.channels_last:
+        inputs = how.arrange(inputs, techniques)
+    if (parts := techniques.grad_accumulation) == 1:
+        return _add_gradients(arm, inputs, targets)
     chunks = how.cut(inputs, targets, parts)
     return torch.stack([_add_gradients(arm, some, wanted, parts).detach() for some, wanted in chunks]).sum()
 
 
-def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int) -> Tensor:
+def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
-    with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
-        loss: Tensor = arm.loss(arm.forward(inputs), targets)
+    loss: Tensor
+    if arm.region is None:
+        loss = arm.loss(arm.forward(inputs), targets)
+    else:
+        with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
+            loss = arm.loss(arm.forward(inputs), targets)
     if parts > 1:
         loss = loss / parts
-    arm.scaler.scale(loss).backward()
+    (arm.scaler.scale(loss) if arm.scaled else loss).backward()
     return loss
 
 

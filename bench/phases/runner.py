@@ -41,9 +41,11 @@ class TorchRunner:
 
     def run(self, steps: int) -> None:
         """Queue that many training steps."""
-        for _ in range(steps):
-            self.loss = training_step(self.arm, *self.batches[self.turn % BATCHES])
-            self.turn += 1
+        arm, batches = self.arm, self.batches
+        for turn in range(self.turn, self.turn + steps):
+            self.loss = None  # the last graph goes before the next is made, in memory that is still in the cache
+            self.loss = training_step(arm, *batches[turn % BATCHES])
+        self.turn += steps
 
     def unhidden(self) -> TorchRunner:
         """Return a runner of the same arm whose operations can be watched one by one: neither compiled nor captured."""
