@@ -6,8 +6,11 @@ own libraries are imported when a report is asked for.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from bench.report.drawing import drawers
 
 if TYPE_CHECKING:
     from bench.report.plots import Choice
@@ -35,11 +38,12 @@ def report(
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
-    from bench.report.climbed import climbed
-    from bench.report.ladder import short
-    from bench.report.load import load
-    from bench.report.page import publish
+    with drawers() if figures != "none" else nullcontext() as ready:
+        from bench.report.climbed import climbed
+        from bench.report.ladder import short
+        from bench.report.load import load
+        from bench.report.page import publish
 
-    read = load(runs)
-    page, sentences = publish(read, out, published=published, layers=layers, figures=figures)
+        read = load(runs)
+        page, sentences = publish(read, out, published=published, layers=layers, figures=figures, drawers=ready)
     return page, [str(sentence) for sentence in sentences], [short(one) for one in climbed(read)]

@@ -1,4 +1,8 @@
-"""What every plot has in common: colours, axes whose labels do not collide, and a frame with its files."""
+"""What every plot has in common: colours, axes whose labels do not collide, and a frame with its files.
+
+matplotlib takes half a second to import, and is imported here and beside by what draws, when it draws: the process that
+makes the tables does without it where others draw.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,15 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import FuncFormatter
 
 INK, FAINT = "#24292f", "#d0d7de"
 PALETTE = {"fp32": "#4d4d4d", "tf32": "#009e73", "amp-fp16": "#0072b2", "amp-bf16": "#d55e00"}
@@ -49,7 +53,7 @@ STYLE: Any = {
     "lines.markersize": 5,
     "legend.frameon": False,
 }
-Panel = Callable[[Axes, pd.DataFrame], None]
+Panel = Callable[["Axes", pd.DataFrame], None]
 """Draws rows into a frame."""
 NARROWEST_INCHES = 6.0
 MOST_TICKS = 20
@@ -90,6 +94,9 @@ def save(
         share_y: whether the panels of a row have one y axis.
         legend: its handles; none takes them from the panels, each label once.
     """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     width = max(panel_inches[0] * len(grid[0]), NARROWEST_INCHES)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, panel_inches[1] * len(grid)), layout="constrained")
@@ -141,6 +148,8 @@ def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
 
 def batch_axis(axes: Axes, sizes: list[int]) -> None:
     """Make x a log2 axis of batch sizes, with a tick at each size that was measured, labels permitting."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
     axes.set_xscale("log", base=2)
     axes.set_xlabel("batch size")
     labels = batch_labels(sizes)
@@ -166,13 +175,24 @@ def thousands(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(in_full())
 
 
+def handle(label: str, **look: Any) -> Artist:
+    """Return a legend's line or marker."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
+
+
 def in_full() -> FuncFormatter:
     """Return what writes ticks in full, with thousands apart."""
+    from matplotlib.ticker import FuncFormatter
+
     return FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
 
 
 def log_axis(axes: Axes) -> None:
     """Make y logarithmic, its ticks written in full: 0.1, 0.2, 0.5, 1."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -181,6 +201,8 @@ def log_axis(axes: Axes) -> None:
 
 def epoch_axis(axes: Axes, last: int) -> None:
     """Make x an axis of whole epochs."""
+    from matplotlib.ticker import NullLocator
+
     step = max(1, math.ceil(last / 8))
     axes.set_xticks([1, *(epoch for epoch in range(step, last + 1, step) if epoch > 1)])
     axes.xaxis.set_minor_locator(NullLocator())

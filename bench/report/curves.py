@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from bench.precision_names import rank as precision_rank
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 TRAIN: Any = "-"
 TEST: Any = (0, (3, 1.5))
@@ -132,17 +132,19 @@ def _scale(axes: Axes, rows: pd.DataFrame) -> None:
 def legend(rows: pd.DataFrame) -> list[Artist]:
     """Return what colours and markers, lines, bands and crosses stand for, of those that are drawn."""
     handles: list[Artist] = [
-        Line2D([], [], color=house.colour(name), marker=house.marker(name), label=name)
+        house.handle(name, color=house.colour(name), marker=house.marker(name))
         for name in sorted(rows["precision"].unique(), key=precision_rank)
     ]
     if _finite(rows, "train_loss"):
-        handles.append(Line2D([], [], color=house.INK, linestyle=TRAIN, label="training data"))
+        handles.append(house.handle("training data", color=house.INK, linestyle=TRAIN))
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
-        handles.append(Line2D([], [], color=house.INK, linestyle=TEST, label="test data"))
+        handles.append(house.handle("test data", color=house.INK, linestyle=TEST))
     seeds = rows.groupby("precision")["seed"].nunique()
     if seeds.max() > 1:
         count = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+        from matplotlib.patches import Patch
+
         handles.append(Patch(facecolor=house.INK, alpha=0.18, label=f"range of {count} seeds (line: mean)"))
     if _diverged(rows).any():
-        handles.append(Line2D([], [], **CROSS, color=house.INK, linestyle="none", label="a seed diverged after this"))
+        handles.append(house.handle("a seed diverged after this", **CROSS, color=house.INK, linestyle="none"))
     return handles

@@ -1,21 +1,32 @@
-"""Drawing many figures: in processes of their own, where there are so many that starting those pays."""
+"""Drawing figures beside everything else, in processes of their own.
+
+matplotlib takes half a second to import and about as long for a figure. A report that begins anew starts the processes
+before it reads anything, so that they are ready when there is something to draw, and does without matplotlib itself.
+"""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bench.report.axes import Plot
+if TYPE_CHECKING:
+    from bench.report.axes import Plot
 
-Job = Callable[[], Plot | None]
+Job = Callable[[], "Plot | None"]
 """Draws one figure, if there is anything to draw."""
 MANY = 5
-"""From so many figures on; each takes some tenths of a second, and a process more than one second to start."""
+"""From so many figures on a process that has matplotlib starts others all the same."""
+READY = 2
+"""Processes that are started before it is known how much there is to draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,18 +48,76 @@ class Drawing:
 
 
 @contextmanager
-def started(jobs: Sequence[Job]) -> Iterator[Drawing]:
-    """Begin to draw figures, in other processes where there are many; this one is free for the tables."""
-    workers = min(_cores(), len(jobs) // (MANY - 1))
-    if len(jobs) < MANY or _cores() < 2:
-        yield Drawing(jobs=jobs, begun=())
+def drawers() -> Iterator[Executor | None]:
+    """Start processes that draw, and leave one core to whoever asks; None where this process draws by itself as fast.
+
+    That is where it has matplotlib already, or one core.
+    """
+    most = _cores() - 1
+    if most < 1 or "matplotlib" in sys.modules:
+        yield None
         return
-    # Not by forking: the process may have threads, and its fork server holds torch, which drawing does without.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    with _pool(most) as pool:  # which starts a process for each job until it has so many
+        with _deaf_to_interrupts():
+            for _ in range(min(READY, most)):
+                pool.submit(_nothing)
+        yield pool
+
+
+@contextmanager
+def started(jobs: Sequence[Job], pool: Executor | None = None) -> Iterator[Drawing]:
+    """Begin to draw figures: in the processes of ``pool``, else here or, where there are many, in new processes.
+
+    The pool takes no more after these: its processes end while this one goes on.
+    """
+    if pool is not None:
+        try:
+            yield _begin(jobs, pool)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    elif len(jobs) < MANY or _cores() < 2:
+        yield Drawing(jobs=jobs, begun=())
+    else:
+        with _pool(min(_cores(), len(jobs) // (MANY - 1))) as own:
+            yield _begin(jobs, own)
+
+
+def _begin(jobs: Sequence[Job], pool: Executor) -> Drawing:
     try:
-        yield Drawing(jobs=jobs, begun=[pool.submit(_draw, job) for job in jobs])
+        with _deaf_to_interrupts():
+            return Drawing(jobs=jobs, begun=[pool.submit(_draw, job) for job in jobs])
+    except BrokenProcessPool:
+        return Drawing(jobs=jobs, begun=())
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[Executor]:
+    # Not by forking: the process may have threads, and its fork server holds torch, which drawing does without.
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare)
+    try:
+        yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started meanwhile never see Ctrl-C, which a terminal sends to all: they end with the one that asks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare() -> None:
+    """Import what draws."""
+    for name in ("bench.report.plots", "matplotlib.figure", "matplotlib.backends.backend_svg"):
+        importlib.import_module(name)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _draw(job: Job) -> Plot | None:

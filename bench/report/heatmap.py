@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench.report import axes as house
 from bench.report.axes import Plot
 from bench.report.matrix import Matrix
 from bench.report.matrix_tables import LARGEST, has_intervals, legend, written
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = "Blues"
 """Its lightness falls steadily, so that a black-and-white print has the same order."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
@@ -17,6 +15,9 @@ from bench.report.load import SUBJECT
 from bench.report.numerics import first_seed, last_steps
 from bench.report.numerics_plots import FEWEST_BINS, float16_limits
 from bench.report.summary import precision_rank
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 IN_A_ROW = 3
 """Panels side by side."""
@@ -85,6 +86,8 @@ def _nothing(axes: Axes, _rows: pd.DataFrame) -> None:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, *, precision: str, layers: list[str], low: int, high: int) -> None:
+    import matplotlib as mpl
+
     found = shares(rows[rows["precision"] == precision])
     exponents, zero = np.arange(low, high + 1), low - 5
     colours = mpl.colormaps[SHADES](np.linspace(0, 0.9, len(layers)))

@@ -5,14 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from bench.report import axes as house
 from bench.report.axes import Panel, Plot
@@ -20,6 +16,10 @@ from bench.report.curves import CROSS, LOG_FROM
 from bench.report.load import SUBJECT
 from bench.report.numerics import first_seed, last_steps
 from bench.report.summary import precision_rank
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 ZERO_AT = -25
 """Magnitudes of 2^-25 or less are zero in float16, rounded to nearest."""
@@ -55,7 +55,7 @@ def float16_limits(axes: Axes, low: int) -> None:
     axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)
     axes.axvspan(ZERO_AT, NORMAL_FROM, color="#e69f00", alpha=0.12, linewidth=0)
     house.log_axis(axes)
-    axes.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(-3, 3)]))
+    axes.set_yticks([10.0**power for power in range(-3, 3)])
     axes.set_ylim(0.001, 1500)
     for place, text in ((ZERO_AT - 0.3, "zero\nin fp16"), (NORMAL_FROM - 0.3, "subnormal\nin fp16")):
         axes.text(place, 0.985, text, transform=axes.get_xaxis_transform(), fontsize=7.5, ha="right", va="top")
@@ -122,15 +122,13 @@ def _course(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> Plo
     panels: list[Panel] = [_loss]
     panels += [_loss_scale] if (steps["name"] == "loss_scale").any() else []
     handles: list[Artist] = [
-        Line2D([], [], color=house.colour(arm), marker=house.marker(arm), label=arm) for arm, _ in _arms(steps)
+        house.handle(arm, color=house.colour(arm), marker=house.marker(arm)) for arm, _ in _arms(steps)
     ]
     if _failed(steps).any():
-        handles.append(Line2D([], [], **CROSS, color=house.INK, linestyle="none", label="not finite after this"))
+        handles.append(house.handle("not finite after this", **CROSS, color=house.INK, linestyle="none"))
     skipped = (steps["name"] == "skipped") & (steps["value"] > 0)
     if len(panels) > 1 and steps[skipped]["precision"].isin(_scaled(steps)).any():
-        handles.append(
-            Line2D([], [], marker="|", markersize=9, color=house.INK, linestyle="none", label="step skipped")
-        )
+        handles.append(house.handle("step skipped", marker="|", markersize=9, color=house.INK, linestyle="none"))
     caption = f"{subject}: the first {steps['step'].max() + 1:.0f} steps"
     inches = (5.0, 3.4)
     return house.save([panels], steps, name=name, caption=caption, folder=folder, panel_inches=inches, legend=handles)
@@ -187,7 +185,7 @@ def _loss_scale(axes: Axes, steps: pd.DataFrame) -> None:
         axes.plot(at["step"] + 1, np.log2(at["value"]), marker="|", markersize=11, color=house.INK, linestyle="none")
     low, high = axes.get_ylim()
     axes.set_ylim(low - 1, high + 1)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.locator_params(axis="y", nbins=6, integer=True)
     axes.yaxis.set_major_formatter(lambda value, _: f"2^{value:g}".replace("-", "−"))
     axes.set_ylabel("loss scale")
     axes.set_title("Loss scale")
@@ -195,5 +193,5 @@ def _loss_scale(axes: Axes, steps: pd.DataFrame) -> None:
 
 
 def _step_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.locator_params(axis="x", nbins=8, integer=True)
     axes.set_xlabel("step")

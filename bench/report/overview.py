@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench.precision_names import rank
 from bench.report import axes as house
@@ -18,6 +17,9 @@ from bench.report.format import memory_unit
 from bench.report.load import SUBJECT
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Figure(NamedTuple):

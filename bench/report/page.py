@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +76,13 @@ class Report:
 
 
 def publish(
-    runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
+    runs: Runs,
+    out: Path,
+    *,
+    published: bool = False,
+    layers: bool = False,
+    figures: Choice = "overview",
+    drawers: Executor | None = None,
 ) -> tuple[Path, list[Sentence]]:
     """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
 
@@ -85,13 +92,14 @@ def publish(
         published: whether the literature's figures for the same recipes stand beside the measured ones.
         layers: whether the magnitudes of gradients are drawn layer by layer, too.
         figures: which are drawn, as in ``plots.begin``; without figures there are none of anything.
+        drawers: processes that are ready to draw.
 
     Raises:
         UsageError: published figures are asked for, and there are none or they cannot be read.
     """
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out, literature, layers=layers, figures=figures)
+    report = compose(runs, out, literature, layers=layers, figures=figures, drawers=drawers)
     page = out / "report.md"
     page.write_text(render("report.md.j2", html=False, report=report, reading=reading(runs)), encoding="utf-8")
     (out / "report.html").write_text(
@@ -107,11 +115,12 @@ def compose(
     *,
     layers: bool = False,
     figures: Choice = "overview",
+    drawers: Executor | None = None,
 ) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
     summary, ladders = summarise(runs.trials), climbed(runs)
     drawn = figures != "none"
-    with begin(summary, runs.epochs, out, figures) as drawing:  # goes on beside what follows
+    with begin(summary, runs.epochs, out, figures, drawers) as drawing:  # goes on beside what follows
         seconds = bootstraps(runs.blocks)
         sections = [
             *_matrices(summary, runs, out, drawn=drawn),

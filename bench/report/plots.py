@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench.precision_names import rank as precision_rank
 from bench.report import axes as house
@@ -23,6 +23,9 @@ from bench.report.labels import slugs
 from bench.report.load import SUBJECT
 from bench.report.overview import TAKEN, draw_overview
 from bench.spec import BASELINE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
@@ -61,7 +64,13 @@ class Figures:
 
 
 @contextmanager
-def begin(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview") -> Iterator[Figures]:
+def begin(
+    summary: pd.DataFrame,
+    epochs: pd.DataFrame,
+    folder: Path,
+    figures: Choice = "overview",
+    drawers: Executor | None = None,
+) -> Iterator[Figures]:
     """Begin to draw into ``folder`` all that there are data for.
 
     Args:
@@ -70,6 +79,7 @@ def begin(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Ch
         folder: where the files go.
         figures: ``overview`` draws, where there would be more than ``MOST`` figures of single devices, one of all
             devices of each recipe that was measured on ``SEVERAL`` or more; ``all`` each device; ``none`` nothing.
+        drawers: processes that are ready to draw.
     """
     jobs = _jobs(summary, epochs, folder) if figures != "none" else {}
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
@@ -82,7 +92,7 @@ def begin(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Ch
             replaced[name] = len(jobs[name])
             jobs[name] = [partial(draw_overview, rows[TAKEN], name=files[name], workload=name, folder=folder)]
     workloads = [name for name, found in jobs.items() for _ in found]
-    with started([job for found in jobs.values() for job in found]) as drawing:
+    with started([job for found in jobs.values() for job in found], drawers) as drawing:
         yield Figures(names=names, workloads=workloads, drawing=drawing, replaced=replaced)
 
 

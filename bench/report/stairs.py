@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench.report import axes as house
 from bench.report.axes import Plot
@@ -17,6 +16,9 @@ from bench.report.climbed import Climbed
 from bench.report.format import MIB, known, number
 from bench.spec import BASELINE
 from bench.stats import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST = 2.5
 """Times the highest stair, where an axis ends: a wider interval is cut off."""

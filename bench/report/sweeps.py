@@ -7,11 +7,10 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from bench import stats
 from bench.report import axes as house
@@ -20,6 +19,9 @@ from bench.report.format import UNKNOWN, number, ratio
 from bench.report.load import CELL, Runs
 from bench.report.tables import Table, table, told, word
 from bench.spec import BASELINE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row = Mapping[Hashable, Any]
 VALUE, REST = "value", "rest"

@@ -35,7 +35,7 @@ def jobs(monkeypatch):
     names = []
 
     @contextmanager
-    def started(wanted):
+    def started(wanted, _pool):
         names.extend(job.keywords["name"] for job in wanted)
         yield SimpleNamespace(plots=lambda: [None] * len(wanted))
 
