@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,15 +14,22 @@ from bench.spec import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0: done, 1: a trial or check failed, 2: it cannot be done as asked, 130: stopped."""
+    """Run the command line; return 0: done, 1: a trial or check failed, 2: it cannot be done as asked, 130: stopped.
+
+    141 is what a shell says of any program whose output is no longer read, as in ``run_bench.py list | head -3``.
+    """
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
         commands = {"run": run, "report": report, "compare": compare, "list": show_list, "doctor": doctor}
-        return commands[command.name](command)
+        code = commands[command.name](command)
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         print(f"run_bench: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            return 141
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
         print(f"run_bench: {where}{error.strerror or error}.", file=sys.stderr)
         return 2
@@ -82,6 +91,16 @@ def show_list(command: Command) -> int:
 
     print("\n".join(session.devices() if command.devices else catalog.overview()))
     return 0
+
+
+def _unread() -> bool:
+    """Say whether nobody reads what is printed; if so, nothing more is."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors are told unasked, and of a pipe that it has no reader
+    if not any(event & select.POLLERR for _, event in output.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
+    return True
 
 
 if __name__ == "__main__":

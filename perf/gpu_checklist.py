@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Everything that only a machine with a GPU can check, in one command with a short table at its end.
 
-    python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick]
+    python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--only tests,doctor]
 
-Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at most).
+Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at most). A GPU that is only
+lent for minutes at a time can be given a few checks at once: ``--only`` names them, and runs go on where they ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,40 +22,20 @@ PHASES = "memory,floor,speed,energy"
 SUITES = ("mlp", "resnet20", "resnet50", "vit_b_16")
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run the checklist; return 1 if anything on it failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", help="cifar10 or folder:DIR, to train resnet50 on; nothing is trained without it")
     parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm")
-    given = parser.parse_args()
+    parser.add_argument("--only", help="checks, by the first column of the table (default: all)")
+    given = parser.parse_args(words)
+    known = checks(given)
+    wanted = [name.strip() for name in given.only.split(",")] if given.only else list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        parser.error(f"there is no check {', '.join(unknown)}; there are {', '.join(known)}")
     given.out.mkdir(parents=True, exist_ok=True)
-    depth = ["--quick"] if given.quick else []
-    steps = [("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"])]
-    steps.append(
-        ("doctor", [sys.executable, "run_bench.py", "doctor", "--gpus", "0", "--out", str(given.out / "doctor")])
-    )
-    estimator = [sys.executable, "perf/estimator.py", "--repeats", "10" if given.quick else "40"]
-    steps.append(("estimator", estimator))
-    for suite in SUITES:
-        command = [sys.executable, "run_bench.py", "--suite", suite, "--gpus", "0", "--phases", PHASES, *depth]
-        steps.append((f"{suite} speed", [*command, "--resume", str(given.out / f"{suite}-speed")]))
-    base = [sys.executable, "run_bench.py", "--gpus", "0", "--quick", "--suite"]
-    more = ["--data", given.data] if given.data else []
-    steps.append(("ladder", [*base, "vit_b_16", "--ladder", *more, "--resume", str(given.out / "ladder")]))
-    largest = ["resnet50", "--batch-sizes", "128,max", "--resume", str(given.out / "largest")]
-    steps.append(("largest batch", [*base, *largest]))
-    techniques = ["resnet50", "--techniques", "channels-last,fused-optimizer,cuda-graphs"]
-    steps.append(("techniques", [*base, *techniques, "--resume", str(given.out / "techniques")]))
-    steps.append(("overhead", [sys.executable, "perf/overhead.py", "--device", "cuda"]))
-    if given.data and given.data.startswith("folder:"):
-        steps.append(("peers", [sys.executable, "perf/peers.py", "--device", "cuda", "--data", given.data]))
-    if given.data:
-        command = [sys.executable, "run_bench.py", "--suite", "resnet50", "--gpus", "0", "--data", given.data]
-        steps.append(
-            ("resnet50 training", [*command, *depth, "--epochs", "5", "--resume", str(given.out / "resnet50")])
-        )
-    rows = [run(name, command, given.out) for name, command in steps]
+    rows = [run(name, command, given.out) for name, command in known.items() if name in wanted]
     for report in sorted((ROOT / "reports").glob("*")):
         if (given.out / report.name).is_dir():
             shutil.copytree(report, given.out / f"{report.name}-report", dirs_exist_ok=True)
@@ -61,6 +43,34 @@ def main() -> int:
     for name, code, seconds, last in rows:
         print(f"{name:<20} {'pass' if code == 0 else f'exit {code}':<8} {seconds:>5.0f} s  {last}")
     return int(any(code for _, code, _, _ in rows))
+
+
+def checks(given: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the command of each check, in their order."""
+    depth = ["--quick"] if given.quick else []
+    bench = [sys.executable, "run_bench.py"]
+    found = {
+        "tests": [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"],
+        "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(given.out / "doctor")],
+        "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if given.quick else "40"],
+    }
+    for suite in SUITES:
+        command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *depth]
+        found[f"{suite} speed"] = [*command, "--resume", str(given.out / f"{suite}-speed")]
+    brief = [*bench, "--gpus", "0", "--quick", "--suite"]
+    more = ["--data", given.data] if given.data else []
+    found["ladder"] = [*brief, "vit_b_16", "--ladder", *more, "--resume", str(given.out / "ladder")]
+    largest = [*brief, "resnet50", "--batch-sizes", "128,max"]
+    found["largest batch"] = [*largest, "--resume", str(given.out / "largest")]
+    techniques = [*brief, "resnet50", "--techniques", "channels-last,fused-optimizer,cuda-graphs"]
+    found["techniques"] = [*techniques, "--resume", str(given.out / "techniques")]
+    found["overhead"] = [sys.executable, "perf/overhead.py", "--device", "cuda"]
+    if given.data and given.data.startswith("folder:"):
+        found["peers"] = [sys.executable, "perf/peers.py", "--device", "cuda", "--data", given.data]
+    if given.data:
+        command = [*bench, "--suite", "resnet50", "--gpus", "0", *more, *depth, "--epochs", "5"]
+        found["resnet50 training"] = [*command, "--resume", str(given.out / "resnet50")]
+    return found
 
 
 def run(name: str, command: list[str], out: Path) -> tuple[str, int, float, str]:

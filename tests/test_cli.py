@@ -178,3 +178,12 @@ def test_weights_are_refused_where_no_suite_takes_them(tmp_path):
     done = call("--suite", "resnet20", "--weights", "none", "--gpus", "cpu", cwd=tmp_path)
     assert done.returncode == 2
     assert "No suite here takes initial weights." in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "run_bench.py", "list"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.close()
+        assert (listing.stderr.read(), listing.wait()) == ("", 141)

@@ -1,0 +1,50 @@
+"""The checklist for a machine with a GPU: its commands are ones that can be given, and some of them can be chosen."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cli import parse
+from perf import gpu_checklist
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def asked(data: str | None = None, *, quick: bool = False) -> argparse.Namespace:
+    return argparse.Namespace(out=Path("out"), data=data, quick=quick, only=None)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_command_of_the_harness_is_understood(quick, tmp_path):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    commands = gpu_checklist.checks(asked(f"folder:{tmp_path}", quick=quick))
+    own = [command[2:] for command in commands.values() if command[1] == "run_bench.py"]
+    assert len(own) == len(gpu_checklist.SUITES) + 5
+    assert {parse(words).name for words in own} == {"run", "doctor"}
+    scripts = [command[1] for command in commands.values() if command[1].startswith("perf/")]
+    assert len(scripts) == 3
+    assert all((ROOT / script).is_file() for script in scripts)
+
+
+def test_nothing_is_trained_without_data():
+    assert {"peers", "resnet50 training"}.isdisjoint(gpu_checklist.checks(asked()))
+
+
+def test_some_checks_alone_run_and_the_table_tells_how_they_ended(tmp_path, monkeypatch, capsys):
+    commands = {name: [sys.executable, "-c", f"print('{name}')\nexit({code})"] for name, code in (("a", 0), ("b", 3))}
+    commands["c"] = [sys.executable, "-c", "raise SystemExit('never run')"]
+    monkeypatch.setattr(gpu_checklist, "checks", lambda _given: commands)
+    assert gpu_checklist.main([str(tmp_path), "--only", "a, b"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["a", "pass"], ["b", "exit"]]
+    assert (tmp_path / "b.log").read_text() == "b\n"
+    assert not (tmp_path / "c.log").exists()
+    assert gpu_checklist.main([str(tmp_path), "--only", "a"]) == 0
+
+
+def test_an_unknown_check_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        gpu_checklist.main([str(tmp_path), "--only", "tests,nothing"])
+    assert "there is no check nothing; there are tests, doctor" in capsys.readouterr().err
