@@ -11,6 +11,7 @@ import pandas as pd
 from bench import stats
 from bench.report.format import GIB, UNKNOWN, known, number, ratio
 from bench.report.load import SUBJECT
+from bench.report.rows import records
 from bench.spec import BASELINE
 
 Row = Mapping[Hashable, Any]
@@ -63,7 +64,7 @@ def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
     """
     if rows.loc[rows["samples_per_s"].notna(), "batch_size"].nunique() < 2:
         return {}
-    best = {str(row["precision"]): row for row in best_rows(rows[RATED], ["precision"]).to_dict("records")}
+    best = {str(row["precision"]): row for row in records(best_rows(rows[RATED], ["precision"]))}
     fp32 = best.pop(BASELINE, None)
     if fp32 is None:
         return {}
@@ -94,6 +95,6 @@ def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[list[str]]:
                 number(row["fit_peak_bytes"] / GIB, 3),
                 number(row["fit_free_bytes"] / GIB, 3),
             ]
-            for row in subject.to_dict("records")
+            for row in records(subject)
         ]
     return body

@@ -16,6 +16,7 @@ from bench.report.completeness import remark
 from bench.report.floor import ASSUMED
 from bench.report.format import UNKNOWN, known, ratio
 from bench.report.load import Run, Runs, load
+from bench.report.rows import records
 from bench.report.sources import remarks
 from bench.report.speed import KEY
 from bench.report.summary import summarise
@@ -60,7 +61,7 @@ def compare(old: Path, new: Path) -> Comparison:
             f"{asked[1]}. Measure the same suites, batch sizes and data on the same placements."
         )
     gains = _speedups(runs.trials)
-    rows = [_row(pair, runs.runs, gains) for pair in pairs.to_dict("records")]
+    rows = [_row(pair, runs.runs, gains) for pair in records(pairs)]
     return Comparison(table=_table(rows), cautions=_cautions(runs), apart=_apart(timed, runs.runs))
 
 

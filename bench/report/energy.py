@@ -12,6 +12,7 @@ from bench.records import MEASURED
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.labels import subjects
 from bench.report.load import CELL, SUBJECT
+from bench.report.rows import records
 from bench.report.speed import KEY, status_of
 from bench.report.tables import Table
 from bench.spec import BASELINE
@@ -49,7 +50,7 @@ def energy(trials: pd.DataFrame) -> Table | None:
     rows["rank"] = rows["precision"].map(rank)
     headers = ["suite", "device", "batch size", "precision", "source", "energy/step (J)", "above idle (J)"]
     headers += ["samples/J", "mean power (W)", "idle power (W)", "energy ÷ fp32"]
-    body = [_row(row) for row in rows.sort_values(ORDER, kind="stable").to_dict("records")]
+    body = [_row(row) for row in records(rows.sort_values(ORDER, kind="stable"))]
     about = (
         "What the board draws for a step of continuous training, gross, and less what it draws idle; samples/J is of "
         "the gross figure. Counter is the GPU's own energy counter, power the integral of its power readings; the two "

@@ -6,6 +6,7 @@ import pandas as pd
 
 from bench.records import MEASURED
 from bench.report.format import UNKNOWN, change, known, number, ratio
+from bench.report.rows import records
 from bench.report.speed import KEY
 from bench.report.tables import Table, without_empty
 
@@ -45,7 +46,7 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
             number(row["pct_of_peak"], 2),
             number(row["host_ratio"], 2),
         ]
-        for row in found.to_dict("records")
+        for row in records(found)
     ]
     about = (
         "The types that matrix products and convolutions computed in, seen in one step outside the timing, with "
@@ -69,7 +70,7 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     headers = ["device", "batch size", "precision", "compiling (s)", "processes"]
     body = [
         [row["where"], f"{row['batch_size']:.0f}", row["precision"], number(row["median"], 3), f"{row['size']:.0f}"]
-        for row in found.to_dict("records")
+        for row in records(found)
     ]
     about = (
         "What torch.compile took before the first ordinary step, from an empty cache, in forward and backward alone; "
@@ -92,7 +93,7 @@ def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
     headers += ["first step after switch", "blocks 4× as long", "p50 (ms)", "p95 (ms)", "others' load (%)"]
     headers += ["floor (%)", "bootstrap interval"]
     body = []
-    for row in found.to_dict("records"):
+    for row in records(found):
         second = bootstraps.get(tuple(row[name] for name in KEY))
         body.append(
             [

@@ -8,6 +8,7 @@ from bench.records import MEASURED
 from bench.report.format import GIB, UNKNOWN, known, number
 from bench.report.labels import subjects
 from bench.report.load import SUBJECT, Run
+from bench.report.rows import records
 from bench.report.summary import IEEE_ERROR, precision_rank
 from bench.report.tables import Table
 from bench.rungs import parse_rung
@@ -89,7 +90,7 @@ def switches(trials: pd.DataFrame) -> Table | None:
             number(row["matmul_error"], 2),
             _arithmetic(row["matmul_error"]),
         ]
-        for row in found.to_dict("records")
+        for row in records(found)
     ]
     headers = ["run", "device", "precision", "fp32 matmul", "fp32 conv", "autocast", "loss scaling"]
     headers += ["fp32 matmul error", "so fp32 products are"]
@@ -146,7 +147,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
             str(row["trials"]),
             _short(row["detail"]) or UNKNOWN,
         ]
-        for row in counted.to_dict("records")
+        for row in records(counted)
     ]
     headers = ["suite", "device", "batch sizes", "phase", "precision", "status", "trials", "detail"]
     return Table(headers=headers, rows=body)

@@ -10,6 +10,7 @@ import pandas as pd
 from bench.report.format import number, ratio
 from bench.report.load import CELL
 from bench.report.numerics import error
+from bench.report.rows import records
 from bench.report.summary import precision_rank
 from bench.report.tables import Table, decimals, table, told, without_empty
 from bench.spec import BASELINE
@@ -40,7 +41,7 @@ def inference(trials: pd.DataFrame) -> list[Table]:
             error(row["output_error"]),
         ]
         for row in sorted(
-            rows.to_dict("records"), key=lambda row: (row["where"], row["batch_size"], precision_rank(row["precision"]))
+            records(rows), key=lambda row: (row["where"], row["batch_size"], precision_rank(row["precision"]))
         )
     ]
     headers = [*ARM, "latency p50 (ms)", "latency p95 (ms)", "samples/s", "speedup [95 % interval]"]

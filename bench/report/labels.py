@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.load import SUBJECT, WORKLOAD
+from bench.report.rows import records
 from bench.trial import members
 
 
@@ -24,8 +25,8 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
     joined_cpu = found["placement"].str.match(r"cpu[+@]")  # joined GPUs are counted in the device's name
     rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | joined_cpu)
-    found["workload"] = [_workload(row) for row in rows.to_dict("records")]
-    found["where"] = [_where(row, several_runs) for row in rows.to_dict("records")]
+    found["workload"] = [_workload(row) for row in records(rows)]
+    found["where"] = [_where(row, several_runs) for row in records(rows)]
     return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
 
 

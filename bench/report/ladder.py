@@ -13,6 +13,7 @@ from bench.records import MEASURED
 from bench.report.climbed import Climbed
 from bench.report.floor import ASSUMED
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, signed
+from bench.report.rows import records
 from bench.report.tables import Table, table
 from bench.report.verdict import Sentence
 from bench.spec import BASELINE
@@ -48,7 +49,7 @@ def table_of(ladder: Climbed) -> Table:
     headers += ["over the rung before [95 % interval]", "measured in", "peak memory (MiB)", "waiting for data (%)"]
     headers += ["loader alone (ms)", "limited by", "test accuracy (%)", "status"]
     body = []
-    for row in ladder.rows.to_dict("records"):
+    for row in records(ladder.rows):
         status = str(row["status"])
         body.append(
             [
@@ -105,7 +106,7 @@ def _accuracy(row: dict[Hashable, Any]) -> str:
 def sentence(ladder: Climbed) -> Sentence:
     """Say how far up the ladder it pays to climb, and which rung brings most."""
     subject = f"ladder of {ladder.title}"
-    timed = [row for row in ladder.rows.to_dict("records") if row["over_first"] is not None]
+    timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
     if not timed:
         return Sentence(subject=subject, advice="no verdict", evidence="no rung was timed beside fp32")
     faster = [row for row in timed if _beyond(row["over_first"])]

@@ -15,6 +15,7 @@ from bench import stats
 from bench.records import MEASURED
 from bench.report.labels import placement
 from bench.report.load import SUBJECT
+from bench.report.rows import records
 from bench.report.speed import KEY
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
@@ -111,7 +112,7 @@ def _by_step(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) ->
             paired=_paired(row["speedup"], row["low"], row["high"]),
             beside=gains.get(tuple(row[column] for column in KEY), {}),
         )
-        for name, row in zip(names, chosen.to_dict("records"), strict=True)
+        for name, row in zip(names, records(chosen), strict=True)
         if row["samples_per_s"] > 0
     ]
     absent = _absent(names, chosen, "samples_per_s", "speed_status")
@@ -140,7 +141,7 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -
             paired=_paired(row["epoch_speedup"], row["epoch_low"], row["epoch_high"]),
             beside=times[tuple(row[column] for column in KEY)],
         )
-        for name, row in zip(names, chosen.to_dict("records"), strict=True)
+        for name, row in zip(names, records(chosen), strict=True)
         if row["time_per_epoch_s"] > 0
     ]
     absent = _absent(names, chosen, "time_per_epoch_s", "train_status")
@@ -193,7 +194,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
     places |= rows["placement"].str.match(r"cpu[+@]")
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
-    for at, row in zip(rows.index, rows.to_dict("records"), strict=True):
+    for at, row in zip(rows.index, records(rows), strict=True):
         more = [placement(str(row["placement"]))] if places[at] else []
         more += [f"run {row['run']}"] if runs[at] else []
         more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
@@ -205,11 +206,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
 
 
 def _absent(names: list[str], rows: pd.DataFrame, figure: str, status: str) -> list[str]:
-    return [
-        f"{name} ({row[status]})"
-        for name, row in zip(names, rows.to_dict("records"), strict=True)
-        if not row[figure] > 0
-    ]
+    return [f"{name} ({row[status]})" for name, row in zip(names, records(rows), strict=True) if not row[figure] > 0]
 
 
 def _paired(center: float, low: float, high: float) -> stats.Interval | None:

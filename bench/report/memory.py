@@ -8,6 +8,7 @@ from bench.records import MEASURED
 from bench.report.format import UNKNOWN, known, memory_unit
 from bench.report.labels import subjects
 from bench.report.load import SUBJECT
+from bench.report.rows import records
 from bench.report.summary import precision_rank
 from bench.report.tables import Table
 
@@ -50,7 +51,7 @@ def memory(trials: pd.DataFrame) -> Table | None:
     body = [
         [row["workload"], row["where"], f"{row['batch_size']:.0f}", row["precision"]]
         + [f"{row[name] / size:,.{digits}f}" if known(row[name]) else UNKNOWN for name in columns]
-        for row in rows.sort_values(ORDER, kind="stable").to_dict("records")
+        for row in records(rows.sort_values(ORDER, kind="stable"))
     ]
     about = ABOUT + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_TOGETHER if together else "")
     return Table(title="Where the memory went", headers=headers, rows=body, about=about)

@@ -12,6 +12,7 @@ import pandas as pd
 from bench.records import MEASURED
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, source
 from bench.report.load import Runs
+from bench.report.rows import records
 from bench.report.speed import KEY
 from bench.report.tables import Table, decimals, table, without_empty
 from bench.report.verdict import reference_batch
@@ -123,7 +124,7 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> list[list[str]]:
     memory = runs.trials[(runs.trials["phase"] == "memory") & runs.trials["status"].isin(MEASURED)]
     used = memory.groupby(KEY, sort=False)["driver_used_bytes"].max()
     body = []
-    for row in rows.to_dict("records"):
+    for row in records(rows):
         stored = [number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes")]
         small = f" (in 16 bit {stored[1]})" if stored[1] != UNKNOWN else ""
         epoch, step = (ratio(row[f"{kind}speedup"], row[f"{kind}low"], row[f"{kind}high"]) for kind in ("epoch_", ""))

@@ -15,6 +15,7 @@ from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.labels import placement
 from bench.report.load import SUBJECT, Run, Runs
 from bench.report.one_device import Row
+from bench.report.rows import records
 from bench.report.speed import KEY
 from bench.report.tables import Table, table, told
 
@@ -45,10 +46,10 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Tabl
         summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
         runs: where they come from.
     """
-    timed = [row for row in summary.to_dict("records") if known(row["step_ms"])]
+    timed = [row for row in records(summary) if known(row["step_ms"])]
     by_label, sending = {run.label: run for run in runs.runs}, _sending(runs.trials)
     body, said = [], []
-    joined = [row for row in rows.to_dict("records") if known(row["step_ms"]) and one_device.is_joined(row)]
+    joined = [row for row in records(rows) if known(row["step_ms"]) and one_device.is_joined(row)]
     for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
         own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
         made = [line for row in own for line in _lines(row, timed, by_label, sending)]

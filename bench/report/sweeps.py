@@ -17,6 +17,7 @@ from bench.report import axes as house
 from bench.report.axes import Panel, Plot
 from bench.report.format import UNKNOWN, number, ratio
 from bench.report.load import CELL, Runs
+from bench.report.rows import records
 from bench.report.tables import Table, table, told, word
 from bench.spec import BASELINE
 
@@ -70,7 +71,7 @@ def table_of(sweep: Swept) -> Table:
     body = []
     for _, alike in _alike(sweep):
         first: dict[str, Row] = {}
-        for row in alike.sort_values(["turn", "rank"], kind="stable").to_dict("records"):
+        for row in records(alike.sort_values(["turn", "rank"], kind="stable")):
             precision = str(row["precision"])
             against = first.setdefault(precision, row)
             speedup = ratio(row["speedup"], row["low"], row["high"])

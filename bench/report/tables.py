@@ -13,6 +13,7 @@ from bench.records import MEASURED
 from bench.report import batches
 from bench.report.format import UNKNOWN, change, known, memory_unit, number, ratio
 from bench.report.load import SUBJECT
+from bench.report.rows import records
 from bench.report.verdict import reference_batch
 from bench.spec import BASELINE
 
@@ -89,7 +90,7 @@ def cells(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
     headers += ["speedup [95 % interval]", "verdict", "measured in", f"peak memory ({unit})", "memory vs fp32"]
     headers += ["test accuracy (%)"]
     body = []
-    for row in rows.to_dict("records"):
+    for row in records(rows):
         baseline = row["precision"] == BASELINE
         held = "–" if not known(row["memory_bytes"]) else f"{row['memory_bytes'] / size:,.{digits}f}"
         held += f"; sum {row['all_devices_bytes'] / size:,.{digits}f}" if known(row["all_devices_bytes"]) else ""
@@ -158,7 +159,7 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
     names = _precisions(best)
     body = []
     for _, subject in best.groupby(SUBJECT, sort=False):
-        others = {row["precision"]: row for row in subject.to_dict("records")}
+        others = {row["precision"]: row for row in records(subject)}
         body += [
             [
                 row["where"],

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, signed, source
+from bench.report.rows import records
 from bench.report.tables import Table, decimals, table, told, without_empty, word
 from bench.report.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.spec import BASELINE
@@ -23,7 +24,7 @@ def training(rows: pd.DataFrame) -> list[Table]:
     Args:
         rows: rows of the summary, of one workload.
     """
-    trained = rows[rows["train_status"].notna()].to_dict("records")
+    trained = records(rows[rows["train_status"].notna()])
     return [_learned(trained), _cost(trained)] if trained else []
 
 

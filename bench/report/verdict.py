@@ -12,6 +12,7 @@ from bench.report.batches import best_speedups
 from bench.report.format import change, known, number, ratio, signed
 from bench.report.load import SUBJECT
 from bench.report.reasons import reason
+from bench.report.rows import records
 from bench.report.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.spec import BASELINE
 
@@ -123,7 +124,7 @@ def _epoch(arm: pd.Series) -> str:
 def _lost(cell: pd.DataFrame) -> dict[str, str]:
     """Return the word of each precision that has no speed, in its own trial or, as it was not tried, before."""
     found = {}
-    for row in cell.to_dict("records"):
+    for row in records(cell):
         words = [str(row[name]) for name in MEASURES if known(row[name])]
         if words and words[0] not in MEASURED:
             found[str(row["precision"])] = words[0]
