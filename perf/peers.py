@@ -9,7 +9,8 @@
 2. The pipelines alone, without a model, over the same images.
 3. Steps of resnet50 and vit_b_16 on random batches on the device beside the usual loop, in quads: with timm's models,
    and with the harness's own, which tells what is the loop's and what the model's. All three are timed together, in
-   six fresh processes, in every other of which the harness's is built last; the interval is over the processes.
+   six fresh processes, in every other of which the harness's is built last; intervals are over the processes. They come
+   first, while this process has nothing on the device.
 
 A ratio is the other's time over the harness's. Targets: 1, missed where the whole interval lies below it, and not shown
 where the estimate alone does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. What is not installed
