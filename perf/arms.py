@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from bench import catalog
 from bench import precision as switches
 from bench.data import random_batches
-from bench.environment import survey
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
@@ -21,7 +20,6 @@ from bench.precision_names import precision as parse
 from bench.records import Device
 from bench.request import slower, unsupported_reason
 from bench.spec import Data, Suite
-from bench.stats import Interval
 from bench.train import build_arm, build_loss, synchronize
 from bench.trial import Protocol
 
@@ -80,6 +78,10 @@ class HandRunner:
     def taken_steps(self) -> int:
         """Return all steps."""
         return self.steps
+
+
+Arm = TorchRunner | HandRunner
+Build = Callable[[Suite, str, torch.device, int], Arm]
 
 
 def open_suite(name: str, **parameters: object) -> Suite:
@@ -152,31 +154,32 @@ def over_by_hand(asked: Question, _send: object = None) -> float:
     step: a claim needs several processes, and each arm built first in half of them.
     """
     suite, place = open_suite(asked.suite, **asked.parameters), torch.device(asked.device)
-    builders = [harness, by_hand] if asked.own_first else [by_hand, harness]
-    built = [build(suite, asked.precision, place, asked.batch_size) for build in builders]
-    own, other = built if asked.own_first else built[::-1]
-    return math.log(step_ratio(own, other, asked.budget_s).center)
+    builders: dict[str, Build] = {"harness": harness, "by hand": by_hand}
+    names = list(builders) if asked.own_first else list(builders)[::-1]
+    built = {name: builders[name](suite, asked.precision, place, asked.batch_size) for name in names}
+    return log_ratios(built, "by hand", asked.budget_s)["harness"]
 
 
-def step_ratio(above: TorchRunner | HandRunner, below: TorchRunner | HandRunner, budget_s: float) -> Interval:
-    """Return the ratio of two arms' times for a step, measured in quads.
+def log_ratios(built: Mapping[str, Arm], below: str, budget_s: float) -> dict[str, float]:
+    """Return for each arm but one the log-ratio of its time for a step to that one's, measured in quads of all.
+
+    Args:
+        built: the arms by name, in the order in which they were built; they are warmed up in it too.
+        below: the one that the others are compared with.
+        budget_s: seconds an arm.
 
     Raises:
         RuntimeError: nothing could be measured in the time.
     """
-    runners = [above, below]
     protocol = Protocol(time_budget_s=budget_s, target_ci=0.001)
-    cuts = prepare(runners, budget_s)
-    found = compare(runners, [cut.sizes for cut in cuts], protocol, seed=0).speedups[1]
-    if found is None:
-        raise RuntimeError(f"no quad of {above.name} and {below.name} counts; give more --budget")
+    cuts = dict(zip(built, prepare(list(built.values()), budget_s), strict=True))
+    others = [name for name in built if name != below]
+    names = [below, *others]
+    speedups = compare([built[name] for name in names], [cuts[name].sizes for name in names], protocol, seed=0).logs[1:]
+    found = {name: -log.center for name, log in zip(others, speedups, strict=True) if log is not None}
+    if len(found) < len(others):
+        raise RuntimeError(f"no quad of {' and '.join(names)} counts; give more --budget")
     return found
-
-
-def look(device: torch.device) -> Device:
-    """Return what the harness knows of a device."""
-    name = "cpu" if device.type == "cpu" else str(device.index or 0)
-    return survey((name,), lambda _message: None).devices[0]
 
 
 def why_not(device: Device, precision: str) -> str | None:

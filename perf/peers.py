@@ -8,7 +8,9 @@
    and back again; ratios are of times in the same round.
 2. The pipelines alone, without a model, over the same images.
 3. Steps of resnet50 and vit_b_16 on random batches on the device beside the usual loop, in quads: with timm's models,
-   and with the harness's own, which tells what is the loop's and what the model's.
+   and with the harness's own, which tells what is the loop's and what the model's. All three are timed together, in
+   six fresh processes, in every other of which the harness's is built last; intervals are over the processes. They come
+   first, while this process has nothing on the device.
 
 A ratio is the other's time over the harness's. Targets: 1, missed where the whole interval lies below it, and not shown
 where the estimate alone does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. What is not installed
@@ -30,14 +32,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.launch.local import LocalLauncher
 from bench.measure.timing import palindrome
 from bench.stats import quad_log_ratio
-from perf import arms, loops, outcome
+from perf import arms, loops, outcome, steps
 
 LEAST_EPOCH = 1.3
 DEFAULT = ("fp32", "amp-bf16")
-TIMM = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
-STEP_BATCH = {"cpu": {"resnet50": 8, "vit_b_16": 2}, "cuda": {"resnet50": 256, "vit_b_16": 64}}
 
 
 def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
@@ -115,37 +116,6 @@ def pipelines(given: argparse.Namespace) -> list[outcome.Outcome]:
     ]
 
 
-def steps(given: argparse.Namespace, precision: str, notes: list[str]) -> list[outcome.Outcome]:
-    """Compare steps with timm's models."""
-    try:
-        import timm
-    except ImportError:
-        notes.append("timm is left out: it is not installed.")
-        return []
-    from suites._cifar import cifar_stem
-
-    device, found = torch.device(given.device), []
-    for name, theirs in TIMM.items():
-        suite = arms.open_suite(name)
-        batch = STEP_BATCH[device.type][name]
-        torch.manual_seed(0)
-        model = timm.create_model(theirs, num_classes=arms.classes(suite.data))
-        if suite.data.input_shape[1] == 32:
-            model = cifar_stem(model)
-        other = arms.by_hand(suite, precision, device, batch, model)
-        own = arms.harness(suite, precision, device, batch)
-        label = f"step of {name}, batch {batch}, {precision}:"
-        for what, beside in (
-            ("timm", other),
-            ("the usual loop, same model,", arms.by_hand(suite, precision, device, batch)),
-        ):
-            ratio = arms.step_ratio(beside, own, given.budget)
-            found.append(
-                outcome.Outcome(name=f"{label} {what} ÷ harness", found=ratio, least=1.0, doubtful=True, unit="×")
-            )
-    return found
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -153,11 +123,16 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="images of an epoch (default: 50,000 on a GPU, 1,280 on a CPU)")
     parser.add_argument("--batch", type=int, default=128, help="samples in a batch (default: 128)")
     parser.add_argument("--rounds", type=int, help="rounds of epochs, each there and back (default: 5; --quick: 2)")
-    parser.add_argument("--budget", type=float, help="seconds an arm for steps (default: 20; --quick: 3)")
+    parser.add_argument("--processes", type=int, help="fresh processes for steps (default: 6; --quick: 2)")
+    parser.add_argument(
+        "--budget", type=float, help="seconds an arm for steps, in all its processes (default: 24; --quick: 4)"
+    )
     parser.add_argument("--precisions", help="of fp32 and amp-bf16 (default: both)")
     parser.add_argument("--suites", default="resnet20,resnet18", help="for epochs (default: resnet20,resnet18)")
     parser.add_argument("--only", default="epochs,pipelines,steps", help="parts (default: epochs,pipelines,steps)")
-    parser.add_argument("--quick", action="store_true", help="resnet20 alone, few images, few rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="resnet20 alone, few images, few rounds; steps of resnet50 alone"
+    )
     given = parser.parse_args(words)
     if given.data and not given.data.startswith("folder:"):
         parser.error("--data must be folder:PATH")
@@ -171,7 +146,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     if given.samples < given.batch:
         parser.error("--samples must be at least --batch")
     given.rounds = given.rounds or (2 if given.quick else 5)
-    given.budget = given.budget or (3.0 if given.quick else 20.0)
+    if given.processes is None:
+        given.processes = 2 if given.quick else 6
+    if given.processes < 2:
+        parser.error("--processes must be at least 2: one alone has no interval over processes")
+    given.budget = given.budget or (4.0 if given.quick else 24.0)
     if given.quick:
         given.suites = "resnet20"
     return given
@@ -179,22 +158,28 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    known = arms.look(torch.device(given.device))
+    launcher, device = LocalLauncher(), torch.device(given.device)
+    known = launcher.survey(("cpu" if device.type == "cpu" else str(device.index or 0),)).devices[0]
     outcomes: list[outcome.Outcome] = []
     notes: list[str] = []
-    parts = given.only.split(",")
-    outcomes += pipelines(given) if "pipelines" in parts else []
+    parts, precisions = given.only.split(","), []
     for precision in given.precisions.split(",") if given.precisions else DEFAULT:
-        why = None if given.precisions else arms.why_not(known, precision)
-        if why:
+        if why := None if given.precisions else arms.why_not(known, precision):
             notes.append(f"{precision} is left out: {why}.")
-            continue
-        for name in given.suites.split(",") if "epochs" in parts else ():
+        else:
+            precisions.append(precision)
+    # Steps first: what this process itself trains would stay on the GPU, beside the processes that time them.
+    for precision in precisions if "steps" in parts else ():
+        outcomes += steps.steps(given, launcher, precision, notes)
+    outcomes += pipelines(given) if "pipelines" in parts else []
+    for precision in precisions if "epochs" in parts else ():
+        for name in given.suites.split(","):
             outcomes += epochs(given, name, precision, notes)
-        outcomes += steps(given, precision, notes) if "steps" in parts else []
     images = f"images of {given.folder}" if given.folder else "random images in memory"
     if {"epochs", "pipelines"} & set(parts):
         notes.append(f"{given.samples:,} {images} an epoch at batch {given.batch}, {given.rounds} rounds.")
+    if "steps" in parts:
+        notes.append(f"Steps in {given.processes} processes, {given.budget:g} s an arm in all.")
     return outcome.report("Beside others", outcomes, list(dict.fromkeys(notes)))
 
 

@@ -162,6 +162,7 @@ def test_the_harness_and_the_usual_loop_train_on_the_same_images():
         (["--data", "folder:/nowhere"], "there is no folder"),
         (["--only", "everything"], "no part everything"),
         (["--samples", "3"], "at least --batch"),
+        (["--processes", "1"], "at least 2"),
     ],
 )
 def test_peers_refuses_what_it_cannot_do(words, said, capsys):
