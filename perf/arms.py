@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from bench.train import build_arm, build_loss, synchronize
 from bench.trial import Protocol
 
 Batch = tuple[Tensor, Tensor]
+HARNESS, BY_HAND = "harness", "by hand"
+AGAIN, CALLED = "by hand again", "by hand, in a function"
 
 
 @dataclass(slots=True)
@@ -84,6 +86,28 @@ Arm = TorchRunner | HandRunner
 Build = Callable[[Suite, str, torch.device, int], Arm]
 
 
+@dataclass(slots=True)
+class CalledRunner(HandRunner):
+    """The same loop with its step in a function of its own, called for each batch, and with nothing else in it."""
+
+    def run(self, steps: int) -> None:
+        """Train as ``HandRunner`` does."""
+        for turn in range(self.steps, self.steps + steps):
+            self.last = None
+            self.last = bare_step(self, *self.batches[turn % len(self.batches)])
+        self.steps += steps
+
+
+def bare_step(arm: HandRunner, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Train on one batch; return its loss."""
+    arm.optimizer.zero_grad(set_to_none=True)
+    with torch.autocast(arm.device.type, dtype=arm.half) if arm.half else nullcontext():
+        loss: Tensor = arm.loss(arm.model(inputs), targets)
+    loss.backward()
+    arm.optimizer.step()
+    return loss
+
+
 def open_suite(name: str, **parameters: object) -> Suite:
     """Return a suite with some of its parameters."""
     return catalog.load(catalog.refer(name, {key: str(value) for key, value in parameters.items()}))
@@ -128,6 +152,12 @@ def by_hand(
     )
 
 
+def called(suite: Suite, precision: str, device: torch.device, batch_size: int) -> HandRunner:
+    """Return the same steps written by hand in a function."""
+    made = by_hand(suite, precision, device, batch_size)
+    return CalledRunner(**{field.name: getattr(made, field.name) for field in fields(made)})
+
+
 def classes(data: Data) -> int:
     """Return the number of classes."""
     return data.classes or 10
@@ -145,19 +175,23 @@ class Question:
     budget_s: float
     own_first: bool
     """Which is built first."""
+    references: bool = False
+    """Whether the loop by hand is timed against itself too, and with its step in a function."""
 
 
-def over_by_hand(asked: Question, _send: object = None) -> float:
-    """Return the log-ratio of the harness's time for a step to that by hand, as this process finds it.
+def over_by_hand(asked: Question, _send: object = None) -> dict[str, float]:
+    """Return the log-ratio of the harness's time for a step to that by hand, as this process finds it, by arm.
 
     Where tensors come to lie in memory differs from arm to arm and from process to process, by some per cent of a short
     step: a claim needs several processes, and each arm built first in half of them.
     """
     suite, place = open_suite(asked.suite, **asked.parameters), torch.device(asked.device)
-    builders: dict[str, Build] = {"harness": harness, "by hand": by_hand}
+    builders: dict[str, Build] = {HARNESS: harness, BY_HAND: by_hand}
+    if asked.references:
+        builders |= {AGAIN: by_hand, CALLED: called}
     names = list(builders) if asked.own_first else list(builders)[::-1]
     built = {name: builders[name](suite, asked.precision, place, asked.batch_size) for name in names}
-    return log_ratios(built, "by hand", asked.budget_s)["harness"]
+    return log_ratios(built, BY_HAND, asked.budget_s)
 
 
 def log_ratios(built: Mapping[str, Arm], below: str, budget_s: float) -> dict[str, float]:

@@ -7,6 +7,9 @@ mlp at width 64 (steps of tenths of a millisecond, where overhead shows) and at 
 loops train models of their own from the same weights on the same batches, in quads of the harness's own kind, in eight
 fresh processes, in every other of which the one by hand is built first. The ratio is the harness's time over the
 other's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it.
+
+``--references`` times, in the same processes, two more arms at width 64, which have no target: the loop by hand once
+more, which tells what chance does, and with its step in a function, which tells what calling one costs.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ def main() -> int:
         "--budget", type=float, default=24.0, help="seconds an arm, in all its processes (default: 24; --quick: 2)"
     )
     parser.add_argument("--quick", action="store_true", help="the smallest alone, briefly")
+    parser.add_argument("--references", action="store_true", help="the loop by hand against itself, too")
     given = parser.parse_args()
     device = torch.device(given.device)
     launcher = LocalLauncher()
@@ -71,10 +75,14 @@ def main() -> int:
                 batch_size=batch,
                 budget_s=budget_s / processes,
                 own_first=True,
+                references=given.references and "width" in parameters,
             )
             takes_turns = [replace(asked, own_first=number % 2 == 0) for number in range(processes)]
-            found = process_interval([launcher.call(TIMED, one) for one in takes_turns]).exp()
-            outcomes.append(outcome.Outcome(name=f"{label}, {precision}", found=found, most=MOST, unit="×"))
+            logs = [launcher.call(TIMED, one) for one in takes_turns]
+            for arm in logs[0]:
+                found = process_interval([log[arm] for log in logs]).exp()
+                said, most = (label, MOST) if arm == arms.HARNESS else (f"{label}: {arm} ÷ by hand", None)
+                outcomes.append(outcome.Outcome(name=f"{said}, {precision}", found=found, most=most, unit="×"))
     return outcome.report("The harness's step over one by hand", outcomes, notes)
 
 

@@ -16,7 +16,7 @@ from bench.stats import process_interval
 from perf import arms, peers, steps
 
 CPU = torch.device("cpu")
-MS = {"harness": 2.0, "timm": 5.0, "by hand": 3.0}
+MS = {"harness": 2.0, "timm": 5.0, "by hand": 3.0, "called": 4.0}
 QUESTION = arms.Question(
     suite="resnet50", parameters={}, precision="fp32", device="cpu", batch_size=8, budget_s=0.2, own_first=True
 )
@@ -74,6 +74,7 @@ def built(monkeypatch):
         "compare",
         lambda runners, sizes, protocol, seed: compare(runners, sizes, protocol, seed=seed, clock=clock),
     )
+    monkeypatch.setattr(arms, "called", lambda *_what: build("called"))
     monkeypatch.setattr(arms, "harness", lambda *_what: build("harness"))
     monkeypatch.setattr(arms, "by_hand", lambda *what: build("by hand" if len(what) == 4 else "timm"))
     monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=lambda *_words, **_named: nn.ReLU()))
@@ -94,7 +95,28 @@ def test_a_peers_time_is_divided_by_the_harnesss_whichever_is_built_first(built,
 def test_overhead_is_the_harnesss_time_over_that_by_hand(built, own_first):
     found = arms.over_by_hand(replace(QUESTION, own_first=own_first))
     assert built.order == (["harness", "by hand"] if own_first else ["by hand", "harness"])
-    assert math.exp(found) == pytest.approx(2 / 3, rel=1e-3)
+    assert {name: math.exp(log) for name, log in found.items()} == pytest.approx({"harness": 2 / 3}, rel=1e-3)
+
+
+def test_references_are_timed_beside_in_the_same_process(built):
+    found = arms.over_by_hand(replace(QUESTION, references=True))
+    assert built.order == ["harness", "by hand", "by hand", "called"]
+    assert {name: math.exp(log) for name, log in found.items()} == pytest.approx(
+        {"harness": 2 / 3, arms.AGAIN: 1.0, arms.CALLED: 4 / 3}, rel=1e-3
+    )
+
+
+def test_a_step_in_a_function_trains_as_the_loop_does():
+    suite = arms.open_suite("mlp", width=8)
+    plain, called = (build(suite, "fp32", CPU, 4) for build in (arms.by_hand, arms.called))
+    for arm in (plain, called):
+        arm.run(3)
+        arm.run(4)
+    assert called.taken_steps() == 7
+    assert torch.equal(plain.last, called.last)
+    assert all(
+        torch.equal(one, other) for one, other in zip(plain.model.parameters(), called.model.parameters(), strict=True)
+    )
 
 
 def test_arms_are_warmed_up_in_the_order_in_which_they_were_built(built, monkeypatch):
