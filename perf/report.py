@@ -9,7 +9,7 @@ it has 5 figures of all devices or, with ``--figures all``, 80 of single ones. A
 batch sizes and 10 seeds, with 2 figures or 16.
 
 Each command is a process of its own, timed from its start to its end. Within a process without figures, its parts are
-timed: imports (pandas, scipy, matplotlib and the rest), reading the files, and all else, which is tables and text.
+timed: imports (pandas, scipy and the rest), reading the files, and all else, which is tables and text.
 pandas.read_csv on the same files is timed without its import. They take turns. Targets: 10 s; 3 times read_csv; a tenth
 of the data in a fifth of the time.
 """
