@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if argv is None else argv)
         commands = {"run": run, "report": report, "compare": compare, "list": show_list, "doctor": doctor}
         code = commands[command.name](command)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where it was closed
+            sys.stdout.flush()
         return code
     except UsageError as error:
         print(f"run_bench: {error}", file=sys.stderr)

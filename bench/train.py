@@ -39,7 +39,7 @@ class Arm:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     scaled: bool
-    """Whether the scaler does anything. Steps of half a millisecond are seen to get shorter if it is left alone."""
+    """Whether the scaler does anything; where it does not, a step leaves it alone."""
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights

@@ -88,7 +88,7 @@ Build = Callable[[Suite, str, torch.device, int], Arm]
 
 @dataclass(slots=True)
 class CalledRunner(HandRunner):
-    """The same loop with its step in a function of its own, called for each batch, and with nothing else in it."""
+    """The same steps in a loop as the harness's: a function called for each batch, and the last loss dropped before."""
 
     def run(self, steps: int) -> None:
         """Train as ``HandRunner`` does."""

@@ -30,6 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm")
     parser.add_argument("--only", help="checks, by the first column of the table (default: all)")
     given = parser.parse_args(words)
+    given.out = given.out.resolve()  # the commands run in the repository's folder
     known = checks(given)
     wanted = [name.strip() for name in given.only.split(",")] if given.only else list(known)
     if unknown := [name for name in wanted if name not in known]:

@@ -9,7 +9,7 @@ fresh processes, in every other of which the one by hand is built first. The rat
 other's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it.
 
 ``--references`` times, in the same processes, two more arms at width 64, which have no target: the loop by hand once
-more, which tells what chance does, and with its step in a function, which tells what calling one costs.
+more, which tells what chance does, and in a loop as the harness's, with its step in a function and nothing else in it.
 """
 
 from __future__ import annotations
@@ -50,16 +50,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precisions", help="of fp32, tf32 and amp-bf16 (default: fp32,amp-bf16)")
-    parser.add_argument(
-        "--budget", type=float, default=24.0, help="seconds an arm, in all its processes (default: 24; --quick: 2)"
-    )
+    parser.add_argument("--budget", type=float, help="seconds an arm, in all its processes (default: 24; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="the smallest alone, briefly")
     parser.add_argument("--references", action="store_true", help="the loop by hand against itself, too")
     given = parser.parse_args()
     device = torch.device(given.device)
     launcher = LocalLauncher()
     known = launcher.survey((("cpu" if device.type == "cpu" else str(device.index or 0)),)).devices[0]
-    processes, budget_s = (2, 2.0) if given.quick else (PROCESSES, given.budget)
+    processes, budget_s = (2, given.budget or 2.0) if given.quick else (PROCESSES, given.budget or 24.0)
     outcomes, notes = [], []
     for precision in given.precisions.split(",") if given.precisions else DEFAULT:
         why = None if given.precisions else arms.why_not(known, precision)

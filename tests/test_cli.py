@@ -187,3 +187,9 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert listing.stderr is not None
         listing.stdout.close()
         assert (listing.stderr.read(), listing.wait()) == ("", 141)
+
+
+def test_a_closed_output_is_no_error():
+    command = f"'{sys.executable}' run_bench.py list >&-"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)

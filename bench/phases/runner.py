@@ -43,7 +43,7 @@ class TorchRunner:
         """Queue that many training steps."""
         arm, batches = self.arm, self.batches
         for turn in range(self.turn, self.turn + steps):
-            self.loss = None  # the last graph goes before the next is made, in memory that is still in the cache
+            self.loss = None  # and its graph with it, before the next is made
             self.loss = training_step(arm, *batches[turn % BATCHES])
         self.turn += steps
 

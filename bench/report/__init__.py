@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: list[Path], out: Path, *, published: bool = False, layers: bool = False, figures: Choice = "overview"
+    runs: list[Path],
+    out: Path,
+    *,
+    published: bool = False,
+    layers: bool = False,
+    figures: Choice = "overview",
+    beside: bool = False,
 ) -> tuple[Path, list[str], list[Table]]:
     """Write report.md, report.html and the plots (SVG and PNG) into ``out``.
 
@@ -29,6 +35,7 @@ def report(
         layers: whether the magnitudes of gradients are drawn layer by layer, too.
         figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
             ``all`` each device, ``none`` nothing at all.
+        beside: whether other processes get ready to draw while this one reads; they import the main program.
 
     Returns:
         The path of report.md, its verdicts in plain sentences, one for each device and suite, and the tables of its
@@ -38,7 +45,7 @@ def report(
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
-    with drawers() if figures != "none" else nullcontext() as ready:
+    with drawers() if beside and figures != "none" else nullcontext() as ready:
         from bench.report.climbed import climbed
         from bench.report.ladder import short
         from bench.report.load import load

@@ -1,7 +1,7 @@
 """What every plot has in common: colours, axes whose labels do not collide, and a frame with its files.
 
-matplotlib takes half a second to import, and is imported here and beside by what draws, when it draws: the process that
-makes the tables does without it where others draw.
+matplotlib takes half a second to import, and is imported inside the functions that use it: a process for which others
+draw does without it.
 """
 
 from __future__ import annotations

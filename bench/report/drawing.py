@@ -1,7 +1,8 @@
 """Drawing figures beside everything else, in processes of their own.
 
-matplotlib takes half a second to import and about as long for a figure. A report that begins anew starts the processes
-before it reads anything, so that they are ready when there is something to draw, and does without matplotlib itself.
+matplotlib takes half a second to import and about as long for a figure. The command line starts the processes before it
+reads anything, so that they are ready when there is something to draw. They draw the figures of single recipes;
+heatmaps, stairs, sweeps and numerics, which most reports lack, are drawn by the process that makes the tables.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,14 +54,14 @@ class Drawing:
 def drawers() -> Iterator[Executor | None]:
     """Start processes that draw, and leave one core to whoever asks; None where this process draws by itself as fast.
 
-    That is where it has matplotlib already, or one core.
+    That is where it has matplotlib already, or one core. The main program must be one that can be imported.
     """
     most = _cores() - 1
     if most < 1 or "matplotlib" in sys.modules:
         yield None
         return
     with _pool(most) as pool:  # which starts a process for each job until it has so many
-        with _deaf_to_interrupts():
+        with _deaf_to_interrupts(), suppress(BrokenProcessPool):  # whoever has figures for it will see
             for _ in range(min(READY, most)):
                 pool.submit(_nothing)
         yield pool
@@ -93,11 +96,16 @@ def _begin(jobs: Sequence[Job], pool: Executor) -> Drawing:
 @contextmanager
 def _pool(count: int) -> Iterator[Executor]:
     # Not by forking: the process may have threads, and its fork server holds torch, which drawing does without.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare)
+    context = multiprocessing.get_context("spawn")
+    watched, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, context, initializer=_prepare, initargs=(watched,))
     try:
         yield pool
-    finally:
         pool.shutdown(cancel_futures=True)
+    finally:  # interrupted, perhaps while waiting for them
+        held.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+        watched.close()
 
 
 @contextmanager
@@ -110,10 +118,16 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _prepare() -> None:
-    """Import what draws."""
+def _prepare(watched: Connection) -> None:
+    """Import what draws, in a process that ends as soon as the other end of a pipe is closed, by whatever end."""
+    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
     for name in ("bench.report.plots", "matplotlib.figure", "matplotlib.backends.backend_svg"):
         importlib.import_module(name)
+
+
+def _end_with(watched: Connection) -> None:
+    watched.poll(None)
+    os._exit(1)
 
 
 def _nothing() -> None:

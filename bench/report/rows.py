@@ -10,9 +10,10 @@ import pandas as pd
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return what ``frame.to_dict("records")`` does, of a few rows with a hundred columns in a quarter of the time.
+    """Return what ``frame.to_dict("records")`` does, sooner: of frames with a hundred columns, taken hundreds of times.
 
-    Values are Python's own, also where numpy's lie in a column of objects.
+    Values are Python's own, also where numpy's lie in a column of objects. Frames here have no dates and no nullable
+    types, which pandas would turn into others.
     """
     columns = [_values(column) for _, column in frame.items()]
     names = list(frame.columns)
