@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"run_bench: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _unread():
+        if isinstance(error, BrokenPipeError) and sys.stdout is not None and _unread():
             return 141
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
         print(f"run_bench: {where}{error.strerror or error}.", file=sys.stderr)

@@ -17,9 +17,8 @@ class TakenSteps:
 
     def __init__(self, watched: torch.optim.Optimizer | None = None) -> None:
         """Hang on an optimizer, or, where nothing skips its steps, on none."""
-        self._called, self._found_inf = 0, list[Tensor]()
-        self.unwatched = 0
-        """Steps of an optimizer that nothing skips: whoever takes them counts them here."""
+        self.called, self._found_inf = 0, list[Tensor]()
+        """Of an optimizer that nothing skips, whoever takes its steps counts them here."""
         if watched is not None:
             watched.register_step_post_hook(self)
 
@@ -27,7 +26,7 @@ class TakenSteps:
         self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
     ) -> None:
         """Count one."""
-        self._called += 1
+        self.called += 1
         if (found := getattr(optimizer, "found_inf", None)) is not None:
             self._found_inf.append(found)
 
@@ -35,6 +34,6 @@ class TakenSteps:
     def count(self) -> int:
         """Steps taken so far; with a fused optimizer under a GradScaler, this waits for the device."""
         if self._found_inf:
-            self._called -= int(torch.stack(self._found_inf).count_nonzero())
+            self.called -= int(torch.stack(self._found_inf).count_nonzero())
             self._found_inf.clear()
-        return self._called + self.unwatched
+        return self.called

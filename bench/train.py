@@ -161,7 +161,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
         arm.scaler.update()
     else:
         arm.optimizer.step()
-        arm.taken.unwatched += 1
+        arm.taken.called += 1
     if arm.schedule is not None:
         arm.schedule.step()
     return loss
