@@ -14,7 +14,7 @@ TOGETHER = 4
 """Arms at once: more no longer fit into a core's cache."""
 
 
-def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 2000, seed: int = 0) -> list[Interval]:
+def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 1000, seed: int = 0) -> list[Interval]:
     """Return the hierarchical bootstrap's interval of each arm's log-speedup: processes drawn anew, and quads in each.
 
     A second opinion on ``stats.process_interval``, free of its assumption that the processes' centres are normal.

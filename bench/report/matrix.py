@@ -22,11 +22,13 @@ from bench.spec import BASELINE
 
 RECIPE = ["suite", "parameters"]
 STEPS, EPOCHS = "throughput of the step", "time per epoch"
+Shared = Mapping[Hashable, Mapping[Hashable, float]]
+"""Of each arm of each cell, indexed by ``KEY``, the logarithms by the process or seed that the cell's arms share."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Setup:
-    """One device, or several together, at one precision."""
+    """One device, or several together, at one precision; itself alone is equal to it."""
 
     name: str
     subject: tuple[object, ...]
@@ -64,17 +66,23 @@ class Matrix:
         between two others Student's interval over the differences in each process or seed that they shared. Else it is
         Welch's on the logarithms.
         """
-        same = row.subject == column.subject and row.batch == column.batch
-        if row is column:
-            return stats.Interval(center=1.0, low=1.0, high=1.0, n=len(row.logs))
-        if same and column.precision == BASELINE and row.paired is not None:
-            return row.paired
-        if same and row.precision == BASELINE and column.paired is not None:
-            return _inverse(column.paired)
-        shared = [key for key in row.beside if key in column.beside] if same else []
-        if shared and len(shared) >= min(2, len(row.logs), len(column.logs)):
-            return stats.student_interval([row.beside[key] - column.beside[key] for key in shared]).exp()
-        return stats.welch_interval(_moments(row.logs), _moments(column.logs)).exp()
+        return _over(row, column)
+
+
+@functools.lru_cache(maxsize=2**14)
+def _over(row: Setup, column: Setup) -> stats.Interval:
+    """Return what ``Matrix.over`` does, once for each pair: tables, marks, legends and the CSV all ask for it."""
+    same = row.subject == column.subject and row.batch == column.batch
+    if row is column:
+        return stats.Interval(center=1.0, low=1.0, high=1.0, n=len(row.logs))
+    if same and column.precision == BASELINE and row.paired is not None:
+        return row.paired
+    if same and row.precision == BASELINE and column.paired is not None:
+        return _inverse(column.paired)
+    shared = [key for key in row.beside if key in column.beside] if same else []
+    if shared and len(shared) >= min(2, len(row.logs), len(column.logs)):
+        return stats.student_interval([row.beside[key] - column.beside[key] for key in shared]).exp()
+    return stats.welch_interval(_moments(row.logs), _moments(column.logs)).exp()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,18 +94,17 @@ def _moments(logs: tuple[float, ...]) -> stats.Moments:
 def matrices(summary: pd.DataFrame, trials: pd.DataFrame) -> list[Matrix]:
     """Return the matrices of every recipe that several subjects measured: by throughput, and by time per epoch."""
     found: list[Matrix] = []
-    for number_of, (key, rows) in enumerate(summary.groupby(RECIPE, sort=False)):
-        if len(rows[SUBJECT].drop_duplicates()) < 2:
-            continue
+    recipes = enumerate(summary.groupby(RECIPE, sort=False))
+    several = [(number_of, key, rows) for number_of, (key, rows) in recipes if len(rows[SUBJECT].drop_duplicates()) > 1]
+    gains, times = (_gains(trials), _times(trials)) if several else ({}, {})
+    for number_of, key, rows in several:
         title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
         slug = f"matrix-{key[0]}" if not key[1] else f"matrix-{key[0]}-{number_of}"
-        found += [made for made in (_by_step(title, slug, rows, trials), _by_epoch(title, slug, rows, trials)) if made]
+        found += [made for made in (_by_step(title, slug, rows, gains), _by_epoch(title, slug, rows, times)) if made]
     return found
 
 
-def _by_step(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -> Matrix | None:
-    timed = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    gains = _shared(timed, "trial", np.log(timed["speedup"]))
+def _by_step(title: str, slug: str, rows: pd.DataFrame, gains: Shared) -> Matrix | None:
     chosen, batches = _at_batch(rows, "samples_per_s", "speed_status")
     names = _names(chosen)
     setups = [
@@ -119,15 +126,13 @@ def _by_step(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) ->
     return _ordered(Matrix(title=title, slug=slug, basis=STEPS, batches=batches, setups=setups, absent=absent))
 
 
-def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -> Matrix | None:
+def _by_epoch(title: str, slug: str, rows: pd.DataFrame, times: Shared) -> Matrix | None:
     """Compare training; only on the same data, and the same number of samples, is an epoch the same work."""
     trained = rows[rows["train_status"].notna()]
     if trained.empty:
         return None
     most = trained.groupby("data", sort=False)["run"].nunique().idxmax()
     chosen, batches = _at_batch(trained[trained["data"] == most], "time_per_epoch_s", "train_status")
-    usable = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
-    times = _shared(usable, "seed", -np.log(usable["time_per_epoch_s"]))
     names = _names(chosen)
     setups = [
         Setup(
@@ -150,7 +155,19 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, trials: pd.DataFrame) -
     return _ordered(Matrix(title=title, slug=slug, basis=EPOCHS, batches=batches, setups=setups, absent=absent))
 
 
-def _shared(rows: pd.DataFrame, by: str, logs: pd.Series) -> dict[Hashable, dict[Hashable, float]]:
+def _gains(trials: pd.DataFrame) -> Shared:
+    """Return the logarithms of speedups over fp32, by trial."""
+    timed = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    return _shared(timed, "trial", np.log(timed["speedup"]))
+
+
+def _times(trials: pd.DataFrame) -> Shared:
+    """Return the logarithms of epochs a second, by seed."""
+    usable = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
+    return _shared(usable, "seed", -np.log(usable["time_per_epoch_s"]))
+
+
+def _shared(rows: pd.DataFrame, by: str, logs: pd.Series) -> Shared:
     """Return the logarithms of each arm of each cell, indexed by ``KEY``, by what the arms of a cell share."""
     groups = rows[[*KEY, by]].assign(log=logs).groupby(KEY, sort=False)
     return {key: dict(zip(group[by], group["log"], strict=True)) for key, group in groups}

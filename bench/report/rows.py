@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_object_dtype
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
@@ -15,13 +16,10 @@ def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
     Values are Python's own, also where numpy's lie in a column of objects. Frames here have no dates and no nullable
     types, which pandas would turn into others.
     """
-    columns = [_values(column) for _, column in frame.items()]
-    names = list(frame.columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pd.Series) -> list[Any]:
-    values = column.tolist()
-    if column.dtype != object:
-        return values
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
+    names, rows = list(frame.columns), frame.to_numpy(dtype=object).tolist()  # block by block, not column by column
+    words = [at for at, dtype in enumerate(frame.dtypes) if is_object_dtype(dtype)]
+    for row in rows:
+        for at in words:
+            if isinstance(row[at], np.generic):
+                row[at] = row[at].item()
+    return [dict(zip(names, row, strict=True)) for row in rows]

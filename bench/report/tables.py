@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -128,7 +128,7 @@ def architectures(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
     body = []
     for _, subject in rows.groupby(SUBJECT, sort=False):
         batch = reference_batch(subject)
-        cell = {row["precision"]: row for _, row in subject[subject["batch_size"] == batch].iterrows()}
+        cell = {row["precision"]: row for row in records(subject[subject["batch_size"] == batch])}
         first = subject.iloc[0]
         shown = [_speedup(cell[name]) if name in cell else UNKNOWN for name in arms]
         body.append(
@@ -146,7 +146,7 @@ def architectures(rows: pd.DataFrame, hosts: dict[str, str]) -> Table:
     return table("By architecture", headers, body, about=about)
 
 
-def _speedup(row: pd.Series) -> str:
+def _speedup(row: Mapping[Hashable, Any]) -> str:
     text = f"{ratio(row['speedup'], row['low'], row['high'])}"
     return told(row["speed_status"], f"{text} {row['verdict']}" if known(row["verdict"]) else text, row["lost_speed"])
 
@@ -192,7 +192,7 @@ def same_and_best(rows: pd.DataFrame) -> Table | None:
     body = []
     for _, subject in rows.groupby(SUBJECT, sort=False):
         batch = reference_batch(subject)
-        cell = {row["precision"]: row for _, row in subject[subject["batch_size"] == batch].iterrows()}
+        cell = {row["precision"]: row for row in records(subject[subject["batch_size"] == batch])}
         for name, best in batches.best_speedups(subject).items():
             same = _speedup(cell[name]) if name in cell else UNKNOWN
             where = subject.iloc[0]["where"]

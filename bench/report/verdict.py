@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -216,7 +218,7 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     return f"test accuracy {_delta(row)} over {over} ({said}){at}"
 
 
-def _delta(row: pd.Series) -> str:
+def _delta(row: Mapping[Hashable, Any]) -> str:
     interval = f" [90 %: {signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
     return f"{signed(row['delta_points'])} points{interval}"
 
@@ -225,10 +227,10 @@ def _counted(count: float, what: str) -> str:
     return f"{count:.0f} {what}" if count == 1 else f"{count:.0f} {what}s"
 
 
-def _trained(rows: pd.DataFrame) -> dict[str, pd.Series]:
+def _trained(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
     """Return each precision's training, that at the largest batch size trained with."""
     trained = rows[rows["train_status"].notna()].sort_values("batch_size", kind="stable")
-    return {str(row["precision"]): row for _, row in trained.iterrows()}
+    return {str(row["precision"]): row for row in records(trained)}
 
 
 def _rivals(faster: pd.DataFrame, best: pd.Series) -> str:
@@ -240,7 +242,8 @@ def _rivals(faster: pd.DataFrame, best: pd.Series) -> str:
 
 def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
     """Name the batch sizes at which the same arm's speed verdict is another."""
-    same = rows[(rows["precision"] == best["precision"]) & rows["verdict"].notna()]
+    judged = rows[["precision", "verdict", "batch_size"]]
+    same = judged[(judged["precision"] == best["precision"]) & judged["verdict"].notna()]
     other = same[same["verdict"] != best["verdict"]]
     found = [
         f"{verdict} at batch {', '.join(f'{size:.0f}' for size in group['batch_size'])}"
