@@ -222,7 +222,8 @@ def test_three_machines_make_one_report_with_matrix_and_warnings(tmp_path):
     first = original(tmp_path / "v100")
     copy(first, tmp_path / "h100", device="NVIDIA H100", architecture="Hopper", faster=4.0, driver="580.65", host="n7")
     copy(first, tmp_path / "a100", device="NVIDIA A100", architecture="Ampere", faster=2.5, driver="570.10", host="n3")
-    page = write_report([tmp_path / name for name in ("v100", "h100", "a100")], tmp_path / "out").read_text()
+    runs = [tmp_path / name for name in ("v100", "h100", "a100")]
+    page = write_report(runs, tmp_path / "out", figures="none").read_text()
     before, _, rest = page.partition("## Machines")
     assert "- Different driver: 550.1 in v100; 580.65 in h100; 570.10 in a100. It sets" in before
     table = rest.partition("### Speedup matrix by throughput of the step\n")[2].partition("###")[0]

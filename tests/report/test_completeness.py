@@ -45,7 +45,7 @@ def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(r
     assert text.startswith("Run run is unfinished: it was stopped, or is still running; ")
     assert "3 of 7 planned trials are missing (1 speed, 2 train)" in text
     assert text.endswith(f"Go on with --resume {run.folder}.")
-    assert "3 of 7 planned trials" in write_report([run.folder], tmp_path / "out").read_text()
+    assert "3 of 7 planned trials" in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 
 
 def test_a_folder_below_here_is_named_from_here(run, tmp_path, monkeypatch):

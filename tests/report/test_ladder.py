@@ -258,14 +258,14 @@ def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
 
 def test_how_to_read_speaks_of_the_steps_that_were_timed(run: RunBuilder, tmp_path: Path) -> None:
     resident, fed = "timed on data already on the device", "timed with the loader that feeds them"
-    only = publish(load([run.folder]), tmp_path / "only")[0].read_text()
+    only = publish(load([run.folder]), tmp_path / "only", figures="none")[0].read_text()
     assert (resident in only, fed in only) == (False, True)
     run.train("fp32", [90.0], batch=64)
-    trained = publish(load([run.folder]), tmp_path / "trained")[0].read_text()
+    trained = publish(load([run.folder]), tmp_path / "trained", figures="none")[0].read_text()
     assert (resident in trained, fed in trained) == (False, True)
     run.memory("fp32", 100.0)
-    both = publish(load([run.folder]), tmp_path / "both")[0].read_text()
+    both = publish(load([run.folder]), tmp_path / "both", figures="none")[0].read_text()
     assert (resident in both, fed in both) == (True, True)
     speed = RunBuilder(tmp_path / "speed").memory("fp32", 100.0)
-    plain = publish(load([speed.folder]), tmp_path / "plain")[0].read_text()
+    plain = publish(load([speed.folder]), tmp_path / "plain", figures="none")[0].read_text()
     assert (resident in plain, fed in plain) == (True, False)

@@ -143,7 +143,7 @@ def test_an_earlier_runs_lost_column_is_told_in_a_sentence(tmp_path: Path, name:
 def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA}))
-    assert "amp-bf16" in write_report([run.folder], tmp_path / "out").read_text()
+    assert "amp-bf16" in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 
 
 def test_a_retried_trial_counts_once_and_by_its_last_row(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_copy_of_a_run_counts_once_with_a_remark_and_the_fuller_one_stays(tmp_
     assert [run.label for run in read.runs] == ["first"]
     assert len(read.trials) == 6
     assert read.runs[0].remarks == (f"{second} is a copy of it, and is left out.",)
-    assert "is a copy of it" in write_report([first, second], tmp_path / "out").read_text()
+    assert "is a copy of it" in write_report([first, second], tmp_path / "out", figures="none").read_text()
     with (second / "trials.csv").open("a") as file:
         file.write((first / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")
     assert [run.label for run in load([first, second]).runs] == ["second"]

@@ -172,7 +172,7 @@ def test_another_device_of_the_run_or_a_device_of_another_name_is_none_of_them(t
     assert made(run.folder, other.folder)[0] is not None
     fleet.edit_rows(other.folder, lambda row: row.update(device="Another Card"))
     assert made(run.folder, other.folder)[0] is None
-    assert said[0] in write_report([run.folder], tmp_path / "out").read_text()
+    assert said[0] in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 
 
 def test_other_batch_sizes_are_named_with_those_that_are_needed(tmp_path: Path) -> None:
