@@ -6,7 +6,8 @@ results/README.md, column by column.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,18 @@ class MemoryPeak:
 
     all_devices_bytes: int | None = None
     """Several devices: the sum of their peaks; the other figures are then the largest device's."""
+
+    @classmethod
+    def of_all(cls, peaks: Sequence[MemoryPeak]) -> MemoryPeak:
+        """Return the peak of devices, or of nodes, that train together; the sum is unknown where one's peak is."""
+
+        def known(name: str) -> list[int]:
+            return [value for peak in peaks if (value := getattr(peak, name)) is not None]
+
+        largest = {field.name: max(known(field.name), default=None) for field in fields(cls)}
+        own = [peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes for peak in peaks]
+        largest["all_devices_bytes"] = sum(size or 0 for size in own) if None not in own else None
+        return cls(**largest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -108,7 +108,8 @@ def run(
                 elif isinstance(message, TrialResult) and message.memory is not None:
                     peaks[rank] = message
                     if len(peaks) == ranks:
-                        send(replace(peaks[0], memory=_largest([peaks[each].memory for each in range(ranks)])))
+                        memory = MemoryPeak.of_all([one.memory for one in peaks.values() if one.memory])
+                        send(replace(peaks[0], memory=memory))
                 elif rank == 0:
                     send(message)
         for word, called in echoes:
@@ -159,20 +160,6 @@ def _lost(process: subprocess.Popen[bytes], kills: int | None, called: str) -> R
         process.wait(END_S)
     kind, how = exit_cause(process.poll(), kills)
     return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{called} ended without a word, {how}"))
-
-
-def _largest(found: list[MemoryPeak | None]) -> MemoryPeak:
-    """Return the largest of each figure over the devices, and the sum of their peaks."""
-    every = [peak for peak in found if peak is not None]
-
-    def most(name: str) -> int | None:
-        values = [value for peak in every if (value := getattr(peak, name)) is not None]
-        return max(values) if values else None
-
-    names = [field.name for field in fields(MemoryPeak) if field.name != "all_devices_bytes"]
-    peaks = [peak.peak_allocated_bytes or peak.peak_resident_bytes for peak in every]
-    total = sum(peak or 0 for peak in peaks) if all(peak is not None for peak in peaks) else None
-    return MemoryPeak(**{name: most(name) for name in names}, all_devices_bytes=total)
 
 
 def _start(theirs: Connection, here: Rendezvous, local_rank: int) -> subprocess.Popen[bytes]:

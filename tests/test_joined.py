@@ -24,7 +24,6 @@ from bench.measure.warmup import prepare
 from bench.phases.communication import communication_pct
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.plan import Plan
-from bench.ranks import _largest
 from bench.spec import PRECISIONS, UsageError
 from bench.technique_names import Techniques
 from bench.train import build_arm
@@ -154,8 +153,11 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
 
 
 def test_memory_is_the_largest_devices_and_the_sum():
-    found = _largest([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
+    found = MemoryPeak.of_all([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
     assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
+    nodes = [MemoryPeak(peak_resident_bytes=9, all_devices_bytes=17), MemoryPeak(peak_resident_bytes=8)]
+    assert MemoryPeak.of_all(nodes) == MemoryPeak(peak_resident_bytes=9, all_devices_bytes=25)
+    assert MemoryPeak.of_all([*nodes, MemoryPeak()]).all_devices_bytes is None
 
 
 def test_what_is_measured_on_one_device_alone_is_unsupported_on_several_which_is_told_before(tiny_trial, cpu, machine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 from bench.findings import MemoryPeak
 from bench.launch.local import Ending
@@ -67,19 +67,8 @@ def results(own: Sequence[TrialResult], others: Sequence[TrialResult]) -> list[T
     made = []
     for result in own:
         peaks = [one.memory for one in (result, *others) if one.precision == result.precision and one.memory]
-        made.append(replace(result, memory=_peak(peaks)) if result.memory else result)
+        made.append(replace(result, memory=MemoryPeak.of_all(peaks)) if result.memory else result)
     return made
-
-
-def _peak(peaks: Sequence[MemoryPeak]) -> MemoryPeak:
-    def known(name: str) -> list[int]:
-        return [value for peak in peaks if (value := getattr(peak, name)) is not None]
-
-    largest = {field.name: max(known(field.name), default=None) for field in fields(MemoryPeak)}
-    told = [(peak.all_devices_bytes, peak.peak_allocated_bytes, peak.peak_resident_bytes) for peak in peaks]
-    sums = [next((size for size in each if size is not None), None) for each in told]
-    largest["all_devices_bytes"] = sum(size or 0 for size in sums) if None not in sums else None
-    return MemoryPeak(**largest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -90,12 +90,15 @@ def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarr
         errors = [middle - low, high - middle]
         axes.errorbar(places, middle, yerr=errors, fmt="none", ecolor=house.INK, capsize=3, zorder=4)
         tops = np.fmin(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
+    look: dict[str, Any]
     for place, height, top in zip(places, heights, tops, strict=True):
         if known(height):
-            axes.annotate(number(height), (place, top), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+            box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}  # over a bar of its error
+            look = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": box, "zorder": 5}
+            axes.annotate(number(height), (place, top), (0, 4), **look)
     for index, word in enumerate(rows["status"]):
         if not known(rows["step_ms"].iloc[index]) and not known(heights.iloc[index]):
-            look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
+            look = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
             axes.annotate(f"× {word}", (index, 0), (0, 4), textcoords="offset points", **look)
     axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
