@@ -89,7 +89,7 @@ def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarr
         low, middle, high = bounds.T
         errors = [middle - low, high - middle]
         axes.errorbar(places, middle, yerr=errors, fmt="none", ecolor=house.INK, capsize=3, zorder=4)
-        tops = np.fmin(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
+        tops = np.minimum(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
     look: dict[str, Any]
     for place, height, top in zip(places, heights, tops, strict=True):
         if known(height):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -191,6 +192,14 @@ def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, 
     assert sorted(segment[:, 1]) == pytest.approx([4.0 / over.high, 4.0 / over.low])
     assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), stairs.MOST * 4.0))
     assert axes.get_ylim()[1] <= ends_by
+
+
+def test_a_rung_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
+    axes, added = Figure().subplots(), ["fp32", "+ set-to-none", "+ non-blocking"]
+    rows = pd.DataFrame({"added": added, "status": ["ok", "ok", "unsupported"], "step_ms": [3.0, 2.0, np.nan]})
+    bounds = np.array([[np.nan] * 3, [1.0, 2.0, 4.0], [np.nan] * 3])
+    stairs._stairs(axes, rows, rows["step_ms"], bounds)
+    assert axes.get_ylim()[1] == pytest.approx(1.15 * 4.0)
 
 
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -> None:
