@@ -56,7 +56,7 @@ class GraphedStep:
         return loss.clone()
 
     def _beside(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Run on a side stream, as capturing will: what a library allocates for a stream is then not the default's."""
+        """Run on the side stream, on which will be captured: what libraries allocate for a stream is there by then."""
         self.side = self.side or torch.cuda.Stream(self.device)
         current = torch.cuda.current_stream(self.device)
         self.side.wait_stream(current)
@@ -68,12 +68,13 @@ class GraphedStep:
     def _capture(self, inputs: Tensor, targets: Tensor) -> None:
         """Capture the step without running it."""
         static_inputs, static_targets = inputs.clone(), targets.clone()
-        graph = torch.cuda.CUDAGraph()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
             # Other threads, such as a loader's that pins batches, may go on asking CUDA for what a capture forbids.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=self.side, capture_error_mode="thread_local"):
                 loss = self.gradients(static_inputs, static_targets)
         except RuntimeError as error:
+            torch.cuda.set_stream(current)  # which torch leaves undone where ending a broken capture raises
             if (original := out_of_memory.behind(error)) is not None:
                 raise original from None
             cause = error.__context__ or error  # ending a broken capture fails too, which hides why it broke

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from bench.data import Share
 from bench.data.transfer import Batch
-from bench.precision import apply
-from bench.spec import BASELINE, PRECISIONS, UsageError
+from bench.spec import UsageError
 from bench.step_count import TakenSteps
 from bench.train import Arm, Epoch, synchronize
 
 if TYPE_CHECKING:
+    from lightning.pytorch.accelerators import Accelerator
     from lightning.pytorch.plugins.precision import Precision as LightningPrecision
     from lightning.pytorch.strategies import Strategy
 
@@ -50,9 +50,9 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     first = (arm.device.index or 0) - share.rank
     trainer = pl.Trainer(
-        accelerator="cuda" if arm.device.type == "cuda" else "cpu",
+        accelerator=accelerator_of(arm.device),
         devices=list(range(first, first + share.ranks)) if arm.device.type == "cuda" else share.ranks,
-        strategy=_strategy(arm, share),
+        strategy=strategy_of(arm.device, share.ranks),
         plugins=[_precision(arm), LightningEnvironment()],
         max_epochs=0,
         gradient_clip_val=arm.clip_grad,
@@ -68,9 +68,6 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
     def train_epoch(batches: Iterator[Batch]) -> Epoch:
         taken = counted.count
         waiting = _Waiting(batches, steps)
-        # Lightning looks at the switches through the older of torch's interfaces, which raises where the newer has
-        # turned TF32 on. The module's on_fit_start, which comes after, sets them to the arm's.
-        apply(PRECISIONS[BASELINE])
         trainer.fit_loop.max_epochs = trainer.current_epoch + 1
         trainer.fit(module, waiting)
         losses = torch.stack(module.losses).float().mean()
@@ -129,9 +126,6 @@ def _module(arm: Arm) -> Any:
                 return arm.optimizer
             return {"optimizer": arm.optimizer, "lr_scheduler": {"scheduler": arm.schedule, "interval": "step"}}
 
-        def on_fit_start(self) -> None:
-            apply(arm.precision)
-
         def on_train_epoch_start(self) -> None:
             self.losses.clear()
             self.trainer.strategy.barrier()  # another process may still be evaluating
@@ -166,7 +160,21 @@ def _precision(arm: Arm) -> LightningPrecision:
     return plugin
 
 
-def _strategy(arm: Arm, share: Share) -> Strategy:
+def accelerator_of(device: torch.device) -> Accelerator | str:
+    """Return Lightning's accelerator of a device's kind, which leaves the allocator its memory when ``fit`` begins."""
+    if device.type != "cuda":
+        return "cpu"
+    from lightning.pytorch.accelerators import CUDAAccelerator
+
+    class Cuda(CUDAAccelerator):  # type: ignore[misc]  # Any, to mypy
+        def setup(self, trainer: Any) -> None:
+            """Tell of the visible devices only: what the epoch before allocated, the next one uses."""
+            self.set_nvidia_flags(trainer.local_rank)
+
+    return Cuda()
+
+
+def strategy_of(device: torch.device, ranks: int = 1) -> Strategy:
     """Return Lightning's strategy for one device or several, which leaves the model there when ``fit`` ends."""
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
@@ -178,4 +186,4 @@ def _strategy(arm: Arm, share: Share) -> Strategy:
         def teardown(self) -> None:
             """Leave model and memory, as above."""
 
-    return OneDevice(device=arm.device) if share.ranks == 1 else DataParallel()
+    return OneDevice(device=device) if ranks == 1 else DataParallel()

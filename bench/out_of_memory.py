@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import torch
 
-_SIGNS = (
-    "DefaultCPUAllocator",
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
+_SIGNS = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
+"""In lower case: torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
+_DOUBTFUL = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
+"""What cuBLAS and cuDNN say where they cannot have their workspaces, but also where they are broken."""
+LITTLE_FREE = 0.05
+"""Share of a GPU's memory; with less than this free, it is memory that they lack."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an error means that something did not fit into the device's or the machine's memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error).lower()
+    return any(sign in text for sign in _SIGNS) or (any(sign in text for sign in _DOUBTFUL) and _little_is_free())
+
+
+def _little_is_free() -> bool:
+    if not torch.cuda.is_initialized():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return free < LITTLE_FREE * total
 
 
 def behind(error: BaseException) -> BaseException | None:

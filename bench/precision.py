@@ -7,6 +7,7 @@ the precision asks for it, on the GPU and in oneDNN on the CPU.
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -32,8 +33,13 @@ _backends: Any = torch.backends
 def apply(precision: Precision) -> None:
     """Set torch's process-wide fp32 switches for ``precision``.
 
-    torch has two interfaces to them, and mixing the two raises; this uses the newer where there is one.
+    torch has two interfaces to them, which raise where they disagree. Both are set, the newer last where there is one,
+    so that whoever looks through either (torch's own compiler, a suite) finds the same.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the older interface is the older one
+        _backends.cuda.matmul.allow_tf32 = precision.tf32
+        _backends.cudnn.allow_tf32 = precision.tf32
     if hasattr(_backends, "fp32_precision"):
         setting = "tf32" if precision.tf32 else "ieee"
         _backends.fp32_precision = setting
@@ -43,9 +49,6 @@ def apply(precision: Precision) -> None:
         for part in (_backends.cudnn, _backends.mkldnn):
             part.conv.fp32_precision = setting
             part.rnn.fp32_precision = setting
-    else:
-        _backends.cuda.matmul.allow_tf32 = precision.tf32
-        _backends.cudnn.allow_tf32 = precision.tf32
 
 
 def read_back(precision: Precision, device: torch.device) -> Switches:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = "memory,floor,speed,energy"
-SUITES = ("mlp", "resnet20", "resnet50", "vit_b_16")
+SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_16": "64,128"}
+"""Whose speed is measured, and at which batch sizes where it is to be quick; else at the suite's own."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -27,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", help="cifar10 or folder:DIR, to train resnet50 on; nothing is trained without it")
-    parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm")
+    parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm, few batch sizes and images")
     parser.add_argument("--only", help="checks, by the first column of the table (default: all)")
     given = parser.parse_args(words)
     given.out = given.out.resolve()  # the commands run in the repository's folder
@@ -55,8 +56,9 @@ def checks(given: argparse.Namespace) -> dict[str, list[str]]:
         "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(given.out / "doctor")],
         "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if given.quick else "40"],
     }
-    for suite in SUITES:
-        command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *depth]
+    for suite, sizes in SUITES.items():
+        brief = ["--quick", "--batch-sizes", sizes] if given.quick else []
+        command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *brief]
         found[f"{suite} speed"] = [*command, "--resume", str(given.out / f"{suite}-speed")]
     brief = [*bench, "--gpus", "0", "--quick", "--suite"]
     more = ["--data", given.data] if given.data else []
@@ -65,9 +67,12 @@ def checks(given: argparse.Namespace) -> dict[str, list[str]]:
     found["largest batch"] = [*largest, "--resume", str(given.out / "largest")]
     techniques = [*brief, "resnet50", "--techniques", "channels-last,fused-optimizer,cuda-graphs"]
     found["techniques"] = [*techniques, "--resume", str(given.out / "techniques")]
-    found["overhead"] = [sys.executable, "perf/overhead.py", "--device", "cuda"]
+    found["overhead"] = [sys.executable, "perf/overhead.py", "--device", "cuda", *depth]
+    peers = [sys.executable, "perf/peers.py", "--device", "cuda"]
+    found["peers steps"] = [*peers, "--only", "steps", *(["--processes", "2"] if given.quick else [])]
     if given.data and given.data.startswith("folder:"):
-        found["peers"] = [sys.executable, "perf/peers.py", "--device", "cuda", "--data", given.data]
+        few = ["--suites", "resnet20", "--samples", "12800", "--rounds", "2"] if given.quick else []
+        found["peers epochs"] = [*peers, "--only", "epochs,pipelines", "--data", given.data, *few]
     if given.data:
         command = [*bench, "--suite", "resnet50", "--gpus", "0", *more, *depth, "--epochs", "5"]
         found["resnet50 training"] = [*command, "--resume", str(given.out / "resnet50")]

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from bench.data.cache import Dataset as Images
 from bench.data.cache import Split
 from bench.data.images import ImageBatches
+from bench.lightning_loop import accelerator_of, strategy_of
 from bench.precision_names import precision as parse
 from bench.spec import Data, Suite
 from bench.train import build_arm, build_loss, synchronize, train_epoch
@@ -164,10 +165,12 @@ def torchvision(task: Task) -> Epoch:
 def accelerate(task: Task) -> Epoch:
     """Return the epoch of accelerate's loop."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
     model, loader, optimizer, schedule, loss_of = _parts(task)
     device = task.device
     mixed = "bf16" if task.half else "no"
+    AcceleratorState._reset_state(True)  # which holds the precision of the loop before, and takes no other
     accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 
@@ -194,6 +197,7 @@ def lightning(task: Task) -> Epoch:
     """Return the epoch of Lightning's Trainer, its bar, logger and checkpoints off.
 
     Its clock begins and ends with the epoch, so that what the Trainer does before fitting and after it is not counted.
+    Model and memory stay on the device in between, as they do between the epochs of one ``fit``.
     """
     import lightning.pytorch as pl
 
@@ -201,6 +205,8 @@ def lightning(task: Task) -> Epoch:
     model, loader, optimizer, schedule, loss_of = _parts(task)
 
     device = task.device
+    devices = [device.index or 0] if device.type == "cuda" else 1
+    resident = {"accelerator": accelerator_of(device), "strategy": strategy_of(device), "devices": devices}
 
     class Module(pl.LightningModule):
         seconds = 0.0
@@ -231,8 +237,7 @@ def lightning(task: Task) -> Epoch:
     def epoch() -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            where = "gpu" if device.type == "cuda" else "cpu"
-            pl.Trainer(max_epochs=1, accelerator=where, devices=1, precision=mixed, **plain).fit(module, loader)
+            pl.Trainer(max_epochs=1, precision=mixed, **resident, **plain).fit(module, loader)
         return module.seconds
 
     return epoch

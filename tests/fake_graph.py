@@ -4,11 +4,13 @@ As on a GPU, a replay reads and writes the tensors of the capture, whatever Pyth
 """
 
 import contextlib
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from bench.data import transfer
 
 
 class FakeGraph:
@@ -32,15 +34,21 @@ def is_tensor(leaf):
 
 
 class Recorder(TorchDispatchMode):
-    def __init__(self, graph, capture_error_mode="global"):
+    def __init__(self, graph, stream=None, capture_error_mode="global"):
         super().__init__()
-        self.graph = graph
-        graph.errors_of = capture_error_mode
+        self.graph, self.stream = graph, stream
+        graph.errors_of, graph.captured_on = capture_error_mode, stream
+
+    def __enter__(self):
+        self.before = torch.cuda.current_stream()
+        torch.cuda.set_stream(self.stream)
+        return super().__enter__()
 
     def __exit__(self, kind, error, trace):
         super().__exit__(kind, error, trace)
         if error is not None:  # as torch does, whose exit ends the capture and finds it broken
             raise RuntimeError("operation failed due to a previous error during capture\nand so on")
+        torch.cuda.set_stream(self.before)
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation is torch.ops.aten._local_scalar_dense.default:
@@ -62,13 +70,21 @@ class FakeStream:
 
 def install(monkeypatch):
     """Let torch.cuda capture on the CPU; return the streams that were made, the current one first."""
+    transfer._side_stream.cache_clear()
     streams = [FakeStream()]
+    current = streams[:]
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", Recorder)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: streams.append(FakeStream()) or streams[-1])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: streams[0])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     return streams
 
 
-CUDA = SimpleNamespace(type="cuda")
+@dataclass(frozen=True)
+class FakeDevice:
+    type: str
+
+
+CUDA = FakeDevice("cuda")

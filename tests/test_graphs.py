@@ -52,7 +52,7 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
             assert float(inputs.detach().sum()) != 1.25
             return super().forward(inputs)
 
-    fake_graph.install(monkeypatch)
+    streams = fake_graph.install(monkeypatch)
     arm = graphed(make(model=lambda data: nn.Sequential(nn.Flatten(), Curious(192, 3))))
     data = batches(WARM_UP + 1)
     for batch in data[:WARM_UP]:
@@ -61,14 +61,16 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
         UnsupportedError, match=r"cannot be captured: operation not permitted when stream is capturing$"
     ):
         training_step(arm, *data[-1])
+    assert torch.cuda.current_stream() is streams[0]
 
 
-def test_what_other_threads_ask_of_cuda_breaks_no_capture(monkeypatch):
-    fake_graph.install(monkeypatch)
+def test_what_other_threads_ask_of_cuda_breaks_no_capture_which_is_on_the_stream_of_the_warm_up(monkeypatch):
+    streams = fake_graph.install(monkeypatch)
     arm = graphed(make(model=plain_model))
     for batch in batches(WARM_UP + 1):
         training_step(arm, *batch)
     assert arm.graph.graph.errors_of == "thread_local"
+    assert streams == [torch.cuda.current_stream(), arm.graph.graph.captured_on]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,6 +114,19 @@ def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
     assert all(torch.equal(*pair) for pair in zip(plain.model.parameters(), other.model.parameters(), strict=True))
     assert plain.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"]
     assert plain.scaler.get_scale() == other.scaler.get_scale()
+
+
+@needs_lightning
+def test_lightning_does_not_empty_a_gpus_memory_before_each_epoch(monkeypatch):
+    from lightning.pytorch.accelerators import cuda
+
+    from bench.lightning_loop import accelerator_of
+
+    emptied, trainer = [], SimpleNamespace(local_rank=0)
+    monkeypatch.setattr(cuda, "_clear_cuda_memory", lambda: emptied.append(True))
+    cuda.CUDAAccelerator().setup(trainer)
+    accelerator_of(torch.device("cuda", 0)).setup(trainer)
+    assert emptied == [True]  # by Lightning's own
 
 
 @needs_lightning

@@ -28,6 +28,14 @@ def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on():
         assert (read.fp32_matmul, read.fp32_conv) == (setting, setting)
 
 
+def test_whoever_looks_through_torchs_older_interface_finds_the_same():
+    for name in ("tf32", "fp32", "tf32", "amp-bf16"):
+        switches.apply(PRECISIONS[name])
+        on = name == "tf32"
+        assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (on, on)
+        assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
+
+
 def test_what_is_read_back_is_what_the_switch_is_and_not_what_was_asked():
     switches.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"

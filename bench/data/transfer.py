@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import weakref
@@ -98,12 +99,18 @@ def _made(batches: Iterable[Batch], prepare: Callable[[Batch], Batch]) -> Iterat
             close()
 
 
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the one stream of all epochs: torch keeps freed memory by stream, so a new one would allocate anew."""
+    return torch.cuda.Stream(device)
+
+
 class _OnStream:
     """One batch ahead on a stream of its own: queued there before the step that runs meanwhile is queued."""
 
     def __init__(self, made: Iterator[Batch], device: torch.device) -> None:
         self._made, self._device = made, device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _side_stream(device)
         # What the source holds on the device already, such as resident images, was written on the current stream.
         self._stream.wait_stream(torch.cuda.current_stream(device))
         self._next: Batch | None = None

@@ -154,6 +154,15 @@ def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch
     assert inside == []
 
 
+def test_every_epoch_is_made_ready_on_the_same_stream(monkeypatch):
+    streams = fake_graph.install(monkeypatch)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    for _epoch in range(3):
+        with Prefetcher(Source(), fake_graph.CUDA) as ahead:
+            next(ahead)
+    assert len(streams) == 2
+
+
 def test_without_prefetching_the_batches_are_fed_as_they_are():
     source = iter(Source())
     with feed(source, CPU, prefetch=False) as fed:

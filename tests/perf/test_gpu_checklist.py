@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import parse
-from perf import gpu_checklist
+from perf import gpu_checklist, peers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,12 +24,22 @@ def test_every_command_of_the_harness_is_understood(quick, tmp_path):
     assert len(own) == len(gpu_checklist.SUITES) + 5
     assert {parse(words).name for words in own} == {"run", "doctor"}
     scripts = [command[1] for command in commands.values() if command[1].startswith("perf/")]
-    assert len(scripts) == 3
+    assert scripts == ["perf/estimator.py", "perf/overhead.py", "perf/peers.py", "perf/peers.py"]
     assert all((ROOT / script).is_file() for script in scripts)
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_options_of_scripts_are_theirs(quick, tmp_path):
+    (tmp_path / "train").mkdir()
+    commands = gpu_checklist.checks(asked(f"folder:{tmp_path}", quick=quick))
+    of_peers = [peers.parse(words[2:]) for words in commands.values() if words[1] == "perf/peers.py"]
+    assert [given.only for given in of_peers] == ["steps", "epochs,pipelines"]
+    assert all((given.samples <= 12_800) == quick for given in of_peers[1:])
+    assert ("--quick" in commands["overhead"]) == quick
+
+
 def test_nothing_is_trained_without_data():
-    assert {"peers", "resnet50 training"}.isdisjoint(gpu_checklist.checks(asked()))
+    assert {"peers epochs", "resnet50 training"}.isdisjoint(gpu_checklist.checks(asked()))
 
 
 def test_some_checks_alone_run_and_the_table_tells_how_they_ended(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """The scripts in perf/ at tiny sizes: that they compare like with like, and judge as they say."""
 
+import math
 import re
 import subprocess
 import sys
@@ -170,6 +171,18 @@ def test_peers_refuses_what_it_cannot_do(words, said, capsys):
         peers.parse(words)
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("peer", ["torchvision", "accelerate", "lightning"])
+def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
+    if why := loops.why_not(peer):
+        pytest.skip(why)
+    suite = arms.open_suite("resnet20")
+    source = loops.Source(None, 8, suite.data)
+    for precision in ("fp32", "amp-bf16"):
+        task = loops.Task(suite=suite, source=source, precision=precision, device=CPU, batch_size=4, epochs=1)
+        epoch = loops.LOOPS[peer](task)
+        assert 0 < epoch() < math.inf
 
 
 def test_a_peer_that_is_not_installed_is_left_out(monkeypatch):
