@@ -5,19 +5,30 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from bench.cli import Command, parse
 from bench.spec import UsageError
+
+STOPPED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0: done, 1: a trial or check failed, 2: it cannot be done as asked, 130: stopped.
 
-    141 is what a shell says of any program whose output is no longer read, as in ``run_bench.py list | head -3``.
+    141 is what a shell says of any program whose output is no longer read, as in ``run_bench.py list | head -3``, 143
+    of one that was told to end (SIGTERM), 129 of one whose terminal was closed.
     """
+    with _ended_like_ctrl_c() as signals:
+        code = _main(argv)
+    return 128 + signals[0] if code == STOPPED and signals else code
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
         commands = {"run": run, "report": report, "compare": compare, "list": show_list, "doctor": doctor}
@@ -35,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"run_bench: {where}{error.strerror or error}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return STOPPED
 
 
 def run(command: Command) -> int:
@@ -92,6 +103,26 @@ def show_list(command: Command) -> int:
 
     print("\n".join(session.devices() if command.devices else catalog.overview()))
     return 0
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[list[int]]:
+    """Let signals to end do what Ctrl-C does, so that no process of ours goes on computing; yield those that come."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread()  # no other may say what becomes of signals
+    ends = [end for end in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(end) is signal.SIG_DFL]
+    for end in ends:
+        signal.signal(end, stop)
+    try:
+        yield came
+    finally:
+        for end in ends:
+            signal.signal(end, signal.SIG_DFL)
 
 
 def _unread() -> bool:

@@ -137,12 +137,16 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     brief = given.quick and all(option is None for option in training)
     phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
     phases = cast("tuple[Phase, ...] | None", listed(given.phases, phase, "--phases")) or phases
+    if given.rigorous and "speed" in phases:
+        phases = tuple(dict.fromkeys((*phases, "floor")))
     if given.ladder:
         phases = (*(phases if given.phases else ()), *LADDER)
     idle = [name for name in ("epochs", "target_accuracy", "clip_grad") if getattr(given, name) is not None]
+    idle += ["seeds"] if given.suite and "," in (given.seeds or "") else []  # one is other phases' too
     if idle and "train" not in phases:
         said = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-        raise UsageError(f"{said} is for training, and --phases leaves train out.")
+        why = "a ladder trains with --phases train only" if given.ladder else "--phases leaves train out"
+        raise UsageError(f"{said} is for training, and {why}.")
     sizes = listed(given.batch_sizes, batch_size, "--batch-sizes")
     swept = sweep(given.sweep, given.set, sizes is not None)
     nodes = parse_nodes(

@@ -158,7 +158,9 @@ def run_parser() -> Parser:
         "--quick", action="store_true", help="one process, 3 s an arm, no training unless one of its options is given"
     )
     depth.add_argument(
-        "--rigorous", action="store_true", help="ten processes instead of three, and fp32 timed against itself"
+        "--rigorous",
+        action="store_true",
+        help="ten processes instead of three, and fp32 timed against itself where speed is timed",
     )
     how.add_argument("--target-ci", metavar="SHARE", help="stop at this half-width of the 95%% interval (default: 1%%)")
     how.add_argument(

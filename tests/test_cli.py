@@ -49,6 +49,27 @@ def test_quick_is_one_process_without_training_and_rigorous_is_ten():
 
 
 @pytest.mark.parametrize(
+    ("phases", "expected"),
+    [("speed", ("speed", "floor")), ("floor,speed", ("floor", "speed")), ("memory", ("memory",))],
+)
+def test_rigorous_times_fp32_against_itself_wherever_speed_is_timed(phases, expected):
+    assert parse(["--suite", "mlp", "--rigorous", "--phases", phases]).phases == expected
+    assert "floor" in parse(["--suite", "mlp", "--rigorous"]).phases
+    assert "floor" not in parse(["--suite", "mlp", "--phases", "speed"]).phases
+
+
+def test_seeds_are_refused_where_nothing_is_trained_but_one_is_for_all():
+    for words in (["--phases", "speed"], ["--quick", "--phases", "memory"]):
+        with pytest.raises(UsageError, match="--seeds is for training, and --phases leaves train out"):
+            parse(["--suite", "mlp", *words, "--seeds", "0,1"])
+        assert parse(["--suite", "mlp", *words, "--seeds", "4"]).seeds == (4,)
+    for option in (["--seeds", "0,1"], ["--epochs", "2"]):
+        with pytest.raises(UsageError, match="is for training, and a ladder trains with --phases train only"):
+            parse(["--suite", "mlp", "--ladder", *option])
+    assert parse(["--suite", "mlp", "--ladder", "--phases", "train", "--seeds", "0,1"]).seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ([], "--suite is missing"),

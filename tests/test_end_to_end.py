@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from PIL import Image
@@ -196,6 +197,36 @@ def test_ctrl_c_stops_a_run_which_goes_on_where_it_stopped(place):
     after = table(place / "out")
     assert after[: len(before)] == before
     assert len(after) == 4
+
+
+def session_of(process):
+    """Return the processes of a session that still run."""
+    found = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            running = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            found += [pid] if os.getsid(pid) == process.pid and running else []
+    return found
+
+
+def test_a_run_that_is_told_to_end_leaves_nobody_computing(place):
+    words = (*CPU, "--precisions", "fp32", "--batch-sizes", "4", "--phases", "memory,speed", "--time-budget", "60")
+    script = [sys.executable, str(ROOT / "run_bench.py"), *words, "--target-ci", "0.0001%", "--out", "out"]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(script, cwd=place, start_new_session=True, **piped) as process:
+        while not (place / "out" / "trials.csv").exists() or len(table(place / "out")) < 1:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()  # it alone, as kill and a scheduler do
+        said = process.communicate()[0].decode()
+    assert process.returncode == 143
+    assert "go on with --resume out" in said
+    assert "Traceback" not in said
+    for _ in range(100):
+        if not session_of(process):
+            break
+        time.sleep(0.1)
+    assert session_of(process) == []
 
 
 @pytest.mark.parametrize(
