@@ -39,10 +39,15 @@ def mismatched(environment: Environment) -> list[str]:
 
 def emulated(environment: Environment, request: Request) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
+    alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
     return [
         f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
         f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
-        + (f"{name} will be slow." if request.precisions else f"{name} is left out; --precisions fp32,{name} names it.")
+        + (
+            f"{name} will be slow."
+            if request.precisions
+            else f"{name} is left out{alone}; --precisions fp32,{name} names it."
+        )
         for device in environment.devices
         for name in request.precisions or ("amp-bf16",)
         if slower(device, name)
@@ -67,6 +72,6 @@ def idle_techniques(request: Request) -> list[str]:
     if not idle or not others:
         return []
     return [
-        f"{' and '.join(idle)} change how batches reach the device in training; {', '.join(others)} are measured on "
-        "batches that are there already, so nothing changes in them."
+        f"{' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} how batches reach the device in training; "
+        f"{', '.join(others)}: measured on batches that are there already, so nothing changes."
     ]

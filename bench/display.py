@@ -180,7 +180,7 @@ def _describe(result: TrialResult) -> str:
 
 def _describe_size(result: TrialResult) -> str:
     if result.fit is not None:
-        return f"{result.precision} {result.detail.split(';')[0]} (then: {result.fit.fit_bound})"
+        return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
     peak = result.memory.headline_bytes if result.memory else None
     return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
 
@@ -228,9 +228,15 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
             epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
             line += f"; {epochs} at batch {', '.join(str(size) for size in sizes['train'])}"
             line += f" on {training.cell.data}"
-        print(f"{line}; {_duration(seconds[key])}")
+        print(f"{line}; {_duration(seconds[key])}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print(f"{counted}, {_duration(plan.seconds)} in all", flush=True)
+    print(f"{counted}, {_duration(plan.seconds)} in all{_compiling(plan.trials)}", flush=True)
+
+
+def _compiling(trials: Sequence[Trial]) -> str:
+    """Say that torch.compile's own time is in no estimate, where there is some."""
+    names = [name for trial in trials for name in (*trial.cell.techniques, *trial.precisions)]
+    return ", without compiling" if any("compile" in name.split("+") for name in names) else ""
 
 
 def _duration(seconds: Sequence[float | None]) -> str:

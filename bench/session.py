@@ -129,6 +129,7 @@ def _run(execution: Execution, question: Question, replan: Callable[[Plan], None
     fine = execution.run(question.plan.only("fit"))
     whole = question.plan_again(execution.largest(question.plan))
     replan(whole)
+    execution.display.note(f"The largest batches are known: {len(whole.trials)} trials at them and at others.")
     return execution.run(whole) and fine
 
 
