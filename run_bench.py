@@ -18,9 +18,9 @@ STOPPED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0: done, 1: a trial or check failed, 2: it cannot be done as asked, 130: stopped.
+    """Run the command line and return the exit code.
 
-    141 is what a shell says of any program whose output is no longer read, as in ``run_bench.py list | head -3``, 143
+    0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped. 141 is what a shell says of any program whose output is no longer read, as in ``run_bench.py list | head -3``, 143
     of one that was told to end (SIGTERM), 129 of one whose terminal was closed.
     """
     with _ended_like_ctrl_c() as signals:

@@ -87,12 +87,6 @@ class SimulatedRunner:
         return self.taken
 
 
-def gaussian(seed: int, sigma: float) -> Callable[[], float]:
-    """Return multiplicative noise of relative size ``sigma``."""
-    chance = random.Random(seed)
-    return lambda: max(0.01, 1 + chance.gauss(0, sigma))
-
-
 @dataclass
 class Noise:
     """Relative noise of successive steps: normal, correlated from step to step, with spikes."""

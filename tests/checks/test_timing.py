@@ -12,9 +12,9 @@ import torch
 from bench.checks import arms, judge, timing
 from bench.checks.arms import BesideProcess, KnownStep, Lengthened, Wrapped
 from bench.checks.timing import FINE, KNOWN, timed
-from bench.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
 from bench.stats import process_interval
 from bench.trial import Protocol
+from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
 
 MS = 1_000_000
 
