@@ -20,8 +20,9 @@ STOPPED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
-    0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped. 141 is what a shell says of any program whose output is no longer read, as in ``run_bench.py list | head -3``, 143
-    of one that was told to end (SIGTERM), 129 of one whose terminal was closed.
+    0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped by
+    Ctrl-C, 143 by SIGTERM, 129 by the end of its terminal; 141: its output is no longer read, as in
+    ``run_bench.py list | head -3``.
     """
     with _ended_like_ctrl_c() as signals:
         code = _main(argv)
