@@ -87,8 +87,8 @@ def test_the_verdict_says_how_far_it_pays_to_climb(run: RunBuilder) -> None:
     said = sentence(ladder)
     assert said.advice == "climb to + set-to-none"
     assert said.evidence == (
-        "2.500 [2.500, 2.500]× as fast as fp32 at −50 % peak memory; there the loader is the limit, not arithmetic; "
-        "the rung that brings most is amp-bf16, 2.000 [2.000, 2.000]× as fast as the one before"
+        "2.500 [2.500, 2.500]× as fast as fp32 (FASTER) at −50 % peak memory; there the loader is the limit, not "
+        "arithmetic; the rung that brings most is amp-bf16, 2.000 [2.000, 2.000]× as fast as the one before (FASTER)"
     )
     assert report([run.folder], run.folder / "report", figures="none")[1] == [str(said)]
 
