@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.container import ErrorbarContainer
+from matplotlib.colors import to_rgba
+from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.findings import Climb, MemoryPeak
 from bench.records import Block, TrialResult
+from bench.report import axes as house
 from bench.report import report, stairs
 from bench.report.climbed import climbed
 from bench.report.facts import notes
@@ -196,10 +198,44 @@ def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, 
 
 def test_a_rung_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
     axes, added = Figure().subplots(), ["fp32", "+ set-to-none", "+ non-blocking"]
-    rows = pd.DataFrame({"added": added, "status": ["ok", "ok", "unsupported"], "step_ms": [3.0, 2.0, np.nan]})
+    precision = ["fp32"] * 3
+    rows = pd.DataFrame(
+        {"added": added, "precision": precision, "status": ["ok", "ok", "unsupported"], "step_ms": [3.0, 2.0, np.nan]}
+    )
     bounds = np.array([[np.nan] * 3, [1.0, 2.0, 4.0], [np.nan] * 3])
     stairs._stairs(axes, rows, rows["step_ms"], bounds)
     assert axes.get_ylim()[1] == pytest.approx(1.15 * 4.0)
+
+
+@pytest.mark.parametrize("mixed", ["fp32", "amp-fp16"])
+def test_a_bar_has_the_colour_of_what_its_rung_computes_in(tmp_path: Path, mixed: str) -> None:
+    steps = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
+    builder = apart(RunBuilder(tmp_path / "run"), steps)
+    builder.lost("ladder", "amp-bf16", "unsupported", batch=64)
+    (ladder,) = climbed(load([builder.folder]))
+    axes = Figure().subplots()
+    stairs._times(axes, ladder.rows)
+    (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
+    computes = [name.partition("+")[0] for name in ladder.rows["rung"]]
+    assert set(computes) == {"fp32", mixed, "amp-bf16"}
+    assert [bar.get_facecolor() for bar in bars] == [to_rgba(house.colour(name), 0.25) for name in computes]
+    assert set(axes.get_legend_handles_labels()[1]) == {"fp32", mixed}  # none that was not timed
+
+
+def test_a_dot_is_where_the_whisker_says_the_rung_is_and_the_plot_says_what_a_bar_is(run: RunBuilder) -> None:
+    (ladder,) = climbed(load([run.folder]))
+    rows = ladder.rows.assign(epoch_s=[4.0, 2.4, 1.9, np.nan])  # medians, of a machine that drifted
+    axes = Figure().subplots()
+    stairs._times(axes, rows)
+    (drawn,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
+    assert drawn.lines[0].get_marker() == "o"
+    assert drawn.lines[0].get_ydata()[1:3] == pytest.approx([4.0 / 2.0, 4.0 / 2.5])
+    (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
+    assert [bar.get_height() for bar in bars][:3] == [4.0, 2.4, 1.9]
+    assert axes.get_xlabel().splitlines() == [
+        "bar: median step × steps of an epoch",
+        "dot and whisker: fp32's bar ÷ speedup over fp32, with its 95 % interval",
+    ]
 
 
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -> None:
