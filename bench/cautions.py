@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bench import neighbours
 from bench.plan import Plan
+from bench.precision_names import base
 from bench.records import Environment
 from bench.request import Request, slower
-from bench.spec import UsageError
+from bench.rungs import TF32, named_mixed
+from bench.spec import BASELINE, UsageError
 from bench.technique_names import DATA, refusal
-from bench.trial import PHASES
+from bench.trial import LADDER, PHASES
 
 
 def busy(environment: Environment, exclusive: bool) -> list[str]:
@@ -75,3 +77,14 @@ def idle_techniques(request: Request) -> list[str]:
         f"{' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} how batches reach the device in training; "
         f"{', '.join(others)}: measured on batches that are there already, so nothing changes."
     ]
+
+
+def off_the_ladder(request: Request) -> list[str]:
+    """Warn of a precision that a ladder was asked for with and has no rung of, or refuse several mixed ones."""
+    if not request.precisions or not {*LADDER} & {*request.phases}:
+        return []
+    mixed = named_mixed(request.precisions)
+    if all(base(name) != TF32 for name in request.precisions):
+        return []
+    on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
+    return [f"The ladder has no rung of tf32: it starts at IEEE fp32, and {on}."]

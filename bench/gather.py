@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench import catalog
-from bench.cautions import busy, emulated, idle_techniques, mismatched, refused
+from bench.cautions import busy, emulated, idle_techniques, mismatched, off_the_ladder, refused
 from bench.cli import Command
 from bench.fit import Largest
 from bench.launch.launcher import Launcher
@@ -41,10 +41,11 @@ def gather(command: Command, launcher: Launcher) -> Question:
         UsageError: it cannot, and why; nothing has been written but decoded images into the data folder.
     """
     request = _request(command)
+    warnings = off_the_ladder(request)
     suites = {ref: catalog.load(ref) for ref in request.suites}
     _require_lightning(suites)
     environment = launcher.survey(request.gpus)
-    warnings = [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
+    warnings += [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
     warnings += mismatched(environment)
     warnings += busy(environment, request.exclusive)
     warnings += emulated(environment, request)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.precision_names import base
-from bench.spec import BASELINE
+from bench.spec import BASELINE, UsageError
 from bench.technique_names import TECHNIQUES, Techniques, refusal, techniques
 from bench.trial import LADDER
 
@@ -14,6 +14,8 @@ FIXED = ("set-to-none", "non-blocking", "prefetcher")
 """The rungs above mixed precision that every ladder has."""
 ORDER = (*FIXED, *(name for name in TECHNIQUES if name not in FIXED))
 """Techniques in the order in which a ladder adds them."""
+TF32 = "tf32"
+"""A way to multiply fp32, and no mixed precision: no rung computes in it."""
 ZEROED = Techniques(set_to_none=False)
 """What the first rungs do: gradients are zeroed, and batches are copied from pageable memory, waiting."""
 
@@ -136,18 +138,28 @@ def build_ladder(mixed: str, kind: str, more: tuple[str, ...] = (), *, unable: s
     return Ladder(rungs=tuple(rungs), missing=tuple(missing))
 
 
-def choose_mixed(named: tuple[str, ...] | None, unsupported: dict[str, str]) -> str:
-    """Return the mixed precision of the ladder: the first named that is none of fp32's kind, else by device.
+def named_mixed(named: tuple[str, ...]) -> str:
+    """Return the only mixed precision that ``--precisions`` named; fp32, on which all techniques then stand, if none.
 
-    Where fp32 alone is named, it is fp32, on which all techniques then stand.
+    Raises:
+        UsageError: it named several, and a ladder has a rung for one.
+    """
+    mixed = [name for name in dict.fromkeys(named) if base(name) not in (BASELINE, TF32)]
+    if len(mixed) > 1:
+        raise UsageError(f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in --precisions.")
+    return mixed[0] if mixed else BASELINE
+
+
+def choose_mixed(named: tuple[str, ...] | None, unsupported: dict[str, str]) -> str:
+    """Return the mixed precision of the ladder: ``named_mixed``, or by device where nothing was named.
 
     Args:
         named: what ``--precisions`` named.
         unsupported: the precisions that the device cannot do.
+
+    Raises:
+        UsageError: several were named.
     """
-    mixed = [name for name in named or () if base(name) not in (BASELINE, "tf32")]
-    if mixed:
-        return mixed[0]
-    if named and set(named) == {BASELINE}:
-        return BASELINE
+    if named:
+        return named_mixed(named)
     return "amp-bf16" if "amp-bf16" not in unsupported else "amp-fp16"

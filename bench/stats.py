@@ -19,6 +19,9 @@ CONFIDENCE = 0.95
 TRIM = 0.2
 """Share of the values left out at each end of a trimmed mean."""
 
+MARGIN = 0.01
+"""Differences within this share are none that matters."""
+
 Verdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 Values = Sequence[float] | NDArray[np.float64]
 
@@ -174,7 +177,7 @@ def count_bursts(values: Values) -> int:
     return int((away > 5 * spread).sum()) if spread > 0 else 0
 
 
-def verdict(speedup: Interval, floor: float, margin: float = 0.01) -> Verdict:
+def verdict(speedup: Interval, floor: float, margin: float = MARGIN) -> Verdict:
     """Say what an interval of a speedup lets one say.
 
     Args:

@@ -2,8 +2,12 @@
 
 import pytest
 
+from bench.cli import parse
+from bench.gather import gather
 from bench.rungs import ZEROED, Rung, build_ladder, choose_mixed, identity, parse_rung, stacked
+from bench.spec import UsageError
 from bench.trial import Protocol
+from tests.test_fit import Surveyed
 from tests.test_plan import SUITE, gpu, plan
 
 GPU_RUNGS = [
@@ -13,6 +17,13 @@ GPU_RUNGS = [
     "amp-bf16+set-to-none+non-blocking",
     "amp-bf16+set-to-none+non-blocking+prefetcher",
 ]
+
+
+WORDS = ["--suite", "mlp", "--data", "synthetic", "--gpus", "cpu"]
+
+
+def laddered(precisions):
+    return parse([*WORDS, "--ladder", "--precisions", precisions])
 
 
 def test_each_rung_stands_on_the_one_before():
@@ -45,10 +56,40 @@ def test_the_first_rungs_zero_gradients_and_the_third_does_not():
 
 
 def test_the_mixed_precision_is_the_one_named_else_the_devices():
-    assert choose_mixed(("fp32", "tf32", "amp-fp16", "bf16"), {}) == "amp-fp16"
+    assert choose_mixed(("fp32", "tf32", "amp-fp16"), {"amp-fp16": "no tensor cores"}) == "amp-fp16"
+    assert choose_mixed(("amp-bf16:cache=off", "amp-bf16:cache=off"), {}) == "amp-bf16:cache=off"
     assert choose_mixed(None, {}) == "amp-bf16"
     assert choose_mixed(None, {"amp-bf16": "Pascal"}) == "amp-fp16"
     assert choose_mixed(("fp32",), {}) == "fp32"
+
+
+def test_where_none_of_the_precisions_named_is_mixed_the_ladder_goes_without_amp(machine):
+    planned = plan(machine, gpu(), phases=("ladder_memory", "ladder"), precisions=("fp32", "tf32"))
+    climbed = {parse_rung(name) for trial in planned.trials for name in trial.precisions}
+    assert {rung.precision for rung in climbed} == {"fp32"}
+    assert {rung.added for rung in climbed} == {"fp32", "+ set-to-none", "+ non-blocking", "+ prefetcher"}
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("fp32,tf32", "and no mixed precision is named, so it stays there."),
+        ("tf32,fp32,amp-fp16", "and goes on in amp-fp16."),
+    ],
+)
+def test_tf32_which_has_no_rung_is_told_of(machine, named, said):
+    (warning,) = (words for words in gather(laddered(named), Surveyed(machine)).warnings if "ladder" in words)
+    assert warning == f"The ladder has no rung of tf32: it starts at IEEE fp32, {said}"
+
+
+def test_without_a_ladder_or_without_tf32_nothing_is_told(machine):
+    for command in (laddered("fp32,amp-fp16"), parse([*WORDS, "--precisions", "fp32,tf32", "--phases", "memory"])):
+        assert not [words for words in gather(command, Surveyed(machine)).warnings if "ladder" in words]
+
+
+def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared():
+    with pytest.raises(UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8 in"):
+        gather(laddered("fp32,amp-bf16,fp8"), None)
 
 
 def test_with_fp32_alone_or_where_the_mixed_precision_cannot_be_done_techniques_stand_on_fp32():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,19 @@ import pandas as pd
 
 from bench import stats
 from bench.records import MEASURED
+from bench.report.floor import ASSUMED, floors
 from bench.report.format import UNKNOWN, known, processes
 from bench.report.labels import subjects
 from bench.report.load import CELL, Runs
 from bench.report.reasons import LAUNCH_BOUND
+from bench.report.summary import memory_change
 from bench.rungs import FIXED, Rung, parse_rung
 from bench.spec import BASELINE
 from bench.stats import Interval
+
+Gains = Mapping[tuple[str, str], tuple[Interval | None, str]]
+"""How many times as fast as a lower rung a higher one is, and in what that was measured, by the names of both."""
+NOTHING = (None, UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +34,24 @@ class Climbed:
     title: str
     slug: str
     rows: pd.DataFrame
-    """A row for each rung, in order: added, stands_on, status, detail, step_ms, epoch_s, over_first, over_last
-    (intervals of ratios, or None), measured_in, memory_bytes, wait_pct, loader_ms, limit (a word of ladder.LIMITS),
-    accuracy (an interval in per cent, or None) and trained (a status word, empty where it was not)."""
+    """A row for each rung, in order: rung (its name), precision, added, stands_on, status, detail, step_ms, epoch_s,
+    over_first, over_last (intervals of ratios, or None), first_in, measured_in (what those two were measured in),
+    memory_bytes, memory_change (a share of fp32's, NaN where it is not told apart), wait_pct, loader_ms, limit (a
+    word of ladder.LIMITS), accuracy (an interval in per cent, or None) and trained (a status word, empty where it was
+    not)."""
+    gains: Gains
+    measured_floor: float | None
+    """How far fp32 was from itself at this batch size, as a share; None where that was not measured."""
 
     @property
     def name(self) -> str:
         """What a section or a table of it is called."""
         return f"Ladder of {self.title}"
+
+    @property
+    def floor(self) -> float:
+        """The share beyond which a gain is one."""
+        return ASSUMED if self.measured_floor is None else self.measured_floor
 
 
 def climbed(runs: Runs) -> list[Climbed]:
@@ -41,42 +59,61 @@ def climbed(runs: Runs) -> list[Climbed]:
     if runs.climbs.empty:
         return []
     names = runs.climbs.merge(subjects(runs.climbs), how="left")
+    measured = floors(runs.trials).reset_index()
     ladders = []
     for key, trials in names.groupby(CELL, sort=False):
         assert isinstance(key, tuple)
-        blocks, trained = runs.climb_blocks, runs.trials[runs.trials["phase"] == "train"]
+        blocks, trained, floor = runs.climb_blocks, runs.trials[runs.trials["phase"] == "train"], measured
         for name, value in zip(CELL, key, strict=True):
             blocks = blocks[blocks[name] == value]
-            trained = trained if name == "techniques" else trained[trained[name] == value]
+            if name != "techniques":  # a ladder's are its rungs
+                trained, floor = (rows[rows[name] == value] for rows in (trained, floor))
         first = trials.iloc[0]
         batch = f"{first['batch_size']:.0f}"
+        gains = _gains(trials, blocks)
         ladders.append(
             Climbed(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
                 slug=f"{first['slug']}-b{batch}-ladder",
-                rows=_rungs(trials, blocks, trained),
+                rows=_rows(trials, gains, trained),
+                gains=gains,
+                measured_floor=None if floor.empty else float(floor["floor"].max()),
             )
         )
     return ladders
 
 
-def _rungs(trials: pd.DataFrame, blocks: pd.DataFrame, trained: pd.DataFrame) -> pd.DataFrame:
+def _rungs(trials: pd.DataFrame) -> list[Rung]:
+    """Return the rungs of a ladder from the lowest up."""
+    return sorted((parse_rung(str(name)) for name in trials["precision"].unique()), key=lambda rung: rung.rank)
+
+
+def _usable(trials: pd.DataFrame) -> pd.DataFrame:
+    return trials[(trials["phase"] == "ladder") & trials["status"].isin(MEASURED) & trials["step_ms"].gt(0)]
+
+
+def _gains(trials: pd.DataFrame, blocks: pd.DataFrame) -> Gains:
+    names, logs, usable = [rung.name for rung in _rungs(trials)], _logs(blocks), _usable(trials)
+    return {pair: _over(logs, usable, *pair) for pair in combinations(names, 2)}
+
+
+def _rows(trials: pd.DataFrame, gains: Gains, trained: pd.DataFrame) -> pd.DataFrame:
     timed, memory = trials[trials["phase"] == "ladder"], trials[trials["phase"] == "ladder_memory"]
-    usable = timed[timed["status"].isin(MEASURED) & timed["step_ms"].gt(0)]
+    usable = _usable(trials)
     held = memory[memory["status"].isin(MEASURED)]
     peaks = held.assign(peak=held["peak_allocated_bytes"].fillna(held["peak_resident_bytes"]))
     peak = peaks.groupby("precision")["peak"].max()
-    logs = _logs(blocks)
     body: list[dict[str, Any]] = []
-    rungs = [parse_rung(str(name)) for name in trials["precision"].unique()]
-    for rung in sorted(rungs, key=lambda rung: rung.rank):
+    for rung in _rungs(trials):
         mine = usable[usable["precision"] == rung.name]
-        over_first, _ = _over(logs, usable, BASELINE, rung.name) if rung.below else (None, UNKNOWN)
-        over_last, measured_in = _over(logs, usable, rung.below.name, rung.name) if rung.below else (None, UNKNOWN)
+        over_first, first_in = gains.get((BASELINE, rung.name), NOTHING)
+        over_last, measured_in = gains.get((rung.below.name, rung.name), NOTHING) if rung.below else NOTHING
         status, detail = _status(timed, memory, mine, rung.name)
         word, accuracy = _accuracy(trained, rung)
         body.append(
             {
+                "rung": rung.name,
+                "precision": rung.precision,
                 "added": rung.added,
                 "stands_on": rung.below.added if rung.below else UNKNOWN,
                 "status": status,
@@ -85,6 +122,7 @@ def _rungs(trials: pd.DataFrame, blocks: pd.DataFrame, trained: pd.DataFrame) ->
                 "epoch_s": (mine["step_ms"] * mine["steps_per_epoch"]).median() / 1000,
                 "over_first": over_first,
                 "over_last": over_last,
+                "first_in": first_in,
                 "measured_in": measured_in,
                 "memory_bytes": peak.get(rung.name, float("nan")),
                 "wait_pct": mine["wait_pct"].median(),
@@ -94,14 +132,21 @@ def _rungs(trials: pd.DataFrame, blocks: pd.DataFrame, trained: pd.DataFrame) ->
                 "trained": word,
             }
         )
-    return pd.DataFrame(body)
+    rows = pd.DataFrame(body)
+    fp32 = pd.Series(peak.get(BASELINE, float("nan")), index=rows.index)
+    placement = pd.Series(str(trials.iloc[0]["placement"]), index=rows.index)
+    return rows.assign(memory_change=memory_change(rows["memory_bytes"], fp32, placement))
 
 
 def _status(timed: pd.DataFrame, memory: pd.DataFrame, mine: pd.DataFrame, name: str) -> tuple[str, str]:
-    """Return a rung's word and its detail: what was measured counts, else what the timing said, else its memory."""
+    """Return a rung's word and its detail: what was measured counts, else what the timing said, else its memory.
+
+    Of processes that measured it, one that is unconverged makes it so, as among precisions.
+    """
     if len(mine):
-        best = mine[mine["status"] == "ok"] if (mine["status"] == "ok").any() else mine
-        return str(best.iloc[-1]["status"]), str(best.iloc[-1]["detail"])
+        wide = mine[mine["status"] == "unconverged"]
+        said = wide if len(wide) else mine
+        return str(said.iloc[-1]["status"]), str(said.iloc[-1]["detail"])
     for rows in (timed, memory[~memory["status"].isin(MEASURED)]):
         if len(said := rows[rows["precision"] == name]):
             return str(said.iloc[-1]["status"]), str(said.iloc[-1]["detail"])

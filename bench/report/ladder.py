@@ -7,11 +7,9 @@ from dataclasses import replace
 from itertools import compress
 from typing import Any
 
-import pandas as pd
-
+from bench import stats
 from bench.records import MEASURED
-from bench.report.climbed import Climbed
-from bench.report.floor import ASSUMED
+from bench.report.climbed import NOTHING, Climbed
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, signed
 from bench.report.rows import records
 from bench.report.tables import Table, table
@@ -19,6 +17,7 @@ from bench.report.verdict import Sentence
 from bench.spec import BASELINE
 from bench.stats import Interval
 
+Row = dict[Hashable, Any]
 ABOUT = (
     "Each rung stands on the one before that works; one that does not is left out of those above. All were timed in "
     "one process in turn, fed by worker processes that decode and augment images one by one, as a usual training loop "
@@ -31,7 +30,9 @@ ABOUT = (
     "gains little or nothing; "
     "launch, where the host takes 80 % of the time that the GPU does to queue its kernels; else arithmetic, which is "
     "all that the device does in a step, memory traffic included. Accuracy is that of the run's training at this "
-    "batch size of what the rung computes, which set-to-none, non-blocking and prefetcher do not change."
+    "batch size of what the rung computes, which set-to-none, non-blocking and prefetcher do not change. The verdict "
+    "advises the lowest rung that is shown to beat fp32 and that no higher one is shown to beat, by the interval of "
+    "the two: a gain is shown where the whole interval lies beyond the floor"
 )
 ROOM = ("stands on", "step (ms)", "measured in", "loader alone (ms)")
 """Columns that only the page has room for."""
@@ -69,7 +70,14 @@ def table_of(ladder: Climbed) -> Table:
                 f"{status}: {cause}" if (cause := _cause(row)) and status not in MEASURED else status,
             ]
         )
-    return table("Rungs", headers, body, about=ABOUT)
+    return table("Rungs", headers, body, about=f"{ABOUT}, {_floor(ladder)}.")
+
+
+def _floor(ladder: Climbed) -> str:
+    share = f"{100 * ladder.floor:.1f} %"
+    if ladder.measured_floor is None:
+        return f"assumed to be {share}"
+    return f"here {share}, which is how far fp32 was from itself on batches already on the device"
 
 
 def short(ladder: Climbed) -> Table:
@@ -88,11 +96,11 @@ def written(found: Interval | None) -> str:
     return ratio(found.center, found.low, found.high) if bounded else f"{ratio(found.center)} (no interval)"
 
 
-def _cause(row: dict[Hashable, Any]) -> str:
+def _cause(row: Row) -> str:
     return str(row["detail"]).partition(" | ")[0]
 
 
-def _accuracy(row: dict[Hashable, Any]) -> str:
+def _accuracy(row: Row) -> str:
     if not row["trained"]:
         return "not trained"
     found = row["accuracy"]
@@ -109,39 +117,69 @@ def sentence(ladder: Climbed) -> Sentence:
     timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
     if not timed:
         return Sentence(subject=subject, advice="no verdict", evidence="no rung was timed beside fp32")
-    faster = [row for row in timed if _beyond(row["over_first"])]
-    top = max(faster or timed, key=lambda row: row["over_first"].center)
-    limit = LIMITS[top["limit"]]
+    faster = [row for row in timed if _faster(ladder, row["over_first"])]
     if faster:
-        evidence = f"{written(top['over_first'])}× as fast as fp32{_memory(ladder.rows, top)}; {limit}{_brings(timed)}"
-        return Sentence(subject=subject, advice=f"climb to {top['added']}", evidence=evidence)
-    found = (
-        f"the fastest rung, {top['added']}, is {written(top['over_first'])}× as fast as fp32; {limit}{_brings(timed)}"
-    )
+        rung = _lowest_unbeaten(ladder, faster)
+        found = f"{_over_fp32(ladder, rung)}{_memory(ladder, rung)}; {LIMITS[rung['limit']]}"
+        evidence = found + _fastest(ladder, faster, rung) + _brings(ladder, timed)
+        return Sentence(subject=subject, advice=f"climb to {rung['added']}", evidence=evidence)
+    top = max(timed, key=lambda row: row["over_first"].center)
+    found = f"the fastest rung, {top['added']}, is {_over_fp32(ladder, top)}; {LIMITS[top['limit']]}"
+    found += _brings(ladder, timed)
     if all(_no_gain(row["over_first"]) for row in timed):
         return Sentence(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {found}")
     return Sentence(subject=subject, advice="no verdict", evidence=f"its intervals are too wide to say: {found}")
 
 
-def _brings(timed: list[dict[Hashable, Any]]) -> str:
+def _lowest_unbeaten(ladder: Climbed, faster: list[Row]) -> Row:
+    """Return the lowest of the rungs that beat fp32 that none above it is shown to beat; nothing is above the last."""
+
+    def beaten(place: int) -> bool:
+        above = (ladder.gains[faster[place]["rung"], higher["rung"]][0] for higher in faster[place + 1 :])
+        return any(_faster(ladder, gain) for gain in above)
+
+    return next(row for place, row in enumerate(faster) if not beaten(place))
+
+
+def _fastest(ladder: Climbed, faster: list[Row], rung: Row) -> str:
+    """Name the fastest rung where that is one above the one that is advised."""
+    top = max(faster, key=lambda row: row["over_first"].center)
+    gain, _ = ladder.gains.get((rung["rung"], top["rung"]), NOTHING)
+    return "" if gain is None else f"; the fastest, {top['added']}, is not shown to beat it ({written(gain)}×)"
+
+
+def _brings(ladder: Climbed, timed: list[Row]) -> str:
     """Name the rung that brings most on the one before, where that is beyond doubt."""
-    gains = [row for row in timed if row["over_last"] is not None and _beyond(row["over_last"])]
+    gains = [row for row in timed if _faster(ladder, row["over_last"])]
     if not gains:
         return "; no rung is known to gain on the one before"
     best = max(gains, key=lambda row: row["over_last"].center)
-    return f"; the rung that brings most is {best['added']}, {written(best['over_last'])}× as fast as the one before"
+    evidence = _evidence(ladder, best, best["over_last"], "the one before", best["measured_in"])
+    return f"; the rung that brings most is {best['added']}, {evidence}"
+
+
+def _over_fp32(ladder: Climbed, row: Row) -> str:
+    return _evidence(ladder, row, row["over_first"], BASELINE, row["first_in"])
+
+
+def _evidence(ladder: Climbed, row: Row, over: Interval, what: str, measured_in: str) -> str:
+    """Write a rung's ratio over another, with the marks that a precision's verdict has."""
+    marks = [str(stats.verdict(over, ladder.floor))]
+    marks += [measured_in] if measured_in == "one process" or "apart" in measured_in else []
+    marks += ["unconverged"] if row["status"] == "unconverged" else []
+    return f"{written(over)}× as fast as {what} ({', '.join(marks)})"
 
 
 def _no_gain(found: Interval) -> bool:
-    return found.high is not None and found.high <= 1 + ASSUMED
+    return found.high is not None and found.high <= 1 + stats.MARGIN
 
 
-def _beyond(found: Interval) -> bool:
-    return found.low is not None and found.low > 1 + ASSUMED
+def _faster(ladder: Climbed, found: Interval | None) -> bool:
+    return found is not None and stats.verdict(found, ladder.floor) == "FASTER"
 
 
-def _memory(rows: pd.DataFrame, top: dict[Hashable, Any]) -> str:
-    first = rows[rows["added"] == BASELINE].iloc[0]
-    if not known(first["memory_bytes"]) or not known(top["memory_bytes"]):
-        return ""
-    return f" at {signed(100 * (top['memory_bytes'] / first['memory_bytes'] - 1), 0)} % peak memory"
+def _memory(ladder: Climbed, row: Row) -> str:
+    if known(row["memory_change"]):
+        return f" at {signed(100 * row['memory_change'], 0)} % peak memory"
+    fp32 = ladder.rows.loc[ladder.rows["added"] == BASELINE, "memory_bytes"]
+    return ", peak memory not told apart" if known(row["memory_bytes"]) and fp32.notna().any() else ""

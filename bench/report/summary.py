@@ -49,13 +49,18 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["ieee"] = _ieee(trials, table)
     baselines = table.loc[table["precision"] == BASELINE, [*CELL, "memory_bytes"]]
     fp32 = table[CELL].merge(baselines, on=CELL, how="left")["memory_bytes"]
-    change = table["memory_bytes"] / fp32.where(fp32 > 0) - 1
-    told = ~table["placement"].str.startswith("cpu") | ((table["memory_bytes"] - fp32).abs() >= RESIDENT_RESOLUTION)
-    table["memory_change"] = change.where((table["precision"] != BASELINE) & told)
+    change = memory_change(table["memory_bytes"], fp32, table["placement"])
+    table["memory_change"] = change.where(table["precision"] != BASELINE)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
     return table.sort_values(order, kind="stable", ignore_index=True).copy()  # its columns together: taken at once
+
+
+def memory_change(peak: pd.Series, fp32: pd.Series, placement: pd.Series) -> pd.Series:
+    """Return each peak's change as a share of fp32's, in bytes both; NaN where the two are not told apart."""
+    told = ~placement.str.startswith("cpu") | ((peak - fp32).abs() >= RESIDENT_RESOLUTION)
+    return (peak / fp32.where(fp32 > 0) - 1).where(told)
 
 
 def _memories(trials: pd.DataFrame) -> pd.DataFrame:
