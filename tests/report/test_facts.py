@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.records import TrialResult
 from bench.report.facts import notes
 from bench.report.load import load
-from tests.report.builders import GPU, RunBuilder, timed
+from tests.report.builders import GPU, RunBuilder, timed, write_report
 
 
 def test_each_machine_is_crowded_by_its_own_most(tmp_path: Path) -> None:
@@ -25,3 +25,18 @@ def test_each_machine_is_crowded_by_its_own_most(tmp_path: Path) -> None:
         ("2", "other programs took up to 80 %"),
         ("2", "other programs took up to 20 %"),
     ]
+
+
+def test_where_nothing_was_odd_the_notes_say_no_more_than_is_so(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").memory("fp32", 100)  # which has no interval
+    page = write_report([run.folder], tmp_path / "out", figures="none")
+    said = "Every trial was measured, and within its process no interval is wider than was asked."
+    for text in (page.read_text(), page.with_name("report.html").read_text()):
+        assert said in text
+        assert "every interval" not in text
+
+
+def test_it_is_told_that_the_ratio_of_two_steps_is_not_the_speedup(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    text = write_report([run.folder], tmp_path / "out", figures="none").read_text()
+    assert "so the ratio of two steps differs from it by chance" in text
