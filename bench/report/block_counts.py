@@ -35,7 +35,7 @@ def remarks(trials: pd.DataFrame, blocks: pd.DataFrame) -> list[str]:
         return []
     first = records(held[unlike].reset_index())[0]
     quads, void = first["quads"], first["invalid_quads"]
-    asked = f"{BLOCKS_A_QUAD * quads:.0f} that count and {BLOCKS_A_QUAD * void:.0f} that do not"
+    asked = f"{BLOCKS_A_QUAD * quads:.0f} blocks that count and {BLOCKS_A_QUAD * void:.0f} that do not"
     here = f"{first['count']:.0f} and {first['size'] - first['count']:.0f}"
     if (first["count"], first["size"]) == (BLOCKS_A_QUAD * quads, BLOCKS_A_QUAD * (quads + void)):
         asked, here = f"a step of {first['step_ms']:.4g} ms", f"a median of {first['median']:.4g} ms"
@@ -43,5 +43,5 @@ def remarks(trials: pd.DataFrame, blocks: pd.DataFrame) -> list[str]:
     more = f", and {others} more {'row is' if others == 1 else 'rows are'} like it" if others else ""
     return [
         f"blocks.csv is not what trials.csv was made from: of {first['trial']} in {first['precision']} trials.csv "
-        f"has {asked}, blocks.csv {here}{more}. Lines of one of the two were lost, added or edited."
+        f"tells of {asked}, blocks.csv has {here}{more}. Lines of one of the two were lost, added or edited."
     ]

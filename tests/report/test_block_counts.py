@@ -63,23 +63,26 @@ def test_blocks_that_fit_are_not_remarked_on(run: Path) -> None:
 def test_a_lost_block_is_told_with_its_trial_and_no_other(run: Path, tmp_path: Path) -> None:
     without(run, slice(-2, -1))
     (said,) = remarks(run)
-    assert (
-        "of mlp-0-b64-speed-r0 in amp-bf16 trials.csv has 12 that count and 4 that do not, blocks.csv 11 and 4." in said
-    )
+    assert "of mlp-0-b64-speed-r0 in amp-bf16 trials.csv tells of 12 blocks that count and 4 that do not" in said
+    assert "blocks.csv has 11 and 4. Lines" in said
     page = write_report([run], tmp_path / "out", figures="none").read_text()
     assert f"Run run: {said}" in page.replace("\\", "")
 
 
 def test_lost_quads_and_quads_that_count_no_more_are_told_of_all_arms(run: Path) -> None:
     fleet.edit_rows(run, lambda row: row["quad"] == "5" and row.update(invalid="by hand"), "blocks.csv")
-    assert "12 that count and 4 that do not, blocks.csv 10 and 6, and 1 more row is like it" in remarks(run)[0]
+    assert (
+        "12 blocks that count and 4 that do not, blocks.csv has 10 and 6, and 1 more row is like it" in remarks(run)[0]
+    )
     without(run, slice(1, 9))
-    assert "12 that count and 4 that do not, blocks.csv 10 and 2, and 1 more row is like it" in remarks(run)[0]
+    assert (
+        "12 blocks that count and 4 that do not, blocks.csv has 10 and 2, and 1 more row is like it" in remarks(run)[0]
+    )
 
 
 def test_a_file_without_a_block_is_told_and_a_missing_one_once(run: Path) -> None:
     without(run, slice(1, None))
-    assert "blocks.csv 0 and 0" in remarks(run)[0]
+    assert "blocks.csv has 0 and 0" in remarks(run)[0]
     (run / "blocks.csv").unlink()
     assert remarks(run) == ("blocks.csv is missing, so what is made from it is not in the report.",)
 
@@ -91,4 +94,4 @@ def test_other_times_are_told(run: Path) -> None:
 
     fleet.edit_rows(run, triple, "blocks.csv")
     (said,) = remarks(run)
-    assert "in amp-bf16 trials.csv has a step of 5.022 ms, blocks.csv a median of 15.07 ms." in said
+    assert "in amp-bf16 trials.csv tells of a step of 5.022 ms, blocks.csv has a median of 15.07 ms." in said
