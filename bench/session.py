@@ -24,7 +24,7 @@ from bench.measure.sampler import Gpus, Sampler
 from bench.neighbours import neighbours
 from bench.plan import Plan
 from bench.records import Environment
-from bench.report.folders import report_name
+from bench.report import folders
 from bench.request import PreparedData
 from bench.spec import UsageError
 from bench.store import SCHEMA, Store, read_run
@@ -177,7 +177,7 @@ def devices() -> list[str]:
 
 def report_folder(runs: list[Path]) -> Path:
     """Return where the report of some runs belongs: reports/, under the runs' names."""
-    return Path("reports") / report_name(runs)
+    return folders.report_folder(runs, Path("reports"))
 
 
 def _new_folder(question: Question) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,16 @@ from bench.report.load import Run, Runs, load
 from bench.report.rows import records
 from bench.report.sources import remarks
 from bench.report.speed import KEY
-from bench.report.summary import summarise
+from bench.report.summary import summarise, told_apart
 from bench.report.tables import Table
 from bench.spec import UsageError
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """What two rows must share to be compared: all that was asked, and not what answered."""
+ASKED = {"batch_size": "batch size", "placement": "device"}
+"""What parts of a question are called, where that is not the column's name."""
+MOST = 4
+"""More questions of a run than these are not named."""
 HEADERS = ["suite", "device", "batch size", "precision", "step time [95 % interval]", "verdict", "peak memory"]
 HEADERS += ["speedup over fp32 [95 % interval]"]
 
@@ -55,11 +60,11 @@ def compare(old: Path, new: Path) -> Comparison:
     timed = [side[side[["step_ms", "memory_bytes"]].notna().any(axis=1)] for side in sides]
     pairs = timed[0].merge(timed[1], on=QUESTION, suffixes=("_old", "_new"))
     if pairs.empty:
-        asked = [", ".join(sorted({f"{row.suite} on {row.placement}" for row in side.itertuples()})) for side in sides]
         raise UsageError(
-            f"The two runs have no measured cell and precision in common: '{old}' has {asked[0]}; '{new}' has "
-            f"{asked[1]}. Measure the same suites, batch sizes and data on the same placements."
+            f"The two runs have no measured cell and precision in common: {_difference((old, new), timed)}. "
+            "Measure the same in both."
         )
+    pairs["memory_told"] = told_apart(pairs["placement"], pairs["memory_bytes_new"], pairs["memory_bytes_old"])
     gains = _speedups(runs.trials)
     rows = [_row(pair, runs.runs, gains) for pair in records(pairs)]
     return Comparison(table=_table(rows), cautions=_cautions(runs), apart=_apart(timed, runs.runs))
@@ -77,9 +82,37 @@ def _row(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tup
         f"{pair['batch_size']:.0f}",
         pair["precision"],
         *_step(pair),
-        ratio(pair["memory_bytes_new"] / pair["memory_bytes_old"]),
+        _memory(pair),
         _gain(pair, runs, gains),
     ]
+
+
+def _difference(folders: tuple[Path, Path], sides: list[pd.DataFrame]) -> str:
+    """Say which parts of their questions two runs have no value of in common; where all are shared, what each asked."""
+    for folder, side in zip(folders, sides, strict=True):
+        if side.empty:
+            return f"'{folder}' has no figure of time or memory"
+    names = [name for name in QUESTION if not set(sides[0][name]) & set(sides[1][name])]
+    if not names:  # each value is in both, but never together with the others
+        names = [name for name in QUESTION if len(set(sides[0][name]) | set(sides[1][name])) > 1]
+        told = [" and ".join(map(_question, side[names].drop_duplicates().values[:MOST])) for side in sides]
+        return f"'{folders[0]}' has {told[0]}; '{folders[1]}' has {told[1]}"
+    parts = []
+    for name in names:
+        values = [", ".join(_question([value]) or "none" for value in sorted(set(side[name]))) for side in sides]
+        parts.append(f"{ASKED.get(name, name)} {values[0]} in '{folders[0]}' and {values[1]} in '{folders[1]}'")
+    return "; ".join(parts)
+
+
+def _question(values: Iterable[object]) -> str:
+    return " ".join(f"{value:.0f}" if isinstance(value, float) else str(value) for value in values if value != "")
+
+
+def _memory(pair: dict[Any, Any]) -> str:
+    """Return the ratio of peaks, or that processes differ by as much anyway."""
+    if not (known(pair["memory_bytes_old"]) and known(pair["memory_bytes_new"])):
+        return UNKNOWN
+    return ratio(pair["memory_bytes_new"] / pair["memory_bytes_old"]) if pair["memory_told"] else "not told apart"
 
 
 def _step(pair: dict[Any, Any]) -> tuple[str, str]:
@@ -119,7 +152,8 @@ def _table(rows: list[list[str]]) -> Table:
     about = (
         "All figures are NEW ÷ OLD. The verdict is of the step: FASTER, SLOWER or SAME where Welch's 95 % interval "
         "over fresh processes lies beyond the floor, or within 1 %; INCONCLUSIVE where it does not say, or where there "
-        "is one process in either."
+        "is one process in either. Peaks of memory are not told apart where two processes on a CPU differ by as much "
+        "anyway."
     )
     return Table(title="NEW against OLD", headers=HEADERS, rows=rows, about=about)
 

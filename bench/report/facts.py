@@ -112,16 +112,13 @@ def notes(trials: pd.DataFrame) -> Table | None:
 
     Alike ones are counted, and the rungs of a ladder of which the same is said stand in one row.
     """
-    unsteady = trials[trials["steady"].eq("no") & trials["status"].isin(MEASURED)]
+    measured = trials["status"].isin(MEASURED)
+    unsteady = trials[trials["steady"].eq("no") & measured]
     odd = [
         trials[(trials["status"] != "ok") | ((trials["phase"] == "train") & (trials["detail"] != ""))],
         unsteady.assign(status="not steady", detail="step times had not settled when warm-up ended"),
     ]
-    crowded = trials[(trials["foreign_load_pct"] > CROWDED_PCT) & trials["status"].isin(MEASURED)]
-    most = crowded["foreign_load_pct"].max()
-    told = f"other programs took up to {most:.0f} % of the machine's cores while timing"
-    odd.append(crowded.assign(status="crowded", detail=told))
-    rows = pd.concat(odd)
+    rows = pd.concat([*odd, trials[(trials["foreign_load_pct"] > CROWDED_PCT) & measured].assign(status="crowded")])
     if rows.empty:
         return None
     rung = rows["phase"].isin(LADDER)
@@ -131,7 +128,11 @@ def notes(trials: pd.DataFrame) -> Table | None:
             parse_rung(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
         ],
     )
-    key = [*SUBJECT, "phase", "arm", "status", "detail"]
+    key = [*SUBJECT, "phase", "arm", "status"]
+    most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
+    told = [f"other programs took up to {share:.0f} % of the machine's cores while timing" for share in most]
+    rows["detail"] = rows["detail"].where(rows["status"] != "crowded", told)
+    key.append("detail")
     alike = rows.sort_values("batch_size", kind="stable").groupby(key, sort=False)
     counted = alike.agg(
         sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report import sanity, sources
+from bench.report import block_counts, sanity, sources
 from bench.report.folders import copies, labels, shown
 from bench.report.headers import missing_columns, refuse_schema, whole_lines
 from bench.spec import UsageError
@@ -94,12 +94,15 @@ def load(folders: list[Path]) -> Runs:
             )
         odd = [said for name in FILES for said in sanity.torn(folder / name)]
         odd += sanity.repeated(folder / "trials.csv", rows) + sanity.absent(folder, rows)
-        odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         rows = rows.drop_duplicates(["trial", "precision"], keep="last")
+        sanity.refuse_too_much_memory(folder / "trials.csv", rows, info)
+        timed = _blocks(folder, rows, info["schema"])
+        odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
+        odd += block_counts.remarks(rows, timed) if sanity.is_there(folder / "blocks.csv") else []
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)
         epochs.append(_epochs(folder, rows, info["schema"]))
-        blocks.append(_blocks(folder, rows, info["schema"]))
+        blocks.append(timed)
         numerics.append(_numerics(folder, rows, info["schema"]))
     every, timed = (sources.unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
     climbs, climbing = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)

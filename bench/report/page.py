@@ -17,6 +17,7 @@ from bench.report import (
     heatmap,
     inference,
     ladder,
+    leftovers,
     loader,
     matrix,
     matrix_tables,
@@ -33,6 +34,7 @@ from bench.report import (
 from bench.report.axes import Plot
 from bench.report.climbed import Climbed, climbed
 from bench.report.energy import energy
+from bench.report.folders import mark
 from bench.report.load import SUBJECT, WORKLOAD, Runs
 from bench.report.memory import memory
 from bench.report.plots import Choice, begin
@@ -86,6 +88,8 @@ def publish(
 ) -> tuple[Path, list[Sentence]]:
     """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
 
+    Figures and matrices of a report that was there before are removed where this one has them not.
+
     Args:
         runs: what was measured.
         out: the report's folder.
@@ -99,12 +103,13 @@ def publish(
     """
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out, literature, layers=layers, figures=figures, drawers=drawers)
     page = out / "report.md"
-    page.write_text(render("report.md.j2", html=False, report=report, reading=reading(runs)), encoding="utf-8")
-    (out / "report.html").write_text(
-        render("report.html.j2", html=True, report=report, reading=reading(runs)), encoding="utf-8"
-    )
+    before = leftovers.referenced(page)
+    report = compose(runs, out, literature, layers=layers, figures=figures, drawers=drawers)
+    told = {"report": report, "reading": reading(runs), "mark": mark({run.folder: run.info for run in runs.runs})}
+    page.write_text(render("report.md.j2", html=False, **told), encoding="utf-8")
+    (out / "report.html").write_text(render("report.html.j2", html=True, **told), encoding="utf-8")
+    leftovers.remove(out, before - leftovers.referenced(page))
     return page, report.verdicts
 
 

@@ -10,9 +10,10 @@ RESIDENT = (
 )
 FED = "A ladder's steps are timed with the loader that feeds them: they and its time per epoch include loading data."
 READING = (
-    "A speedup is fp32's step time over the arm's: 2 is twice as fast, below 1 is slower. The interval is a "
-    '95 % interval over fresh processes; with "one process" it holds within that process only, and another '
-    "process may land outside it.",
+    "A speedup is fp32's step time over the arm's: 2 is twice as fast, below 1 is slower. Of precisions timed side by "
+    "side it is a trimmed mean over their quads, and step (ms) is a median over blocks, so the ratio of two steps "
+    'differs from it by chance. The interval is a 95 % interval over fresh processes; with "one process" it holds '
+    "within that process only, and another process may land outside it.",
     "FASTER and SLOWER mean that the whole interval lies further from 1 than the floor, which is how far fp32 was "
     "from itself on this machine (1 % where that was not measured); SAME that it lies within 1 %; "
     "INCONCLUSIVE that the measurement does not say.",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,10 @@ ALWAYS = {
 """Figures that every row of a file has."""
 DISAGREE = 0.01
 """Share by which a throughput may differ from the work over its time: spreadsheets round."""
+PIB = 2**50
+"""Bytes that no machine has."""
+PEAKS = ["first_peak_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_resident_bytes"]
+"""Bytes that lie in one device's own memory."""
 FILLED = {"blocks.csv": ("speed", "ladder"), "epochs.csv": ("train",), "numerics.csv": ("numerics",)}
 """The phases whose measured trials have rows in a file."""
 NAMED = ["trial", "precision"]
@@ -92,6 +96,8 @@ def check(path: Path, frame: pd.DataFrame) -> None:
             _refuse(path, frame, figures <= 0, name, "must be above 0")
         elif name not in SIGNED and (not name.endswith("_pct") or name in SHARES):
             _refuse(path, frame, figures < 0, name, "cannot be below 0")
+        if name.endswith("_bytes"):
+            _refuse(path, frame, figures > PIB, name, "is more memory than a machine has")
         if name in SHARES:
             _refuse(path, frame, figures > 100, name, "cannot be above 100")
     if "status" in frame:
@@ -99,6 +105,27 @@ def check(path: Path, frame: pd.DataFrame) -> None:
     if path.name == "epochs.csv" and "samples_per_s" in frame:
         off = _off(frame["samples_per_s"] * frame["train_s"], frame["samples"])
         _refuse(path, frame, off, "samples_per_s", "is not samples over train_s")
+
+
+def refuse_too_much_memory(path: Path, frame: pd.DataFrame, info: Mapping[str, Any]) -> None:
+    """Refuse peaks above the memory that the device itself has, where run.json tells it.
+
+    Args:
+        path: trials.csv.
+        frame: rows of it, their index being their place in the file.
+        info: run.json.
+
+    Raises:
+        UsageError: there is one.
+    """
+    environment = info.get("environment")
+    devices = environment.get("devices") if isinstance(environment, dict) else None
+    told = [device for device in devices or [] if isinstance(device, dict)]
+    sizes = {str(device.get("placement")): device.get("memory_total_bytes") for device in told}
+    known = {name: size for name, size in sizes.items() if isinstance(size, int | float)}
+    most = frame["placement"].map(known).astype(float)
+    for name in PEAKS:
+        _refuse(path, frame, frame[name] > most, name, "is more memory than the device has")
 
 
 def _check_results(path: Path, frame: pd.DataFrame) -> None:
@@ -135,12 +162,13 @@ def repeated(path: Path, frame: pd.DataFrame) -> list[str]:
 def absent(folder: Path, frame: pd.DataFrame) -> list[str]:
     """Warn, in one sentence, of files that are not there although trials of ``frame`` filled them."""
     phases = set(frame.loc[frame["status"].isin(MEASURED), "phase"])
-    lost = [name for name, filled in FILLED.items() if phases & set(filled) and not _is_there(folder / name)]
+    lost = [name for name, filled in FILLED.items() if phases & set(filled) and not is_there(folder / name)]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return [f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report."] if lost else []
 
 
-def _is_there(path: Path) -> bool:
+def is_there(path: Path) -> bool:
+    """Say whether a file is there and not empty."""
     return path.is_file() and path.stat().st_size > 0
 
 
@@ -179,8 +207,8 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series, name: str, why: s
         shown = "" if pd.isna(value) or value == "" else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
         more = f" So is it in {len(found) - 1} more lines." if len(found) > 1 else ""
         raise UsageError(
-            f"'{path}', line {_line(path, int(found[0]))}: {name}{shown} {why}.{more} No measurement gives that: "
-            "restore the file, or remove the line."
+            f"'{path}', line {_line(path, int(frame.index[found[0]]))}: {name}{shown} {why}.{more} "
+            "No measurement gives that: restore the file, or remove the line."
         )
 
 

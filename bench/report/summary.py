@@ -59,8 +59,12 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
 
 def memory_change(peak: pd.Series, fp32: pd.Series, placement: pd.Series) -> pd.Series:
     """Return each peak's change as a share of fp32's, in bytes both; NaN where the two are not told apart."""
-    told = ~placement.str.startswith("cpu") | ((peak - fp32).abs() >= RESIDENT_RESOLUTION)
-    return (peak / fp32.where(fp32 > 0) - 1).where(told)
+    return (peak / fp32.where(fp32 > 0) - 1).where(told_apart(placement, peak, fp32))
+
+
+def told_apart(placements: pd.Series, one: pd.Series, other: pd.Series) -> pd.Series:
+    """Say of which rows two steady peaks, in bytes, differ by more than two processes on that placement do anyway."""
+    return ~placements.str.startswith("cpu") | ((one - other).abs() >= RESIDENT_RESOLUTION)
 
 
 def _memories(trials: pd.DataFrame) -> pd.DataFrame:

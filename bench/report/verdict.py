@@ -134,13 +134,12 @@ def _lost(cell: pd.DataFrame) -> dict[str, str]:
 
 
 def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
-    """Say how each precision fared in phases that time nothing against fp32."""
+    """Say of which precisions there are figures in phases that no verdict is made of, and what became of the others."""
     found = []
     for phase in phases:
-        known_rows = cell[cell[f"{phase}_status"].notna()]
-        groups = known_rows.groupby(f"{phase}_status", sort=False)["precision"]
-        found.append(f"{phase}: " + "; ".join(f"{status} {', '.join(names)}" for status, names in groups))
-    return ". ".join(found)
+        groups = cell.groupby(cell[f"{phase}_status"].replace("ok", "measured"), sort=False)["precision"]
+        found.append(f"{phase}: " + "; ".join(f"{status} in {', '.join(names)}" for status, names in groups))
+    return f"{'. '.join(found)}. The tables tell what was found"
 
 
 def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:
@@ -241,12 +240,10 @@ def _rivals(faster: pd.DataFrame, best: pd.Series) -> str:
 
 
 def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
-    """Name the batch sizes at which the same arm's speed verdict is another."""
-    judged = rows[["precision", "verdict", "batch_size"]]
-    same = judged[(judged["precision"] == best["precision"]) & judged["verdict"].notna()]
-    other = same[same["verdict"] != best["verdict"]]
-    found = [
-        f"{verdict} at batch {', '.join(f'{size:.0f}' for size in group['batch_size'])}"
-        for verdict, group in other.groupby("verdict", sort=False)
-    ]
+    """Name the batch sizes at which the same arm's speed verdict is another, each with its speedup."""
+    same = rows[(rows["precision"] == best["precision"]) & rows["verdict"].notna()]
+    found = []
+    for verdict, group in same[same["verdict"] != best["verdict"]].groupby("verdict", sort=False):
+        at = [f"{row['batch_size']:.0f} ({ratio(row['speedup'], row['low'], row['high'])}×)" for row in records(group)]
+        found.append(f"{verdict} at batch {', '.join(at)}")
     return f"; it is {' and '.join(found)}" if found else ""

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from bench.findings import MemoryPeak
+from bench.records import Device, TrialResult
 from bench.report.compare import HEADERS, compare
 from bench.report.load import load
 from bench.spec import UsageError
 from tests.conftest import call
 from tests.report import fleet
+from tests.report.builders import RunBuilder
 from tests.report.fleet import copy, original
 
 
@@ -113,12 +116,44 @@ def test_what_cannot_be_compared_ends_with_2_and_a_sentence(old, tmp_path, words
 
 
 def test_a_common_run_only_without_speed_compares_memory(tmp_path):
-    from tests.report.builders import RunBuilder
-
     for name, size in (("a", 100), ("b", 80)):
         RunBuilder(tmp_path / name).memory("fp32", size)
     (row,) = compare(tmp_path / "a", tmp_path / "b").table.rows
     assert dict(zip(HEADERS, row, strict=True))["peak memory"] == "0.800"
+
+
+@pytest.mark.parametrize(("gained", "shown"), [(4.9, "not told apart"), (5.1, "1.051")])
+def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, gained, shown):
+    for name, mib in (("a", 100.0), ("b", 100.0 + gained)):
+        run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
+        peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
+        run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
+    assert cells(compare(tmp_path / "a", tmp_path / "b"))["fp32"]["peak memory"] == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"batch": 64}, "in common: batch size 128 in '{a}' and 64 in '{b}'. Measure the same"),
+        ({"precision": "tf32"}, "in common: precision fp32 in '{a}' and tf32 in '{b}'. Measure the same"),
+        ({"parameters": (("depth", 4),)}, "in common: parameters none in '{a}' and depth=4 in '{b}'. Measure the same"),
+    ],
+)
+def test_runs_without_a_common_cell_are_told_what_differs(tmp_path, asked, said):
+    one, other = tmp_path / "a", tmp_path / "b"
+    RunBuilder(one).memory("fp32", 100)
+    builder = RunBuilder(other, parameters=asked.get("parameters", ()))
+    builder.memory(asked.get("precision", "fp32"), 100, batch=asked.get("batch", 128))
+    with pytest.raises(UsageError) as refused:
+        compare(one, other)
+    assert said.format(a=one, b=other) in str(refused.value)
+
+
+def test_runs_that_share_each_word_but_no_cell_are_told_their_cells(tmp_path):
+    RunBuilder(tmp_path / "a").memory("fp32", 100, batch=64).memory("tf32", 100)
+    RunBuilder(tmp_path / "b").memory("fp32", 100).memory("tf32", 100, batch=64)
+    with pytest.raises(UsageError, match=r"'.*a' has 64 fp32 and 128 tf32; '.*b' has 64 tf32 and 128 fp32\."):
+        compare(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_copy_is_no_second_run(old):

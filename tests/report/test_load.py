@@ -83,7 +83,7 @@ def test_a_run_saved_by_a_spreadsheet_reads_as_before(tmp_path: Path) -> None:
     saved = load([run.folder])
     assert saved.trials.equals(plain.trials)
     assert saved.epochs.equals(plain.epochs)
-    assert saved.runs[0].remarks == ()
+    assert saved.runs[0].remarks == plain.runs[0].remarks
     trials = run.folder / "trials.csv"
     trials.write_text(trials.read_text(encoding="utf-8-sig").replace(",10.0,", ",quick,"), encoding="utf-8-sig")
     with pytest.raises(UsageError, match="line 2: step_ms 'quick' is no number"):
@@ -225,7 +225,7 @@ def test_a_copy_of_a_run_counts_once_with_a_remark_and_the_fuller_one_stays(tmp_
     read = load([first, second])
     assert [run.label for run in read.runs] == ["first"]
     assert len(read.trials) == 6
-    assert read.runs[0].remarks == (f"{second} is a copy of it, and is left out.",)
+    assert read.runs[0].remarks[0] == f"{second} is a copy of it, and is left out."
     assert "is a copy of it" in write_report([first, second], tmp_path / "out", figures="none").read_text()
     with (second / "trials.csv").open("a") as file:
         file.write((first / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")

@@ -152,4 +152,5 @@ def test_layers_are_drawn_on_request_in_the_models_order(run, tmp_path):
 def test_where_only_numerics_were_looked_at_the_verdict_says_so(run):
     (said,) = sentences(summarise(run.trials))
     assert said.advice == "no verdict, only numerics were looked at"
-    assert said.evidence == "numerics: ok fp32, amp-fp16; nonfinite fp16"
+    told = "numerics: measured in fp32, amp-fp16; nonfinite in fp16. The tables tell what was found"
+    assert said.evidence == told

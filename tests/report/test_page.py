@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -9,9 +10,12 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
-from bench.report.axes import batch_labels
+from bench.report.axes import STYLE, batch_axis, batch_labels
 from bench.store import SCHEMA
 from tests.report.builders import RunBuilder, write_report
 
@@ -176,6 +180,31 @@ def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole: tuple[RunBu
 def test_batch_labels_that_would_collide_share_one() -> None:
     assert [text for _, text in batch_labels([64, 128, 256, 512, 513])] == ["64", "128", "256", "512\n513"]
     assert [text for _, text in batch_labels([8])] == ["8"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([4, 32768, 131072], ["4", "32768\n131072"]),
+        ([128, 32768, 131072], ["128", "32768", "131072"]),
+        ([2**power for power in range(18)], None),
+    ],
+)
+def test_labels_of_many_digits_keep_apart_in_the_figure(sizes: list[int], shown: list[str] | None) -> None:
+    figure = Figure(figsize=(3 * 3.7, 3.5), layout="constrained")
+    figure.set_canvas(FigureCanvasAgg(figure))
+    with mpl.rc_context(STYLE):
+        for axes in figure.subplots(1, 3):
+            axes.plot(sizes, [10_000.0] * len(sizes))
+            batch_axis(axes, sizes)
+        figure.canvas.draw()
+    for axes in figure.axes:
+        labels = axes.get_xticklabels()
+        texts = [label.get_text() for label in labels]
+        assert texts == shown or shown is None
+        assert (texts[0].split()[0], texts[-1].split()[-1]) == (str(sizes[0]), str(sizes[-1]))
+        boxes = [label.get_window_extent() for label in labels]
+        assert all(after.x0 - before.x1 > 3 for before, after in itertools.pairwise(boxes))
 
 
 def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_and_torch_never(

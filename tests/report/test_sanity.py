@@ -45,6 +45,7 @@ def spoil(folder: Path, line: int, name: str = "trials.csv", **values: str) -> N
         ({"speedup": "9"}, "speedup '9' lies outside its own interval"),
         ({"samples_per_s": "25000"}, "samples_per_s '25000' is not batch_size over step_ms"),
         ({"batch_size": "64"}, "samples_per_s '25600' is not batch_size over step_ms"),
+        ({"checkpoint_bytes": "2e15"}, "checkpoint_bytes '2e+15' is more memory than a machine has"),
         ({"step_ms": "quick"}, "step_ms 'quick' is no number"),
     ],
 )
@@ -96,6 +97,24 @@ def test_several_bad_lines_are_counted(tmp_path):
         load([run])
 
 
+@pytest.mark.parametrize(("gib", "refused"), [(79.0, False), (81.0, True)])
+def test_a_peak_above_the_devices_own_memory_is_refused_with_its_line(tmp_path, gib, refused):
+    run = original(tmp_path / "run", train=False)
+    fleet.edit_run(run, lambda info: info["environment"]["devices"][0].update(memory_total_bytes=80 * 2**30))
+    # The first row is of a trial that was tried again: the line is that of the file, not of what is left of it.
+    first = run / "trials.csv"
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join([lines[0], lines[1].replace(",ok,", ",failed,"), *lines[1:]]))
+    spoil(run, 9, peak_allocated_bytes=f"{gib * 2**30:.0f}")
+    if not refused:
+        assert len(load([run]).trials) == 8
+        return
+    with pytest.raises(
+        UsageError, match=r"trials.csv', line 9: peak_allocated_bytes .* more memory than the device has"
+    ):
+        load([run])
+
+
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(tmp_path):
     run = original(tmp_path / "run")
     spoil(run, 2, "epochs.csv", train_loss="inf", test_loss="nan")
@@ -111,7 +130,7 @@ def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left
     path.write_text("".join(lines) + lines[-1][:40])
     read = load([run])
     assert len(read.trials) == whole
-    assert read.runs[0].remarks == ("trials.csv ends in the middle of a line, which is left out.",)
+    assert read.runs[0].remarks[0] == "trials.csv ends in the middle of a line, which is left out."
     assert "Run run: trials.csv ends in the middle" in write_report([run], tmp_path / "out", figures="none").read_text()
     path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
     with pytest.raises(UsageError, match=r"trials.csv', line 3: \d+ fields of \d+, so the line was cut off"):

@@ -89,7 +89,7 @@ def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_diffe
     assert ", batch 513: use" in verdict(run)
     run.train("fp32", [90.0], batch=128)
     assert ", batch 128: use amp-bf16" in verdict(run)
-    assert "it is SLOWER at batch 64" in verdict(run)
+    assert "; it is SLOWER at batch 64 (0.500 [0.476, 0.525]×)." in verdict(run)
 
 
 def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path) -> None:
