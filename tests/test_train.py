@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,3 +186,19 @@ def test_a_batch_that_has_no_equal_parts_is_not_trained_on_wrongly():
     with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 equal parts"):
         training_step(arm, *batches(1)[0])
     assert torch.equal(weights(arm), before)
+
+
+def test_the_wait_for_data_includes_that_for_word_that_there_are_no_more(monkeypatch):
+    now_s = 0
+
+    def slow(given):
+        nonlocal now_s
+        for pair in given:
+            now_s += 2
+            yield pair
+        now_s += 5
+
+    monkeypatch.setattr("bench.train.time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
+    monkeypatch.setattr("bench.joined.time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
+    epoch = train_epoch(make(), slow(batches(3)))
+    assert epoch.wait_seconds == epoch.seconds == 3 * 2 + 5
