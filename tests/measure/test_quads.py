@@ -2,6 +2,7 @@ import gc
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -241,3 +242,49 @@ def test_steps_too_long_for_the_check_go_without_it():
     before = machine.now_ns
     assert check_long_blocks(arms, sizes, found, Protocol(time_budget_s=0.2), seed=0, clock=machine.clock) == [None] * 2
     assert machine.now_ns == before
+
+
+def test_timing_ends_at_three_looks_running_that_find_the_interval_narrow():
+    machine = SimulatedMachine()
+    # Steps are so short that intervals are made at looks alone.
+    arms = [SimulatedRunner("fp32", machine, MS / 30), SimulatedRunner("amp-bf16", machine, MS / 50)]
+    heard = []
+
+    def watch(quad, speedups):
+        arms[1].noise = lambda: 3.0 if 22 <= quad < 28 else 1.0  # hidden by the trimming at the second look
+        if speedups[1] is not None and (not heard or heard[-1].n != speedups[1].n):
+            heard.append(speedups[1])
+
+    protocol = Protocol(min_quads=20)
+    found = compare(arms, [ONE, ONE], protocol, seed=0, clock=machine.clock, watch=watch)
+    narrow = [math.log(one.high / one.low) / 2 <= protocol.target_ci for one in heard]
+    assert narrow == [True, True, False, True, True, True]
+    assert all(found.converged)
+
+
+def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arms():
+    machine, arms = pair(ratio=1.5)
+    found = measure(machine, arms)
+    slow = itertools.cycle([1.0, 3.0])
+    state = {"now": next(slow)}
+    arms[1].drift = lambda _now: state["now"]
+
+    def edge():
+        was, state["now"] = state["now"], next(slow)
+        return "hot" if was > 1 else ""
+
+    _, check = check_long_blocks(arms, [ONE, ONE], found, Protocol(), seed=0, clock=machine.clock, edge=edge)
+    assert check.difference == pytest.approx(0, abs=1e-6)
+    assert check.agree
+
+
+@pytest.mark.parametrize(("apart", "agree"), [(0.03, True), (0.05, False)])
+def test_longer_blocks_may_differ_by_twice_the_joint_half_width(apart, agree):
+    machine, arms = pair(ratio=1.5)  # without noise, so that theirs has no width
+    found = measure(machine, arms)
+    center = found.logs[1].center - apart
+    here = replace(found.logs[1], center=center, low=center - 0.02, high=center + 0.02)
+    found = replace(found, logs=(found.logs[0], here))
+    _, check = check_long_blocks(arms, [ONE, ONE], found, Protocol(), seed=0, clock=machine.clock)
+    assert check.difference == pytest.approx(apart, abs=1e-6)
+    assert check.agree is agree
