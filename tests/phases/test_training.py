@@ -273,3 +273,16 @@ def test_a_model_that_allows_tf32_when_it_is_made_is_trained_without(monkeypatch
     finally:
         switches.apply(PRECISIONS["fp32"])
     assert set(seen) == {result.switches.fp32_matmul} == {"ieee"}
+
+
+def test_a_schedule_runs_over_all_steps_of_all_epochs(monkeypatch, tiny_trial, cpu, tmp_path):
+    bench, lengths = Bench(monkeypatch, tiny_trial, cpu, paint(tmp_path)), []
+
+    def falling(optimizer, steps):
+        lengths.append(steps)
+        return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+
+    bench.suite = replace(bench.suite, schedule=falling)
+    rows, _ = bench.run(epochs=2)
+    assert lengths == [2 * 3]  # 12 images in batches of 4
+    assert [row.learning_rate for row in rows] == pytest.approx([0.05, 0.025])
