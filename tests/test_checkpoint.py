@@ -271,10 +271,3 @@ def test_a_checkpoint_stays_within_the_runs_folder_whatever_the_trial_is_called(
     assert "/" in trial.id
     assert len(trial.checkpoint.parts) == 2
     assert ".." not in trial.checkpoint.parts
-
-
-def test_in_16_bits_whole_numbers_are_stored_as_they_are():
-    model = nn.Linear(4, 4)
-    plain = stored_bytes(model, torch.float16)
-    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
-    assert stored_bytes(model, torch.float16) - plain >= 80_000

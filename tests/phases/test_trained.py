@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from bench import catalog
+from bench.checkpoint import stored_bytes
 from bench.phases import trained
 from bench.phases.trained import row, summary, time_to_accuracy_s
 from bench.records import EpochResult
@@ -52,3 +54,10 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     assert found.train_energy_j == 120.0
     rows[1] = replace(rows[1], energy_j=None)
     assert summary(tiny_trial, rows, arm).train_energy_j is None
+
+
+def test_in_16_bits_whole_numbers_are_stored_as_they_are():
+    model = nn.Linear(4, 4)
+    plain = stored_bytes(model, torch.float16)
+    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
+    assert stored_bytes(model, torch.float16) - plain >= 80_000
