@@ -232,3 +232,8 @@ def test_an_attempt_trains_in_a_process_and_says_what_it_took(tiny_trial, cpu):
     assert result.fit.fit_peak_bytes > 0
     assert result.fit.fit_free_bytes > result.fit.fit_peak_bytes
     assert result.fit.fit_step_s > 0
+
+
+def test_sizes_are_multiples_of_8_from_16_times_that_on():
+    assert between(127, 137) == 132
+    assert between(128, 138) == 136

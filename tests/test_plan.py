@@ -224,3 +224,17 @@ def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measure
     assert found == {("0", ("channels-last",)), ("0+1", asked["techniques"])}
     alone = plan(machine, gpu(0), gpu(1), **asked).trials
     assert {trial.cell.techniques for trial in alone} == {asked["techniques"]}
+
+
+def test_the_estimate_of_numerics_has_all_its_steps_and_grows_with_each(machine):
+    (looked,) = plan(machine, gpu(), precisions=("fp32",), phases=("numerics",)).trials
+    (held,) = plan(machine, gpu(), precisions=("fp32",), batch_sizes=(32,), phases=("memory",)).trials
+    a_step_s = SUITE.batch_size * 1e12 / (0.4 * 1e13)  # FLOPs over the share of 10 TFLOP/s that a step is to reach
+
+    def grown_s(trial):
+        done = [estimate_s(trial, SUITE, SYNTHETIC, gpu(), flops) for flops in (1e12, 2e12)]
+        return done[1] - done[0]
+
+    assert looked.cell.batch_size == held.cell.batch_size == SUITE.batch_size
+    assert grown_s(held) < 10 * a_step_s
+    assert grown_s(looked) >= 60 * a_step_s  # as many as are trained

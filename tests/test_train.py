@@ -1,9 +1,11 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from bench import joined
 from bench import precision as switches
 from bench.evaluation import evaluate, evaluate_fp32
 from bench.spec import PRECISIONS, Data, Suite
@@ -185,3 +187,33 @@ def test_a_batch_that_has_no_equal_parts_is_not_trained_on_wrongly():
     with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 equal parts"):
         training_step(arm, *batches(1)[0])
     assert torch.equal(weights(arm), before)
+
+
+def test_the_wait_for_data_includes_that_for_word_that_there_are_no_more(monkeypatch):
+    now_s = 0
+
+    def slow(given):
+        nonlocal now_s
+        for pair in given:
+            now_s += 2
+            yield pair
+        now_s += 5
+
+    monkeypatch.setattr("bench.train.time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
+    monkeypatch.setattr("bench.joined.time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
+    epoch = train_epoch(make(), slow(batches(3)))
+    assert epoch.wait_seconds == epoch.seconds == 3 * 2 + 5
+
+
+def test_each_part_of_a_batch_has_a_dropout_of_its_own_and_all_have_the_same_weights(monkeypatch):
+    monkeypatch.setattr(joined, "ranks", lambda: 2)
+    monkeypatch.setattr(joined, "parallel", lambda model, device, techniques: model)
+    found = []
+    for rank in (0, 1, 1):
+        monkeypatch.setattr(joined, "rank", lambda rank=rank: rank)
+        arm = make(seed=3, model=lambda data: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)))
+        found.append((weights(arm), arm.model[0](torch.ones(64)) > 0))
+    first, second, again = found
+    assert torch.equal(first[0], second[0])
+    assert not torch.equal(first[1], second[1])
+    assert torch.equal(second[1], again[1])  # of one seed it repeats

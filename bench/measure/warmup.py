@@ -215,10 +215,10 @@ def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, cloc
         while len(ratios) < LENGTH_PAIRS[0] or (
             _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1]
         ):
-            # Short and long go first in turn, so that drift cancels.
-            order = (short, long) if len(ratios) % 2 else (long, short)
-            times = {sizes.steps: time_block(runner, sizes, clock) for sizes in order}
-            ratios.append(4 * times[steps] / times[4 * steps])
+            # Short and long go first in turn, and as often, so that drift cancels.
+            for order in ((long, short), (short, long)):
+                times = {sizes.steps: time_block(runner, sizes, clock) for sizes in order}
+                ratios.append(4 * times[steps] / times[4 * steps])
         if abs(statistics.median(ratios) - 1) <= max(LENGTH_AGREEMENT, _median_error(ratios)):
             break
         steps *= 2

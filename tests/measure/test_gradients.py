@@ -125,3 +125,11 @@ def test_dropout_is_no_error() -> None:
     found = gradients.errors_against_float64(model, exact, nn.MSELoss(), batch, autocast=contextlib.nullcontext)
     assert 0 < found.gradients[""] < 1e-6
     assert model[1].p == 0.5
+
+
+def test_of_a_layer_that_runs_more_than_once_in_a_pass_the_largest_output_is_kept() -> None:
+    shared = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(shared.weight, 0.5)
+    with gradients.watch_activations(nn.Sequential(shared, shared)) as found:
+        shared(shared(torch.tensor([[8.0]])))
+    assert found.read() == {"0": 4.0}

@@ -170,3 +170,16 @@ def test_without_the_kinds_the_peaks_are_still_sent(monkeypatch, tiny_trial, cpu
     assert result.status == "ok"
     assert result.memory.tracked_peak_bytes is None
     assert result.memory.peak_resident_bytes is not None
+
+
+def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
+    kept, steps = [], iter(range(4))
+
+    def step():
+        if next(steps) == 0:
+            small = [torch.ones(4096) for _ in range(4000)]  # 16 KiB each: freed, they stay with the C library
+            kept.append(small[-1])  # which cannot give back what lies below this one by itself
+
+    found = peaks(step, resident_before=memory.resident_bytes())
+    assert found.first_peak_bytes > 55 * MIB
+    assert found.peak_resident_bytes < 10 * MIB

@@ -27,3 +27,24 @@ def test_a_block_times_its_steps_and_not_the_settling_ones():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, 3 * MS, transient=lambda index: 10.0 if index < 2 else 1.0)
     assert time_block(arm, Sizes(settle=2, steps=4), machine.clock) == 4 * 3 * MS
+
+
+class Queue:
+    """An arm whose device does nothing until it is waited for; a step takes it 1 ms."""
+
+    def __init__(self):
+        self.now_ns = self.queued = 0
+
+    def activate(self):
+        pass
+
+    def run(self, steps):
+        self.queued += steps
+
+    def synchronize(self):
+        self.now_ns, self.queued = self.now_ns + self.queued * MS, 0
+
+
+def test_on_an_asynchronous_device_settling_is_over_before_the_clock_starts_and_the_steps_before_it_stops():
+    arm = Queue()
+    assert time_block(arm, Sizes(settle=5, steps=2), lambda: arm.now_ns) == 2 * MS

@@ -100,3 +100,19 @@ def test_a_synchronous_device_needs_one_step_a_block_where_steps_are_long():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, 6 * MS, launch_ns=0.1 * MS)
     assert block_steps(arm, warm(6 * MS), 1, 0.0, machine.clock) == 1
+
+
+def test_a_step_that_happens_to_be_as_fast_as_the_plateau_does_not_end_a_transient():
+    machine = SimulatedMachine()
+    swings = {0: 1.2, 2: 1.1}  # the second step's time is that of the plateau
+    arms = [SimulatedRunner(str(n), machine, MS, transient=lambda index: swings.get(index, 1.0)) for n in range(2)]
+    profiles = switch_profiles(arms, [warm(MS)] * 2, budget_s=10, clock=machine.clock)
+    assert [profile.settle for profile in profiles] == [5, 5]  # three, and half as many again
+
+
+def test_drift_does_not_make_blocks_longer():
+    for seed in range(10):
+        machine = SimulatedMachine()
+        noise, drift = gaussian(seed, 0.005), lambda now: 1 + now / 2e9
+        arm = SimulatedRunner("fp32", machine, MS, asynchronous=True, noise=noise, drift=drift)
+        assert block_steps(arm, warm(MS), 1, 0.0, machine.clock) <= 10  # without drift and noise it would be 5

@@ -120,3 +120,20 @@ def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
         with pytest.raises(UnsupportedError, match=r"compile does not work here: no working C\+\+ compiler found$"):
             make(Techniques(compile=True))
     assert len(asked) == 1
+
+
+def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(compiler, monkeypatch, tiny_trial, cpu):
+    sent, during = compiler
+    taken = {"fp32": 1.0, "amp-fp16": 7.0}
+
+    def until_compiled(step, device):
+        step()
+        return taken[during[-1].partition(":")[0]]
+
+    monkeypatch.setattr(inference, "until_compiled", until_compiled)
+    cell = replace(tiny_trial.cell, techniques=("compile",))
+    quick = Protocol(time_budget_s=0.05, replicates=1)
+    trial = replace(tiny_trial, phase="inference", precisions=("amp-fp16",), cell=cell, protocol=quick)
+    inference.run(trial, cpu, sent.append)
+    (result,) = [message for message in sent if isinstance(message, TrialResult)]
+    assert result.compile_s == 2 * 7.0  # for batches, and for single samples

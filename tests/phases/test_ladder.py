@@ -308,3 +308,15 @@ def test_a_ladder_opens_its_samples_once_for_each_loader(tiny_trial, cpu, monkey
     monkeypatch.setattr(feeding, "open_samples", open_samples)
     climb(tiny_trial, cpu, RUNGS)
     assert opened == [True, False]
+
+
+def test_waiting_is_told_of_what_is_timed_and_not_of_the_warm_up(tiny_trial, cpu, monkeypatch):
+    begun, real = [], ladder.compare
+
+    def compare(runners, *arguments, **named):
+        begun.extend((runner.timed, runner.last) for runner in runners)
+        return real(runners, *arguments, **named)
+
+    monkeypatch.setattr(ladder, "compare", compare)
+    climb(tiny_trial, cpu, RUNGS[:2])
+    assert begun == [(Waiting(), Waiting())] * 2

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from bench.phases.trained import time_to_accuracy_s
+import pytest
+import torch
+from torch import nn
+
+from bench import catalog
+from bench.checkpoint import stored_bytes
+from bench.phases import trained
+from bench.phases.trained import row, summary, time_to_accuracy_s
 from bench.records import EpochResult
+from bench.spec import PRECISIONS
+from bench.train import Epoch, build_arm
 
 
 def epochs(*accuracies):
@@ -27,3 +36,28 @@ def epochs(*accuracies):
 )
 def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(accuracies, target, seconds):
     assert time_to_accuracy_s(epochs(*accuracies), target) == seconds
+
+
+def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
+    suite = catalog.load(tiny_trial.cell.suite)
+    arm = build_arm(suite, suite.data, PRECISIONS["fp32"], torch.device("cpu"), seed=0)
+    rows = []
+    for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
+        epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
+        tested = trained.Tested(loss=0.5, accuracy_pct=80.0, seconds=test_s)
+        rows.append(row(tiny_trial, rows, epoch, tested, rate=0.1, scale=None, energy_j=energy_j))
+    found = summary(tiny_trial, rows, arm)
+    assert [one.elapsed_s for one in rows] == [10.0, 12.0, 16.0]
+    assert (found.epochs, found.time_per_epoch_s, found.total_s) == (3, 4.0, 22.0)
+    assert found.train_samples_per_s == pytest.approx(300 / 16)
+    assert found.data_wait_pct == pytest.approx(100 * 4.8 / 16)
+    assert found.train_energy_j == 120.0
+    rows[1] = replace(rows[1], energy_j=None)
+    assert summary(tiny_trial, rows, arm).train_energy_j is None
+
+
+def test_in_16_bits_whole_numbers_are_stored_as_they_are():
+    model = nn.Linear(4, 4)
+    plain = stored_bytes(model, torch.float16)
+    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
+    assert stored_bytes(model, torch.float16) - plain >= 80_000

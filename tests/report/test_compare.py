@@ -168,3 +168,20 @@ def test_a_broken_run_is_refused(old):
     fleet.edit_rows(new, lambda row: row["step_ms"] and row.update(step_ms="-1"))
     with pytest.raises(UsageError, match="must be above 0"):
         compare(old, new)
+
+
+@pytest.mark.parametrize(("noisy", "verdict"), [("old", "INCONCLUSIVE"), ("new", "INCONCLUSIVE"), ("", "FASTER")])
+def test_a_change_must_exceed_the_floors_of_both_runs(tmp_path, noisy, verdict):
+    from tests.report.builders import RunBuilder, timed
+
+    for name, step_ms in (("old", 10.0), ("new", 9.8)):
+        run = RunBuilder(tmp_path / name).alone("fp32", [step_ms * share for share in (0.999, 1.0, 1.001)])
+        spread = 0.03 if name == noisy else 0.0001
+        for replicate, ratio in enumerate((1 - spread, 1.0, 1 + spread)):
+            speed = timed(step_ms, 128, speedup=ratio, speedup_low=ratio, speedup_high=ratio)
+            run.add(
+                run.trial("floor", ["fp32"], 128, replicate=replicate),
+                TrialResult(precision="fp32", status="ok", speed=speed),
+            )
+    found = cells(compare(tmp_path / "old", tmp_path / "new"))
+    assert found["fp32"]["verdict"] == verdict

@@ -156,3 +156,11 @@ def test_quads_that_do_not_count_are_left_out_of_the_second_opinion(tmp_path: Pa
     with_blocks(run, [[], [math.log(9)] * 5], invalid="thermal")
     logs = log_ratios(load([run.folder]).blocks)
     assert list(logs["log_ratio"]) == pytest.approx([math.log(2)] * 5)
+
+
+@pytest.mark.parametrize(("gain", "part"), [(1.05, "so the device has no gain to give"), (1.2, "fp32 reaches 10 %")])
+def test_a_device_whose_products_run_a_fifth_faster_has_a_gain_to_give(tmp_path: Path, gain: float, part: str) -> None:
+    fp32 = {"peak_tflops": 2.0, "pct_of_peak": 10.0}
+    run = ran(RunBuilder(tmp_path / "run"), fp32=fp32, bf16={"peak_tflops": 2.0 * gain}, computed="bfloat16:100%")
+    table = summarise(load([run.folder]).trials)
+    assert part in reason(table.iloc[1], table.iloc[0])

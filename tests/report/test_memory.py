@@ -11,7 +11,9 @@ from bench.findings import MemoryPeak
 from bench.records import Device, TrialResult
 from bench.report.load import load
 from bench.report.memory import memory
+from bench.report.summary import summarise
 from bench.report.tables import SUM
+from bench.report.verdict import sentences
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
@@ -126,3 +128,17 @@ def test_the_sum_over_devices_stands_beside_the_largest_ones_peak(tmp_path: Path
         page = write_report([folder], tmp_path / "out", figures="none").read_text()
         assert f"| {held} | baseline |" in page
         assert (SUM in page) == ("sum" in held)
+
+
+def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart(tmp_path: Path) -> None:
+    said = {}
+    for device, field in ((CPU, "peak_resident_bytes"), (GPU, "peak_allocated_bytes")):
+        for saved in (4, 6):
+            run = MemoryRun(tmp_path / f"{device.kind}-{saved}", device=device).speed()
+            run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
+            (sentence,) = sentences(summarise(load([run.folder]).trials))
+            said[device.kind, saved] = sentence.evidence
+    assert "peak memory not told apart" in said["cpu", 4]
+    assert "less peak memory" not in said["cpu", 4]
+    assert "15 % less peak memory" in said["cpu", 6]
+    assert "10 % less peak memory" in said["cuda", 4]

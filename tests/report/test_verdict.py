@@ -137,3 +137,19 @@ def test_several_runs_give_a_sentence_each_and_name_their_run(tmp_path: Path) ->
     runs = [RunBuilder(tmp_path / name).speed().folder for name in ("one", "two")]
     said = verdicts(runs)
     assert ["(run one)" in said[0], "(run two)" in said[1], len(said)] == [True, True, 2]
+
+
+def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(tmp_path: Path) -> None:
+    slower = RunBuilder(tmp_path / "slower").speed(speedups=[0.8, 0.81, 0.79])
+    said = verdict(slower.memory("fp32", 100).memory("amp-bf16", 60))
+    assert "stay with fp32 — nothing gains: amp-bf16 is 0.800×" in said
+    assert "40 % less peak memory" in said
+    undecided = RunBuilder(tmp_path / "undecided").speed(speedups=[0.8, 1.3, 1.05])
+    said = verdict(undecided.memory("fp32", 100).memory("amp-bf16", 60))
+    assert "stay with fp32 — no gain is shown" in said
+
+
+def test_arms_whose_intervals_reach_into_the_best_ones_are_named_and_others_are_not(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-bf16", [1.95, 2.0, 2.05])  # from 1.88 to 2.13
+    run.speed("amp-fp16", [1.94, 1.95, 1.96]).speed("tf32", [1.49, 1.5, 1.51])  # to 1.98 and to 1.53
+    assert "; the interval of amp-fp16 overlaps with it." in verdict(run)
