@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
 from bench.records import Block, Device, Environment, EpochResult, TrialResult
+from bench.spec import BASELINE
 from bench.store import Store
 from bench.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 
@@ -79,7 +80,7 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                     for trial, results in _trials(cell, shape, chance, trains=power == 1):
                         store.add_results(trial, device, results)
                         if trial.phase == "speed":
-                            blocks += _blocks(trial, round(shape.quads * chance.uniform(0.5, 1.5)), chance)
+                            blocks += _blocks(trial, results, chance)
                         if trial.phase == "train":
                             epochs += _epochs(trial, chance)
         store.add_blocks(blocks)
@@ -125,11 +126,13 @@ def _trials(
     protocol = Protocol(replicates=shape.replicates)
     for replicate in range(shape.replicates):
         trial = Trial(cell=cell, phase="floor", precisions=("fp32",), replicate=replicate, protocol=protocol)
-        yield trial, [_result("fp32", speed=_speed(cell, "fp32", chance.gauss(1, 0.002), shape, floor=True))]
+        floor = _speed(cell, "fp32", chance.gauss(1, 0.002), shape.quads, floor=True)
+        yield trial, [_result("fp32", speed=floor)]
     for replicate in range(shape.replicates):
         trial = Trial(cell=cell, phase="speed", precisions=names, replicate=replicate, protocol=protocol)
+        quads = round(shape.quads * chance.uniform(0.5, 1.5))
         found = [(name, ARMS[name] * chance.gauss(1, 0.01)) for name in names]
-        yield trial, [_result(name, speed=_speed(cell, name, ratio, shape), ran=True) for name, ratio in found]
+        yield trial, [_result(name, speed=_speed(cell, name, ratio, quads), ran=True) for name, ratio in found]
     for name in names:
         joules = cell.batch_size / 8 / ARMS[name]
         energy = Energy(
@@ -169,7 +172,7 @@ def _result(
     )
 
 
-def _speed(cell: Cell, name: str, ratio: float, shape: Shape, *, floor: bool = False) -> Speed:
+def _speed(cell: Cell, name: str, ratio: float, quads: int, *, floor: bool = False) -> Speed:
     step_ms = cell.batch_size / 10 / ratio
     compared = floor or name != "fp32"
     return Speed(
@@ -178,7 +181,7 @@ def _speed(cell: Cell, name: str, ratio: float, shape: Shape, *, floor: bool = F
         settle_steps=2,
         block_steps=10,
         switch_transient_pct=1.0,
-        quads=shape.quads,
+        quads=quads,
         step_ms=step_ms,
         samples_per_s=1000 * cell.batch_size / step_ms,
         speedup=ratio if compared else None,
@@ -207,9 +210,10 @@ def _training(name: str, epochs: int, chance: random.Random) -> Training:
     )
 
 
-def _blocks(trial: Trial, quads: int, chance: random.Random) -> Iterator[Block]:
+def _blocks(trial: Trial, results: list[TrialResult], chance: random.Random) -> Iterator[Block]:
     order = [*trial.precisions, *reversed(trial.precisions)]
-    for quad in range(quads):
+    found = {result.precision: result.speed for result in results if result.speed is not None}
+    for quad in range(found[BASELINE].quads):
         for position, name in enumerate(order):
             yield Block(
                 trial=trial.id,
@@ -217,7 +221,7 @@ def _blocks(trial: Trial, quads: int, chance: random.Random) -> Iterator[Block]:
                 quad=quad,
                 position=position,
                 steps=10,
-                time_ms=trial.cell.batch_size / ARMS[name] * chance.gauss(1, 0.02),
+                time_ms=10 * (found[name].step_ms or 0.0) * chance.gauss(1, 0.01),
                 start_s=1.8e9 + 10 * quad + position,
             )
 

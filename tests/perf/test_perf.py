@@ -71,6 +71,7 @@ def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_
     assert len(runs.blocks) == pytest.approx(TINY.blocks, rel=0.5)
     assert set(runs.blocks["trial"]) <= set(runs.trials["trial"])
     assert len(runs.epochs) == 4 * 2 * 2
+    assert runs.runs[0].remarks == ()  # its blocks are those of its trials
 
 
 def test_the_large_shapes_are_what_the_documentation_says():
