@@ -182,6 +182,7 @@ def test_techniques_that_do_not_go_together_are_refused_before_a_process_starts(
     assert ending.text == f"{name.partition('=')[0]} is not offered on devices that train together"
 
 
+@pytest.mark.slow
 def test_both_placements_are_measured_and_scaling_is_told(tmp_path, tiny_file):
     words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
     found = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)

@@ -83,6 +83,7 @@ def test_a_stopped_training_of_two_processes_goes_on_to_the_same_bits(both, cpu,
     assert list(tmp_path.glob("*.part")) == []
 
 
+@pytest.mark.slow
 def test_a_run_on_two_devices_whose_processes_were_killed_goes_on(deadly, cpu, tmp_path):
     trial, marker = deadly
     trial = replace(trial, cell=replace(trial.cell, placement=Placement(name="cpu+cpu")))

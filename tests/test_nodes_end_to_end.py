@@ -70,6 +70,7 @@ def homes(tmp_path):
 WORDS = ("--suite", "tiny.py", "--gpus", "cpu,cpu@2", "--precisions", "fp32", "--batch-sizes", "4")
 
 
+@pytest.mark.slow
 def test_two_nodes_measure_together_what_one_measures_alone(homes):
     port, words = free_port(), (*WORDS, "--phases", "memory")
     with follower(port, words, homes[1]) as other:

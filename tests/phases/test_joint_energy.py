@@ -48,6 +48,7 @@ def both(tiny_trial, cpu):
     return replace(trial, precisions=("fp32",)), device
 
 
+@pytest.mark.slow
 def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, tmp_path):
     (result,), others = together(tmp_path, measure, *both, {})
     found = result.energy

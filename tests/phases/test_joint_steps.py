@@ -42,6 +42,7 @@ def look(rank):
     return {"operations": operations, "moved": moved, "times": times, "steps": runner.turn}
 
 
+@pytest.mark.slow
 def test_both_look_at_the_same_steps_and_tell_the_same(tmp_path):
     first, second = together(tmp_path, look)
     whole = _look_alone()
