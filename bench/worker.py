@@ -148,7 +148,10 @@ def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None
 
 def _print_to(log: str) -> None:
     """Send this process's stdout and stderr, those of C code too, to a file."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except FileNotFoundError:  # whoever asked was stopped while this process began, and has tidied up
+        os._exit(1)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,8 @@ from bench.records import Block, EpochResult, Progress, TrialResult
 from bench.spec import UsageError
 from bench.trial import SuiteRef
 from tests.conftest import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -146,3 +150,9 @@ def test_the_worker_sees_none_of_them(monkeypatch, tiny_trial, cpu):
 
 def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang():
     assert joined.PATIENCE.total_seconds() <= SILENCE_S - 300
+
+
+def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(tmp_path):
+    program = f"from bench import worker; worker.serve(None, {str(tmp_path / 'removed' / 'log')!r}, '', 'no:where', ())"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
