@@ -57,8 +57,8 @@ def checks(given: argparse.Namespace) -> dict[str, list[str]]:
         "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if given.quick else "40"],
     }
     for suite, sizes in SUITES.items():
-        brief = ["--quick", "--batch-sizes", sizes] if given.quick else []
-        command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *brief]
+        sizes_asked = ["--quick", "--batch-sizes", sizes] if given.quick else []
+        command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *sizes_asked]
         found[f"{suite} speed"] = [*command, "--resume", str(given.out / f"{suite}-speed")]
     brief = [*bench, "--gpus", "0", "--quick", "--suite"]
     more = ["--data", given.data] if given.data else []
