@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from bench.cli import Command, parse
-from bench.spec import UsageError
+from bench.cli.parser import Command, parse
+from bench.spec.suite import UsageError
 
 STOPPED = 130
 
@@ -52,11 +52,11 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def run(command: Command) -> int:
     """Measure, store and report."""
-    from bench import session
-    from bench.display import show_plan
-    from bench.gather import gather
+    from bench.cli.display import show_plan
     from bench.launch.follower import follow
     from bench.launch.launcher import open_launcher
+    from bench.run import session
+    from bench.run.prepare import gather
 
     if command.nodes is not None and command.nodes.rank:
         return follow(command, command.nodes)
@@ -74,7 +74,7 @@ def run(command: Command) -> int:
 
 def report(command: Command) -> int:
     """Report on runs that were made before."""
-    from bench import session
+    from bench.run import session
 
     runs = list(command.runs)
     out = command.out or session.report_folder(runs)
@@ -84,7 +84,7 @@ def report(command: Command) -> int:
 
 def compare(command: Command) -> int:
     """Hold a run against an earlier one of the same questions."""
-    from bench import session
+    from bench.run import session
 
     session.compare(*command.runs)
     return 0
@@ -92,7 +92,7 @@ def compare(command: Command) -> int:
 
 def doctor(command: Command) -> int:
     """Test the instrument itself on this machine."""
-    from bench.doctor import examine
+    from bench.doctor.doctor import examine
     from bench.launch.local import LocalLauncher
 
     return 0 if examine(command, LocalLauncher()) else 1
@@ -100,9 +100,10 @@ def doctor(command: Command) -> int:
 
 def show_list(command: Command) -> int:
     """Show what there is to measure, or to measure on."""
-    from bench import catalog, session
+    from bench.planning import suite_registry
+    from bench.run import session
 
-    print("\n".join(session.devices() if command.devices else catalog.overview()))
+    print("\n".join(session.devices() if command.devices else suite_registry.overview()))
     return 0
 
 

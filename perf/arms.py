@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor, nn
 
-from bench import catalog
-from bench import precision as switches
 from bench.data import random_batches
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.precision_names import precision as parse
-from bench.records import Device
-from bench.request import slower, unsupported_reason
-from bench.spec import Data, Suite
-from bench.train import build_arm, build_loss, synchronize
-from bench.trial import Protocol
+from bench.planning import suite_registry
+from bench.results.records import Device
+from bench.spec.precisions import precision as parse
+from bench.spec.request import slower, unsupported_reason
+from bench.spec.suite import Data, Suite
+from bench.spec.trial import Protocol
+from bench.training import amp as switches
+from bench.training.step import build_arm, build_loss, synchronize
 
 Batch = tuple[Tensor, Tensor]
 HARNESS, BY_HAND = "harness", "by hand"
@@ -110,7 +110,7 @@ def bare_step(arm: HandRunner, inputs: Tensor, targets: Tensor) -> Tensor:
 
 def open_suite(name: str, **parameters: object) -> Suite:
     """Return a suite with some of its parameters."""
-    return catalog.load(catalog.refer(name, {key: str(value) for key, value in parameters.items()}))
+    return suite_registry.load(suite_registry.refer(name, {key: str(value) for key, value in parameters.items()}))
 
 
 def set_switches(precision: str) -> None:

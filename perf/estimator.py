@@ -35,16 +35,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from bench import catalog, stats
+from bench import stats
 from bench.data import random_batches
 from bench.measure.quads import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.precision import unsupported_reason
-from bench.spec import PRECISIONS
-from bench.train import build_arm
-from bench.trial import Protocol
+from bench.planning import suite_registry
+from bench.spec.suite import PRECISIONS
+from bench.spec.trial import Protocol
+from bench.training.amp import unsupported_reason
+from bench.training.step import build_arm
 
 STEPS = 160
 LENGTHS = (1, 3, 10, 30, 120)
@@ -54,7 +55,9 @@ SOLO_S = 2.0
 
 def runner(suite_name: str, precision: str, device: torch.device, batch: int, **parameters: object) -> TorchRunner:
     """Build a suite's arm with its batches."""
-    suite = catalog.load(catalog.refer(suite_name, {name: str(value) for name, value in parameters.items()}))
+    suite = suite_registry.load(
+        suite_registry.refer(suite_name, {name: str(value) for name, value in parameters.items()})
+    )
     return TorchRunner(
         name=precision,
         arm=build_arm(suite, suite.data, PRECISIONS[precision], device, seed=0),

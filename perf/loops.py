@@ -25,10 +25,10 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from bench.data.cache import Dataset as Images
 from bench.data.cache import Split
 from bench.data.images import ImageBatches
-from bench.lightning_loop import accelerator_of, strategy_of
-from bench.precision_names import precision as parse
-from bench.spec import Data, Suite
-from bench.train import build_arm, build_loss, synchronize, train_epoch
+from bench.spec.precisions import precision as parse
+from bench.spec.suite import Data, Suite
+from bench.training.lightning import accelerator_of, strategy_of
+from bench.training.step import build_arm, build_loss, synchronize, train_epoch
 from perf.arms import half_type
 
 Epoch = Callable[[], float]

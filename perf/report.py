@@ -52,8 +52,8 @@ def read(folder: Path) -> float:
 def parts(folder: Path, out: Path) -> dict[str, float]:
     """Return the seconds of each part of a report without figures."""
     marks = [time.perf_counter()]
-    from bench.report.load import load
     from bench.report.page import publish
+    from bench.report.reading.load import load
 
     marks.append(time.perf_counter())
     runs = load([folder])

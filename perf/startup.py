@@ -22,14 +22,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import session
-from bench.cli import parse
-from bench.display import show_plan
-from bench.gather import gather
+from bench.cli.display import show_plan
+from bench.cli.parser import parse
 from bench.launch.local import LocalLauncher
-from bench.records import Device, TrialResult
-from bench.store import Store
-from bench.trial import Cell, DataSource, Placement, SuiteRef, Trial
+from bench.results.records import Device, TrialResult
+from bench.results.store import Store
+from bench.run import session
+from bench.run.prepare import gather
+from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAN = ("--suite", "mlp", "--gpus", "cpu", "--dry-run")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bench.launch.local import LocalLauncher
-from bench.spec import Suite
+from bench.spec.suite import Suite
 from bench.stats import process_interval
 from perf import arms, outcome
 

@@ -11,11 +11,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.findings import Energy, MemoryPeak, Operations, Speed, Switches, Training
-from bench.records import Block, Device, Environment, EpochResult, TrialResult
-from bench.spec import BASELINE
-from bench.store import Store
-from bench.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.results.records import (
+    Block,
+    Device,
+    Energy,
+    Environment,
+    EpochResult,
+    MemoryPeak,
+    Operations,
+    Speed,
+    Switches,
+    Training,
+    TrialResult,
+)
+from bench.results.store import Store
+from bench.spec.suite import BASELINE
+from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 
 ARMS = {"fp32": 1.0, "tf32": 1.6, "amp-fp16": 2.1, "amp-bf16": 2.0}
 """Precisions, each with its speedup."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bench.spec import Data, Suite
+from bench.spec.suite import Data, Suite
 from suites._schedule import cosine, require_share
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def suite(
     def model(data: Data) -> nn.Module:
         from torchvision.models import resnet18
 
-        from bench.weights import pretrained
+        from bench.training.pretrained import pretrained
 
         return pretrained(resnet18, weights, data, head="fc")
 

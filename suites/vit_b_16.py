@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bench.spec import Data, Suite
+from bench.spec.suite import Data, Suite
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -35,7 +35,7 @@ def suite(
     def model(data: Data) -> nn.Module:
         from torchvision.models import vit_b_16
 
-        from bench.weights import pretrained
+        from bench.training.pretrained import pretrained
 
         @functools.wraps(vit_b_16)
         def build(num_classes: int) -> nn.Module:

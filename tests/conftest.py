@@ -16,8 +16,8 @@ from unittest import mock
 import pytest
 
 import run_bench
-from bench.records import Device, Environment
-from bench.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.results.records import Device, Environment
+from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 
 # Threads that wait for each other on busy cores make a step of a tiny model a hundred times as slow. Read by torch
 # when it is imported, here and in the processes that the tests start.

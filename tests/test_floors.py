@@ -31,9 +31,9 @@ FLOORS = [
 ]
 WITHOUT_TORCH = (
     "run_bench",
-    "bench.session",
-    "bench.doctor",
-    "bench.gather",
+    "bench.run.session",
+    "bench.doctor.doctor",
+    "bench.run.prepare",
     "bench.launch.local",
     "bench.report",
     "suites.resnet50",

@@ -2,7 +2,7 @@
 
 from bench.data.batches import Batches, open_batches
 from bench.data.prepare import Prepared, prepare
-from bench.data.share import WHOLE, Share
+from bench.data.shard import WHOLE, Share
 from bench.data.synthetic import random_batches
 
 __all__ = ["WHOLE", "Batches", "Prepared", "Share", "open_batches", "prepare", "random_batches"]

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from bench.data.images import ImageBatches
-from bench.data.places import Place
 from bench.data.prepare import filled_in, is_synthetic, load
-from bench.data.share import WHOLE, Share
+from bench.data.shard import WHOLE, Share
+from bench.data.storage import Place
 from bench.data.synthetic import SyntheticBatches
-from bench.spec import Data
-from bench.trial import DataSource
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource
 
 
 class Batches(Protocol):

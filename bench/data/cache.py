@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.spec import UsageError
+from bench.spec.suite import UsageError
 
 GIB = 2**30
 

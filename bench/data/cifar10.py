@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,8 +15,26 @@ from torchvision.datasets.utils import check_integrity, download_url, extract_ar
 
 from bench.data import cache
 from bench.data.cache import Dataset, Split
-from bench.data.download import FAILURES, patience
-from bench.spec import UsageError
+from bench.spec.suite import UsageError
+
+# What downloads have in common.
+
+STALLED_S = 30.0
+"""A server that says nothing for so long is given up."""
+FAILURES = (OSError, RuntimeError, http.client.HTTPException)
+"""What torch's and torchvision's downloads raise: no network, a wrong checksum, a broken answer."""
+
+
+@contextmanager
+def patience(seconds: float = STALLED_S) -> Iterator[None]:
+    """Give up on a connection that says nothing for so long: the libraries set no limit, and would wait for ever."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
 
 _SIZE_BYTES = 60_000 * 3 * 32 * 32
 _COPIES = 3

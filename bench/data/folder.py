@@ -8,19 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from bench.data import cache
 from bench.data.cache import Dataset, Split
 from bench.data.decode import OtherSizeError, decode, size_of
-from bench.data.split import stratified
-from bench.spec import UsageError
+from bench.spec.suite import UsageError
+
+# A validation split: the same share of every class, and the same images each time.
+
+_SEED = 0
+
+
+def stratified(labels: Sequence[int], share: float) -> tuple[list[int], list[int]]:
+    """Split samples class by class, at random but the same way in every process.
+
+    Args:
+        labels: the classes of the samples.
+        share: the part of each class that is set apart, rounded to whole samples.
+
+    Returns:
+        Indices of the samples that stay and of those set apart, both ascending.
+    """
+    classes = np.asarray(labels)
+    apart = np.zeros(len(classes), dtype=bool)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        shuffled = np.random.default_rng([_SEED, int(label)]).permutation(members)
+        apart[shuffled[: round(share * len(members))]] = True
+    return np.flatnonzero(~apart).tolist(), np.flatnonzero(apart).tolist()
+
 
 _FORMAT = "2"
 """Raised when what is kept for the same files changes, so that older caches are not used."""
@@ -210,3 +234,31 @@ def _require_same_classes(root: Path, train: tuple[str, ...], test: tuple[str, .
 
 def _digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+# What a folder of images holds, wherever it lies: the same on every machine that has the same files.
+
+READ = 256
+"""Images of each split whose bytes are read, evenly spaced; of all others the name and the size count."""
+
+
+def of_folder(path: str) -> str:
+    """Return 16 hex digits of a folder's images: their classes, names and sizes, and the bytes of some.
+
+    The time of change does not count, for a copy has another one. An image that was replaced by another one of the
+    same size, and is not among those read, is not seen.
+
+    Raises:
+        UsageError: the folder is not laid out as it must be.
+        OSError: an image cannot be read.
+    """
+    root, found = Path(path), hashlib.sha256()
+    for split, place in sorted(find(root, need_test=False).items()):
+        listing = list_split(root, place)
+        files = [Path(name) for name in listing.paths]
+        for file in files:
+            name = f"{split}\0{file.relative_to(place).as_posix()}\0{file.stat().st_size}\0"
+            found.update(name.encode(errors="surrogateescape"))
+        for file in files[:: max(1, len(files) // READ)]:
+            found.update(hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()[:16]

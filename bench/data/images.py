@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.data import draws
+from bench.data import sampling
 from bench.data.augment import Normalizer, crop, mirror, resize
 from bench.data.cache import Dataset
-from bench.data.draws import Augmentation
-from bench.data.places import Images, Place, choose_place, free_bytes, open_images
-from bench.data.share import WHOLE, Share
-from bench.spec import Data, UsageError
+from bench.data.sampling import Augmentation
+from bench.data.shard import WHOLE, Share
+from bench.data.storage import Images, Place, choose_place, free_bytes, open_images
+from bench.spec.suite import Data, UsageError
 
 TRAIN_SAMPLE = 2000
 """Most training images that accuracy on them is told of."""
@@ -64,7 +64,7 @@ class ImageBatches:
         """
         padding = self.data.crop_padding
         total = self.steps_per_epoch * self._batch_size
-        order = draws.order(len(self._train), seed=self._seed, epoch=epoch)
+        order = sampling.order(len(self._train), seed=self._seed, epoch=epoch)
         drawn = Augmentation.draw(total, padding, seed=self._seed, epoch=epoch).to(self._device)
         batches = [self._share.of(start, self._batch_size) for start in range(0, total, self._batch_size)]
         for batch, (images, labels) in zip(batches, self._train.take(order, batches), strict=True):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from bench.data.cache import Dataset, Split
-from bench.data.split import stratified
-from bench.spec import Data, UsageError
-from bench.trial import DataSource
+from bench.data.folder import stratified
+from bench.spec.suite import Data, UsageError
+from bench.spec.trial import DataSource
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class Prepared:
     train_samples: int | None
     """Images to train on; None for synthetic data."""
     fingerprint: str | None = None
-    """Of a folder's images (bench/data/fingerprint.py); None for data that are the same everywhere."""
+    """Of a folder's images (bench/data/folder.py); None for data that are the same everywhere."""
 
 
 def prepare(data: Data, source: DataSource) -> Prepared:
@@ -43,7 +43,7 @@ def prepare(data: Data, source: DataSource) -> Prepared:
 def _fingerprint(source: DataSource) -> str | None:
     if source.path is None:
         return None
-    from bench.data import fingerprint
+    from bench.data import folder as fingerprint
 
     return fingerprint.of_folder(source.path)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.data.draws import value_generator
-from bench.data.places import Place
-from bench.data.share import WHOLE, Share
-from bench.spec import Data
+from bench.data.sampling import value_generator
+from bench.data.shard import WHOLE, Share
+from bench.data.storage import Place
+from bench.spec.suite import Data
 
 _POOL_BYTES = 512 * 2**20
 """An epoch cycles through as many distinct batches as take this much memory."""

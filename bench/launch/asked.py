@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from bench.cli import Command
+from bench.cli.parser import Command
 
 OWN = ("argv", "nodes", "data", "data_dir", "out", "resume", "dry_run")
 """What each node may say differently: who it is, where its images lie, and what concerns node 0 alone."""

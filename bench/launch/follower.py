@@ -11,7 +11,7 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
-from bench.cli import Command
+from bench.cli.parser import Command
 from bench.launch import wire
 from bench.launch.asked import asked
 from bench.launch.local import Ending, LocalLauncher
@@ -19,11 +19,11 @@ from bench.launch.orders import Answer, Call, Cancel, End, Start
 from bench.launch.running import Running
 from bench.launch.wire import LostError, Wire
 from bench.nodes import Nodes
-from bench.records import Message, TrialResult
-from bench.spec import UsageError
-from bench.trial import DataSource, SuiteRef, Trial
+from bench.results.records import Message, TrialResult
+from bench.spec.suite import UsageError
+from bench.spec.trial import DataSource, SuiteRef, Trial
 
-SURVEY = "bench.environment:survey"
+SURVEY = "bench.devices.survey:survey"
 
 
 def follow(command: Command, nodes: Nodes) -> int:

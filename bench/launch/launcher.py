@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.cli import Command
+from bench.cli.parser import Command
 from bench.launch.local import Ending, LocalLauncher
-from bench.records import Device, Environment, Message
-from bench.trial import Trial
+from bench.results.records import Device, Environment, Message
+from bench.spec.trial import Trial
 
 
 class Launcher(Protocol):
@@ -52,7 +52,7 @@ def open_launcher(command: Command) -> Launcher:
         return NodesLauncher(command, command.nodes)
     if command.on is None:
         return LocalLauncher()
-    from bench.launch.cluster import RayLauncher
+    from bench.launch.ray.launcher import RayLauncher
 
     files = [word for word in command.suites if word.endswith(".py")]
     return RayLauncher(command.on.partition("://")[2] or None, command.accelerators, files)

@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bench.exit_cause import exit_cause, oom_kills
 from bench.measure.sampler import sigint_held
 from bench.nodes import Rendezvous
-from bench.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
-from bench.spec import UsageError
-from bench.trial import Phase, Trial
+from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
+from bench.spec.suite import UsageError
+from bench.spec.trial import Phase, Trial
+from bench.worker.failures import exit_cause, oom_kills
 
-PRELOAD = "bench.worker"
+PRELOAD = "bench.worker.worker"
 SILENCE_S = 1800.0
 """A worker that has said nothing for so long is taken to hang; its longest silence is a quad of very slow steps."""
 SPIN_COUNT = "1000"
@@ -79,7 +79,7 @@ class LocalLauncher:
 
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
         """Look at this machine and the GPUs that were named."""
-        environment: Environment = self.call("bench.environment:survey", gpus)
+        environment: Environment = self.call("bench.devices.survey:survey", gpus)
         return replace(environment, removed_variables=self.removed_variables)
 
     def cancel(self) -> None:
@@ -108,13 +108,13 @@ class LocalLauncher:
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial in a fresh process, handing its records on as they come."""
         parent = trial.phase in PARENTS
-        return self._run("bench.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
+        return self._run("bench.worker.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
 
     def run_share(
         self, trial: Trial, device: Device, on_message: Callable[[Message], None], rendezvous: Rendezvous
     ) -> Ending:
         """Run this node's processes of a trial on several nodes."""
-        return self._run("bench.worker:run_share", (rendezvous, trial, device), on_message)
+        return self._run("bench.worker.worker:run_share", (rendezvous, trial, device), on_message)
 
     def _run(
         self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
@@ -166,7 +166,7 @@ class LocalLauncher:
 
 
 def _serve(*arguments: Any) -> None:
-    from bench import worker
+    from bench.worker import worker
 
     worker.serve(*arguments)
 

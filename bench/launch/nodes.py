@@ -15,19 +15,19 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from bench.cli import Command
-from bench.launch import together, wire
+from bench.cli.parser import Command
+from bench.launch import merge, wire
 from bench.launch.asked import CODE, asked, differing
 from bench.launch.follower import SURVEY
 from bench.launch.local import Ending, LocalLauncher
+from bench.launch.merge import Fate
 from bench.launch.orders import Call, Cancel, End, Start
 from bench.launch.peer import Peer
 from bench.launch.running import Running
-from bench.launch.together import Fate
 from bench.nodes import Nodes
-from bench.records import Device, Environment, Message, TrialResult
-from bench.spec import UsageError
-from bench.trial import Placement, Trial
+from bench.results.records import Device, Environment, Message, TrialResult
+from bench.spec.suite import UsageError
+from bench.spec.trial import Placement, Trial
 
 GRACE_S = 3.0
 """How long others' processes may take to fail by themselves, and tell why, after one has failed."""
@@ -75,7 +75,7 @@ class NodesLauncher:
         self._await_peers()
         joined = tuple(dict.fromkeys(place.local for place in places if place.nodes > 1))
         others = self._everywhere(SURVEY, (joined,))
-        return together.environment([place.name for place in places], {0: mine, **others})
+        return merge.environment([place.name for place in places], {0: mine, **others})
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker's side on every node, and return what they agree on.
@@ -145,10 +145,10 @@ class NodesLauncher:
         fates += [
             peer.fate(number) for peer in self._peers.values() if peer.lost or peer in late or peer not in waiting
         ]
-        failed = together.failure(fates)
+        failed = merge.failure(fates)
         if failed is None and ending.kind == "done":
             others = [row for peer in self._peers.values() for row in peer.memory(number)]
-            for result in together.results(kept, others):
+            for result in merge.results(kept, others):
                 on_message(result)
         return failed or ending
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from bench.launch.local import Ending
 from bench.nodes import Rendezvous
-from bench.records import Device, TrialResult
-from bench.trial import Trial
+from bench.results.records import Device, TrialResult
+from bench.spec.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,10 +9,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from bench.launch.local import Ending
+from bench.launch.merge import Fate
 from bench.launch.orders import Answer, Order
-from bench.launch.together import Fate
 from bench.launch.wire import LostError, Wire
-from bench.records import TrialResult
+from bench.results.records import TrialResult
 
 LEAVE_S = 2.0
 """How long it may take to hang up."""

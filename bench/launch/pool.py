@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bench.records import Device, Environment, Node
-from bench.spec import UsageError
+from bench.results.records import Device, Environment, Node
+from bench.spec.suite import UsageError
 
 NODE = ("host", "driver", "torch", "cuda", "cudnn")
 """What is told of each node by itself."""

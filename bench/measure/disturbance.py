@@ -15,10 +15,9 @@ from typing import Protocol as Interface
 
 import psutil
 
-from bench import joined
-from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
-from bench.measure.nvml_counters import ProcessLoads, ThrottleTimes
-from bench.records import Device
+from bench.devices.nvidia import Nvml, NvmlFailure, ProcessLoads, ThrottleTimes, open_nvml
+from bench.results.records import Device
+from bench.training import distributed
 
 CAUSES = {
     "sw_thermal": "thermal slowdown",
@@ -62,7 +61,7 @@ def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> I
     if device.kind == "cpu":
         yield CpuWatch()
         return
-    uuid, own_pids = own_uuid(device), frozenset(joined.gathered(os.getpid()))
+    uuid, own_pids = own_uuid(device), frozenset(distributed.gathered(os.getpid()))
     nvml = open_nvml() if uuid else None
     if nvml is None or uuid is None:
         yield BlindWatch()
@@ -78,8 +77,8 @@ def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> I
 
 def own_uuid(device: Device) -> str | None:
     """Return the UUID of this process's GPU; None where it is not known, as of devices on several nodes."""
-    if len(device.uuids) == joined.ranks() > 1:
-        return device.uuids[joined.rank()]
+    if len(device.uuids) == distributed.ranks() > 1:
+        return device.uuids[distributed.rank()]
     return device.uuid
 
 
@@ -128,7 +127,7 @@ def _machine_times() -> tuple[float, float]:
 
 
 def _own_time() -> float:
-    return sum(joined.gathered(_family_time(psutil.Process())))
+    return sum(distributed.gathered(_family_time(psutil.Process())))
 
 
 def _family_time(process: psutil.Process) -> float:

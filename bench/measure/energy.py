@@ -15,10 +15,9 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from bench.findings import Energy
-from bench.measure.nvml import Nvml
+from bench.devices.nvidia import Nvml
 from bench.measure.stream import POLL_S, Clock, Load, Sleep, Stream
-from bench.records import Device
+from bench.results.records import Device, Energy
 
 WINDOW_S = 5.0
 """Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from bench.findings import MemoryPeak
-from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
+from bench.devices.nvidia import Nvml, NvmlFailure, open_nvml
+from bench.results.records import MemoryPeak
 
 STEADY_STEPS = 3
 

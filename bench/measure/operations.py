@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from bench import precision as switches
-from bench.findings import Operations
-from bench.spec import Precision
+from bench.results.records import Operations
+from bench.spec.suite import Precision
+from bench.training import amp as switches
 
 SMALLEST = {"cpu": 128, "cuda": 1024}
 LARGEST = {"cpu": 2048, "cuda": 16384}

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from bench.measure.timing import Clock, Runner, Sizes, TimedBlock, time_quad
+from bench.spec.trial import Protocol
 from bench.stats import Interval, count_bursts, quad_log_ratio, quads_interval, robust_interval
-from bench.trial import Protocol
 
 MAX_QUADS = 5000
 """More are never needed: an interval that is still too wide then is wide for another reason."""

@@ -21,8 +21,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
 
-from bench.measure.nvml import Nvml, NvmlFailure, open_nvml
-from bench.records import Sample
+from bench.devices.nvidia import Nvml, NvmlFailure, open_nvml
+from bench.results.records import Sample
 
 MIN_PERIOD_S = 0.1
 """At most 10 Hz: NVML's own figures change no faster, and reading them disturbs the GPU."""

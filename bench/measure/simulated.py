@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
+from bench.spec.trial import Protocol
 from bench.stats import Interval
-from bench.trial import Protocol
 
 STEP_NS = 3_000_000
 

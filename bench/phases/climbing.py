@@ -9,17 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bench import precision as switches
-from bench.data.workers import DEPTH
+from bench.data.loader import DEPTH
+from bench.phases.context import Setting, enter
 from bench.phases.feeding import Feed
 from bench.phases.runner import BATCHES, TorchRunner, step_times
-from bench.phases.setting import Setting, enter
-from bench.precision_names import precision
-from bench.rungs import Rung
-from bench.technique_names import UnsupportedError
-from bench.techniques import compilations
-from bench.train import Arm, build_arm, synchronize, training_step
-from bench.trial import Trial
+from bench.spec.ablation import Rung
+from bench.spec.precisions import precision
+from bench.spec.techniques import UnsupportedError
+from bench.spec.trial import Trial
+from bench.training import amp as switches
+from bench.training.step import Arm, build_arm, synchronize, training_step
+from bench.training.techniques import compilations
 
 CONTINUED = 3 * DEPTH
 """Steps of a continuous run; after the first third nothing is left of what was ready before."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bench import joined
 from bench.measure.quads import compare
 from bench.measure.warmup import Cut
 from bench.phases.runner import TorchRunner
-from bench.trial import Trial
+from bench.spec.trial import Trial
+from bench.training import distributed
 
 SHARE = 0.3
 """Share of an arm's time budget that this may take beside it."""
@@ -40,7 +40,7 @@ def communication_pct(runner: TorchRunner, cut: Cut, clock: Callable[[], int], t
         clock: the processes' shared one.
         trial: whose protocol says how long to look.
     """
-    if joined.ranks() == 1:
+    if distributed.ranks() == 1:
         return None
     fields = ("name", "arm", "batches", "asynchronous")
     silent = Silent(**{field: getattr(runner, field) for field in fields})

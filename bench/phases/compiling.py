@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bench import joined
 from bench.data import random_batches
 from bench.measure.disturbance import Watch
-from bench.precision import apply
-from bench.spec import Data
-from bench.techniques import compilations
-from bench.train import Arm, leave_gradients, synchronize
+from bench.spec.suite import Data
+from bench.training import distributed
+from bench.training.amp import apply
+from bench.training.step import Arm, leave_gradients, synchronize
+from bench.training.techniques import compilations
 
 MOST_STEPS = 8
 """A model that is compiled again after so many steps of one shape has not finished; timing will tell."""
@@ -91,7 +91,7 @@ def watched_edge(disturbance: Watch, members: Sequence[str] = ()) -> Callable[[]
 
     def edge() -> str:
         causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
-        every = joined.gathered("; ".join(cause for cause in causes if cause))
+        every = distributed.gathered("; ".join(cause for cause in causes if cause))
         return _agreed(every, members)
 
     return edge

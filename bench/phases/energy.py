@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 import torch
 
-from bench import joined
+from bench.devices.nvidia import Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.measure import energy
-from bench.measure.nvml import Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.measure.stream import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
 from bench.phases.compiling import Recompilations, compile_s
+from bench.phases.context import enter, open_setting, resident_batches
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.phases.setting import enter, open_setting, resident_batches
-from bench.precision import apply, read_back
-from bench.records import Device, Message, Progress, Status, TrialResult
-from bench.train import build_arm
-from bench.trial import Trial
+from bench.results.records import Device, Message, Progress, Status, TrialResult
+from bench.spec.trial import Trial
+from bench.training import distributed
+from bench.training.amp import apply, read_back
+from bench.training.step import build_arm
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the lead-in to the window goes on warming."""
@@ -34,12 +34,12 @@ CPU_REASON = "energy is read from a GPU's driver; nothing is read of a CPU's"
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the energy of the trial's only precision and send its result."""
-    if joined.rank() > 0:
+    if distributed.rank() > 0:
         _follow(trial)
         return
     with ExitStack() as stack:
         meters, why = _open_meters(device, stack)
-        joined.from_first(len(meters))
+        distributed.from_first(len(meters))
         send(_measure(trial, meters, send) if meters else _unsupported(trial, why))
 
 
@@ -52,8 +52,8 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[energy.NvmlMet
         return (), nvml_problem() or "NVML does not start"
     stack.enter_context(nvml)
     meters = energy.meters(nvml, device)
-    if len(meters) < joined.ranks():
-        return (), f"of {joined.ranks()} devices that train together, {len(meters)} can be asked from here"
+    if len(meters) < distributed.ranks():
+        return (), f"of {distributed.ranks()} devices that train together, {len(meters)} can be asked from here"
     for meter in meters:
         try:
             if not energy.energy_source(meter):
@@ -89,7 +89,7 @@ class TrainingLoad:
         if time.monotonic() - self.said_s >= HEARTBEAT_S:
             self.said_s = time.monotonic()
             self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.runner.turn} so far"))
-        joined.from_first(steps)
+        distributed.from_first(steps)
         self.runner.run(steps)
         if self.runner.arm.device.type != "cuda":
             return lambda: True
@@ -109,21 +109,21 @@ def _runner(trial: Trial) -> TorchRunner:
     batches = resident_batches(setting, trial, BATCHES)
     runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
     runner.synchronize()
-    joined.gathered(None)
+    distributed.gathered(None)
     return runner
 
 
 def _follow(trial: Trial) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
-    if not joined.from_first(0):
+    if not distributed.from_first(0):
         return
     runner = _runner(trial)
-    joined.from_first(0)
-    warm_up(runner, WARM_UP_S, joined.clock())
-    while steps := joined.from_first(0):
+    distributed.from_first(0)
+    warm_up(runner, WARM_UP_S, distributed.clock())
+    while steps := distributed.from_first(0):
         runner.run(steps)
     runner.synchronize()
-    joined.gathered(runner.finite())
+    distributed.gathered(runner.finite())
 
 
 def _measure(trial: Trial, meters: tuple[energy.NvmlMeter, ...], send: Callable[[Message], None]) -> TrialResult:
@@ -135,14 +135,14 @@ def _measure(trial: Trial, meters: tuple[energy.NvmlMeter, ...], send: Callable[
         send(Progress(text=f"{precision.name}: compiling"))
     spent_s = compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
     send(Progress(text=f"{precision.name}: warming up"))
-    joined.from_first(0)  # the others have been idle until now
-    warm = warm_up(runner, WARM_UP_S, joined.clock())
+    distributed.from_first(0)  # the others have been idle until now
+    warm = warm_up(runner, WARM_UP_S, distributed.clock())
     recompilations = Recompilations()
     window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
-    joined.from_first(0)
+    distributed.from_first(0)
     runner.synchronize()
     switches = read_back(precision, runner.arm.device)  # after the model has had its chance to change them
-    finite = all(joined.gathered(runner.finite()))
+    finite = all(distributed.gathered(runner.finite()))
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
     status, detail = _judge(recompilations, finite=finite)

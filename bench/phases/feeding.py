@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from bench.data.augment import Normalizer
+from bench.data.loader import Turns, open_loader, open_samples
 from bench.data.transfer import Batch, Prefetcher, to_device
-from bench.data.workers import Turns, open_loader, open_samples
-from bench.phases.setting import Setting
-from bench.rungs import Rung
-from bench.spec import Data
-from bench.train import Arm
-from bench.trial import Trial
+from bench.phases.context import Setting
+from bench.spec.ablation import Rung
+from bench.spec.suite import Data
+from bench.spec.trial import Trial
+from bench.training.step import Arm
 
 Kind = tuple[bool, bool]
 """Of a loader: whether its batches are pinned, and whether it normalises them itself."""

@@ -11,18 +11,17 @@ from functools import partial
 
 import torch
 
-from bench.findings import Fit
-from bench.graphs import WARM_UP
-from bench.host_memory import available_bytes
+from bench.devices.host_memory import available_bytes
 from bench.measure import memory
 from bench.measure.operations import observe
 from bench.phases.compiling import compile_s
+from bench.phases.context import enter, open_setting, resident_batches
 from bench.phases.runner import BATCHES, TorchRunner
-from bench.phases.setting import enter, open_setting, resident_batches
-from bench.precision import read_back
-from bench.records import Device, Message, Progress, TrialResult
-from bench.train import build_arm
-from bench.trial import Trial
+from bench.results.records import Device, Fit, Message, Progress, TrialResult
+from bench.spec.trial import Trial
+from bench.training.amp import read_back
+from bench.training.cuda_graphs import WARM_UP
+from bench.training.step import build_arm
 
 STEPS = 3
 """After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""

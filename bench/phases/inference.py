@@ -13,18 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench import precision as switches
-from bench.findings import Inference
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import Comparison, compare
 from bench.measure.warmup import prepare
 from bench.phases.compiling import until_compiled, watched_edge
-from bench.phases.setting import Setting, enter, open_setting, resident_batches
-from bench.records import Device, Message, Progress, Status, TrialResult
-from bench.spec import BASELINE
-from bench.techniques import arrange, compilations
-from bench.train import Arm, build_arm, synchronize
-from bench.trial import Trial
+from bench.phases.context import Setting, enter, open_setting, resident_batches
+from bench.results.records import Device, Inference, Message, Progress, Status, TrialResult
+from bench.spec.suite import BASELINE
+from bench.spec.trial import Trial
+from bench.training import amp as switches
+from bench.training.step import Arm, build_arm, synchronize
+from bench.training.techniques import arrange, compilations
 
 BATCHES = 4
 """Batches resident on the device that the steps take in turn; agreement is told over all of them."""

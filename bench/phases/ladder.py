@@ -7,22 +7,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.data.workers import DEPTH, batch_ms, steps_per_epoch
-from bench.findings import Climb
-from bench.graphs import WARM_UP
+from bench.data.loader import DEPTH, batch_ms, steps_per_epoch
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import compare
 from bench.measure.warmup import Cut, prepare
 from bench.phases.climbing import RungRunner, Waiting, build_rung
 from bench.phases.compiling import Recompilations, compile_s
+from bench.phases.context import Setting, enter, open_setting
 from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
-from bench.phases.setting import Setting, enter, open_setting
 from bench.phases.timed import judge, record, summary, watcher
-from bench.precision import read_back
-from bench.records import Device, Message, Progress, TrialResult
-from bench.rungs import Rung, parse_rung, stacked
-from bench.techniques import refused
-from bench.trial import Trial
+from bench.results.records import Climb, Device, Message, Progress, TrialResult
+from bench.spec.ablation import Rung, parse_rung, stacked
+from bench.spec.trial import Trial
+from bench.training.amp import read_back
+from bench.training.cuda_graphs import WARM_UP
+from bench.training.techniques import refused
 
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""

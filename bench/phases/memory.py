@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from bench import joined
 from bench.data import random_batches
 from bench.measure import memory
 from bench.measure.categories import tensor_bytes
-from bench.phases.setting import Setting, enter, open_setting, resident_batches
-from bench.precision import apply, read_back
-from bench.records import Device, Message, Progress, TrialResult
-from bench.spec import Precision
-from bench.train import build_arm, training_step
-from bench.trial import Trial
+from bench.phases.context import Setting, enter, open_setting, resident_batches
+from bench.results.records import Device, Message, Progress, TrialResult
+from bench.spec.suite import Precision
+from bench.spec.trial import Trial
+from bench.training import distributed
+from bench.training.amp import apply, read_back
+from bench.training.step import build_arm, training_step
 
 BATCHES = 2
 SMALL_BATCH = 2
@@ -53,7 +53,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         model_bytes=memory.model_bytes(arm.model),
     )
     kinds = None
-    if not setting.techniques.hidden and joined.ranks() == 1:
+    if not setting.techniques.hidden and distributed.ranks() == 1:
         kinds = tensor_bytes(
             step,
             setting.device,

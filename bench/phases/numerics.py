@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from bench.data import Batches, open_batches
 from bench.measure import gradients
-from bench.phases.setting import Setting, enter, open_setting
-from bench.precision import apply, read_back
-from bench.records import Device, Kind, Message, Numeric, Progress, TrialResult
-from bench.spec import Data
-from bench.train import Arm, build_arm, training_step
-from bench.trial import Trial
+from bench.phases.context import Setting, enter, open_setting
+from bench.results.records import Device, Kind, Message, Numeric, Progress, TrialResult
+from bench.spec.suite import Data
+from bench.spec.trial import Trial
+from bench.training.amp import apply, read_back
+from bench.training.step import Arm, build_arm, training_step
 
 STEPS = 60
 LAST = 5

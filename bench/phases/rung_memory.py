@@ -12,14 +12,14 @@ from bench.data import random_batches
 from bench.data.transfer import Batch
 from bench.measure import memory
 from bench.phases.climbing import build_rung
+from bench.phases.context import Setting, open_setting
 from bench.phases.feeding import kind_of, on_device
-from bench.phases.setting import Setting, open_setting
-from bench.precision import read_back
-from bench.records import Device, Message, Progress, TrialResult
-from bench.rungs import Rung, parse_rung
-from bench.spec import Data
-from bench.train import training_step
-from bench.trial import Trial
+from bench.results.records import Device, Message, Progress, TrialResult
+from bench.spec.ablation import Rung, parse_rung
+from bench.spec.suite import Data
+from bench.spec.trial import Trial
+from bench.training.amp import read_back
+from bench.training.step import training_step
 
 BATCHES = 2
 SMALL_BATCH = 2

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench import joined
-from bench import precision as switches
-from bench.techniques import compilations
-from bench.train import Arm, synchronize, training_step
+from bench.training import amp as switches
+from bench.training import distributed
+from bench.training.step import Arm, synchronize, training_step
+from bench.training.techniques import compilations
 
 BATCHES = 4
 """Batches resident on the device that the steps take in turn."""
@@ -60,7 +60,7 @@ class TorchRunner:
         allocations = 0
         if self.arm.device.type == "cuda":
             allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
-        return joined.gathered((allocations, self.arm.scaler.get_scale(), compilations()))
+        return distributed.gathered((allocations, self.arm.scaler.get_scale(), compilations()))
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps were not skipped."""
@@ -93,21 +93,21 @@ def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
         budget_s: time to spend, in seconds.
     """
     runner.activate()
-    clock = joined.clock()  # one for all, so that all run as many steps
+    clock = distributed.clock()  # one for all, so that all run as many steps
     start = clock()
     runner.run(1)
     runner.synchronize()
     steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
-    assert len(set(joined.gathered(steps))) == 1, "processes that train together must take as many steps each"
+    assert len(set(distributed.gathered(steps))) == 1, "processes that train together must take as many steps each"
     if steps < FEWEST_STEPS:
         return None
     on_gpu = runner.arm.device.type == "cuda"
     times_ms = _between_events(runner, steps) if on_gpu else _between_readings(runner, steps)
-    p50, p95 = np.max(joined.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
+    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
     # A GradScaler waits for the GPU within each step, to see whether a gradient overflowed: then it tells nothing.
     telling = on_gpu and not runner.arm.scaler.is_enabled()
     ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE)) if telling else None
-    ratios = [each for each in joined.gathered(ratio) if each is not None]
+    ratios = [each for each in distributed.gathered(ratio) if each is not None]
     return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench import joined
-from bench.findings import Operations, Speed, Switches
 from bench.measure.disturbance import open_watch
 from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
@@ -18,15 +16,16 @@ from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compa
 from bench.measure.warmup import Cut, prepare
 from bench.phases.communication import communication_pct
 from bench.phases.compiling import compile_s, watched_edge
+from bench.phases.context import enter, open_setting, resident_batches
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
-from bench.phases.setting import enter, open_setting, resident_batches
 from bench.phases.timed import judge, record, summary, watcher
-from bench.precision import read_back
-from bench.precision_names import precision
-from bench.records import Device, Message, Progress, TrialResult
+from bench.results.records import Device, Message, Operations, Progress, Speed, Switches, TrialResult
+from bench.spec.precisions import precision
+from bench.spec.trial import Trial
 from bench.stats import Interval
-from bench.train import build_arm, leave_gradients
-from bench.trial import Trial
+from bench.training import distributed
+from bench.training.amp import read_back
+from bench.training.step import build_arm, leave_gradients
 
 TAIL_SHARE = 0.1
 """Share of the time budget that the watching of single steps may take beside it."""
@@ -52,7 +51,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners, switches_read = _build(trial, names)
     compiling = [_compile(runner, trial, send) for runner in runners]
     ran = [None if floor else _look(runner) for runner in runners]
-    clock = joined.clock()
+    clock = distributed.clock()
     cuts = prepare(runners, trial.protocol.time_budget_s, clock=clock, say=lambda text: send(Progress(text=text)))
     arms = [
         Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
@@ -145,10 +144,10 @@ def _look(runner: TorchRunner) -> Operations:
     That would set them apart, for gradients are not joined in what is looked at.
     """
     seen = runner.unhidden()
-    if joined.ranks() == 1:
+    if distributed.ranks() == 1:
         return observe(partial(seen.run, 1))
     found = observe(partial(leave_gradients, seen.arm, *seen.batches[0]))
-    return replace(found, flops_per_step=total(joined.gathered(found.flops_per_step)))
+    return replace(found, flops_per_step=total(distributed.gathered(found.flops_per_step)))
 
 
 def _read_after_a_step(runner: TorchRunner) -> Switches:
@@ -169,7 +168,7 @@ def _with_tail(speed: Speed, arm: Ready, trial: Trial, send: Callable[[Message],
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
     times: StepTimes | None = step_times(runner, TAIL_SHARE * trial.protocol.time_budget_s)
     flops = arm.operations.flops_per_step if arm.operations else None
-    peak = total(joined.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
+    peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     tflops, share = pct_of_peak(flops, speed.step_ms, peak)
     return replace(
         speed,

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bench.findings import Speed
 from bench.measure.quads import Comparison, LongBlocks
 from bench.measure.timing import TimedBlock
 from bench.measure.warmup import Cut
-from bench.records import Block, Message, Progress, Status
-from bench.spec import BASELINE
+from bench.results.records import Block, Message, Progress, Speed, Status
+from bench.spec.suite import BASELINE
+from bench.spec.trial import Trial
 from bench.stats import Interval
-from bench.trial import Trial
 
 
 class Trained(Protocol):

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.checkpoint import stored_bytes
-from bench.findings import Training
-from bench.records import EpochResult
-from bench.train import Arm, Epoch
-from bench.trial import Trial
+from bench.results.records import EpochResult, Training
+from bench.spec.trial import Trial
+from bench.training.checkpoint import stored_bytes
+from bench.training.step import Arm, Epoch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,23 +11,23 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bench import joined, lightning_loop, ranks
-from bench.checkpoint import Checkpoint, read_checkpoint
 from bench.data import WHOLE, Batches, Share, open_batches
 from bench.data.transfer import feed
-from bench.evaluation import evaluate, evaluate_fp32
+from bench.devices.nvidia import NvmlFailure, open_nvml
 from bench.measure.energy import meters, total
-from bench.measure.nvml import NvmlFailure, open_nvml
 from bench.phases import trained
 from bench.phases.compiling import compile_s
-from bench.phases.setting import enter, open_setting
+from bench.phases.context import enter, open_setting
 from bench.phases.trained import Tested
-from bench.precision import apply, read_back
-from bench.records import Device, EpochResult, Message, Progress, TrialResult
-from bench.spec import BASELINE
-from bench.techniques import require_supported
-from bench.train import Arm, Epoch, build_arm, train_epoch
-from bench.trial import Trial
+from bench.results.records import Device, EpochResult, Message, Progress, TrialResult
+from bench.spec.suite import BASELINE
+from bench.spec.trial import Trial
+from bench.training import distributed, lightning, rank_launcher
+from bench.training.amp import apply, read_back
+from bench.training.checkpoint import Checkpoint, read_checkpoint
+from bench.training.evaluation import evaluate, evaluate_fp32
+from bench.training.step import Arm, Epoch, build_arm, train_epoch
+from bench.training.techniques import require_supported
 
 HEARTBEAT_S = 2.0
 
@@ -53,7 +53,7 @@ def run(
     if setting.suite.trainer == "lightning":
         require_supported(setting.techniques, setting.suite, setting.data, setting.device)  # before others are started
     if setting.suite.devices > share.ranks:
-        ranks.run(trial, device, send, setting.suite.devices)
+        rank_launcher.run(trial, device, send, setting.suite.devices)
         return
     precision, _ = enter(trial.precisions[0], setting.device)
     source, batch_size = trial.cell.data, trial.cell.batch_size
@@ -81,15 +81,15 @@ def run(
     if chosen.compile:
         send(Progress(text=f"{precision.name}: compiling"))
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
-    part = Share(rank=joined.rank(), ranks=joined.ranks())
-    keeping = joined.from_first(checkpoint is not None)
+    part = Share(rank=distributed.rank(), ranks=distributed.ranks())
+    keeping = distributed.from_first(checkpoint is not None)
     rows, unread = _go_on(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
     train: Callable[[Iterator[tuple[Tensor, Tensor]]], Epoch] = partial(train_epoch, arm)
     if setting.suite.trainer == "lightning":
-        train = lightning_loop.open_lightning(arm, batches.steps_per_epoch, share)
+        train = lightning.open_lightning(arm, batches.steps_per_epoch, share)
     for number in range(len(rows) + 1, trial.epochs + 1):
         if rows and not math.isfinite(rows[-1].train_loss):
             break
@@ -104,7 +104,7 @@ def run(
         rows.append(trained.row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
         if keeping:
             state = Checkpoint.of(arm, trial.config, rows)
-            if checkpoint is not None and joined.rank() == 0:
+            if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
         send(rows[-1])
     broken = trained.broken(rows[-1])
@@ -146,10 +146,10 @@ def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochR
         The epochs so far, none without a checkpoint; and that there was one that could not be read, in words.
     """
     found, unread = None, ""
-    if checkpoint is not None and joined.rank() == 0 and checkpoint.exists():
+    if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
         found = read_checkpoint(checkpoint)
         unread = "" if found else "its checkpoint could not be read, so training began anew"
-    kept = joined.from_first(found)
+    kept = distributed.from_first(found)
     if kept is None or kept.config != trial.config:
         return [], unread
     kept.restore(arm)
@@ -160,7 +160,7 @@ def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> Tested:
     if not batches.has_test:
         return Tested()
     if share.ranks > 1:
-        joined.share_buffers(arm.model)
+        distributed.share_buffers(arm.model)
     start = time.monotonic()
     own = evaluate(arm, watch(batches.test(share), "test batch"))
     seconds = time.monotonic() - start
@@ -184,7 +184,7 @@ def _energy_counter(device: Device) -> Callable[[], float | None]:
     """
     nvml = open_nvml() if device.energy == "counter" else None
     boards = meters(nvml, device) if nvml is not None else ()
-    if len(boards) < joined.ranks():
+    if len(boards) < distributed.ranks():
         return lambda: None
 
     def read() -> float | None:

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.report.drawing import drawers
+from bench.report.figures.drawing import drawers
 
 if TYPE_CHECKING:
-    from bench.report.plots import Choice
-    from bench.report.tables import Table
+    from bench.report.figures.plots import Choice
+    from bench.report.tables.tables import Table
 
 
 def report(
@@ -46,10 +46,10 @@ def report(
             figures are asked for, and there are none.
     """
     with drawers() if beside and figures != "none" else nullcontext() as ready:
-        from bench.report.climbed import climbed
-        from bench.report.ladder import short
-        from bench.report.load import load
+        from bench.report.analysis.ablation import climbed
         from bench.report.page import publish
+        from bench.report.reading.load import load
+        from bench.report.tables.ladder import short
 
         read = load(runs)
         page, sentences = publish(read, out, published=published, layers=layers, figures=figures, drawers=ready)

@@ -8,45 +8,30 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.report import (
-    comparability,
-    completeness,
-    epochs,
-    evidence,
-    facts,
-    heatmap,
-    inference,
-    ladder,
-    leftovers,
-    loader,
-    matrix,
-    matrix_tables,
-    numerics,
-    numerics_layers,
-    numerics_plots,
-    scaling,
-    sources,
-    stairs,
-    sweeps,
-    tables,
-    trainers,
-)
-from bench.report.axes import Plot
-from bench.report.climbed import Climbed, climbed
-from bench.report.energy import energy
-from bench.report.folders import mark
-from bench.report.load import SUBJECT, WORKLOAD, Runs
-from bench.report.memory import memory
-from bench.report.plots import Choice, begin
-from bench.report.published import beside as published_beside
-from bench.report.published import load_published
-from bench.report.quads import bootstraps
-from bench.report.reading import reading
+from bench.report import leftovers
+from bench.report.analysis import bottleneck, comparability, matrix, scaling
+from bench.report.analysis import training as epochs
+from bench.report.analysis.ablation import Climbed, climbed
+from bench.report.analysis.rounds import bootstraps
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.verdict import Sentence, sentences
+from bench.report.figures import heatmap, steps
+from bench.report.figures import numerics as numerics_figures
+from bench.report.figures.axes import Plot
+from bench.report.figures.plots import Choice, begin
+from bench.report.how_to_read import reading
+from bench.report.reading import completeness, sources
+from bench.report.reading.folders import mark
+from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
 from bench.report.render import render
-from bench.report.summary import summarise
-from bench.report.tables import Table
-from bench.report.training_tables import training
-from bench.report.verdict import Sentence, sentences
+from bench.report.tables import diagnostics, facts, inference, ladder, numerics, sweeps, tables
+from bench.report.tables import matrix as matrix_tables
+from bench.report.tables import training as trainers
+from bench.report.tables.memory import energy, memory
+from bench.report.tables.published import beside as published_beside
+from bench.report.tables.published import load_published
+from bench.report.tables.tables import Table
+from bench.report.tables.training import training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +123,7 @@ def compose(
         }
         for name, plots in drawing.finish().items():
             recipes[name].plots.extend(plots)
-    painters = [numerics_plots.draw, *([numerics_layers.draw] if layers else [])] if drawn else []
+    painters = [numerics_figures.draw, *([numerics_figures.draw_layers] if layers else [])] if drawn else []
     for name, plots in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
         recipes[name].plots.extend(plots)
     for name, said in drawing.left_out().items():
@@ -178,7 +163,7 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> l
 
 def _ladder(one: Climbed, out: Path, *, drawn: bool) -> Section:
     """Return a ladder's section."""
-    plots = stairs.plots_of(one, out) if drawn else []
+    plots = steps.plots_of(one, out) if drawn else []
     return Section(title=one.name, tables=[ladder.table_of(one)], remarks=[], plots=plots)
 
 
@@ -207,7 +192,7 @@ def _section(
     trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
     found = _tables(rows, trials, facts.hosts(runs.runs)) + _evidence(rows, trials, runs, seconds)
     together, unscaled = scaling.scaling(rows, summary, runs)
-    remarks = epochs.remarks(rows) + loader.remarks(rows) + unscaled
+    remarks = epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled
     found += [together] if together else []
     if (framework := trainers.against_plain(runs.trials, rows)) is not None:
         found.append(framework)
@@ -230,8 +215,8 @@ def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> 
 def _evidence(rows: pd.DataFrame, trials: pd.DataFrame, runs: Runs, seconds: pd.Series) -> list[Table]:
     """Return the tables that a sceptical reader asks for; ``seconds`` are the bootstrap's opinions by ``KEY``."""
     names = rows[[*SUBJECT, "where"]].drop_duplicates()
-    ran, timed = evidence.what_ran(rows), evidence.how_timed(rows, seconds)
-    found = (energy(trials), memory(trials), ran, evidence.compiling(trials.merge(names)), timed)
+    ran, timed = diagnostics.what_ran(rows), diagnostics.how_timed(rows, seconds)
+    found = (energy(trials), memory(trials), ran, diagnostics.compiling(trials.merge(names)), timed)
     watched = numerics.numerics(runs.numerics.merge(names))
     answered = inference.inference(trials.merge(names))
     return [*(made for made in found if made), *watched, *answered]

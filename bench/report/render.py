@@ -7,7 +7,7 @@ import re
 import jinja2
 from markupsafe import Markup
 
-from bench.report.axes import Plot
+from bench.report.figures.axes import Plot
 
 PLAIN = re.compile(r"(?! )(?:[^\s\\`*|~$\]&<>_]|\](?![(\[:])| (?=[^\s]))*")
 """Text that means nothing to markdown, as nearly all cells hold: words, figures, intervals."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.report.tables import Table
+from bench.report.tables.tables import Table
 
 LOG_WIDTH = 200
 """Columns where output is no terminal: a log has no width of its own."""

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from bench.data.augment import Normalizer, crop, mirror, resize
-from bench.data.draws import Augmentation, order
+from bench.data.sampling import Augmentation, order
 
 
 def images(dtype: torch.dtype = torch.uint8, size: tuple[int, int] = (5, 7)) -> torch.Tensor:

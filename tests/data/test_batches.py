@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Batches, Share, images, open_batches, places, prepare
-from bench.data.draws import Augmentation, order
-from bench.spec import Data, UsageError
-from bench.trial import DataSource
+from bench.data import Batches, Share, images, open_batches, prepare, storage
+from bench.data.sampling import Augmentation, order
+from bench.spec.suite import Data, UsageError
+from bench.spec.trial import DataSource
 
 CPU = torch.device("cpu")
 Stored = Callable[[Path], torch.Tensor]
@@ -211,14 +211,14 @@ def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(
 ) -> None:
     gathered = threading.Semaphore(0)
     by = []
-    gather = places._gather
+    gather = storage._gather
 
     def watched(*given):
         by.append(threading.current_thread())
         gathered.release()
         return gather(*given)
 
-    monkeypatch.setattr(places, "_gather", watched)
+    monkeypatch.setattr(storage, "_gather", watched)
     monkeypatch.setattr(images, "free_bytes", lambda *_: (0, 0))
     epoch = open_(batch_size=4).train(0)
     next(epoch)
@@ -237,16 +237,16 @@ def test_an_error_while_gathering_reaches_the_training(
     def broken(*_):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(places, "_gather", broken)
+    monkeypatch.setattr(storage, "_gather", broken)
     monkeypatch.setattr(images, "free_bytes", lambda *_: (0, 0))
     with pytest.raises(OSError, match="the disk is gone"):
         next(open_().train(0))
 
 
 def test_several_processes_share_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "available_bytes", lambda: 1000)
-    assert places.free_bytes(CPU) == (1000, 1000)
-    assert places.free_bytes(CPU, 4) == (250, 250)
+    monkeypatch.setattr(storage, "available_bytes", lambda: 1000)
+    assert storage.free_bytes(CPU) == (1000, 1000)
+    assert storage.free_bytes(CPU, 4) == (250, 250)
 
 
 @pytest.mark.gpu

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench.data import fingerprint
-from bench.data.fingerprint import of_folder
-from bench.spec import UsageError
-from bench.trial import DataSource
+from bench.data import folder
+from bench.data.folder import of_folder
+from bench.spec.suite import UsageError
+from bench.spec.trial import DataSource
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_of_many_images_only_some_are_read(images, monkeypatch):
     read = []
     original = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self) or original(self))
-    monkeypatch.setattr(fingerprint, "READ", 2)
+    monkeypatch.setattr(folder, "READ", 2)
     of_folder(str(images))
     assert len(read) == 4
 
@@ -67,7 +67,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
 
 def test_preparing_a_folder_tells_it_and_synthetic_data_have_none(images, tmp_path):
     from bench.data.prepare import prepare
-    from bench.spec import Data
+    from bench.spec.suite import Data
 
     data = Data(input_shape=(3, 8, 8), classes=2)
     source = DataSource(kind="folder", path=str(images), directory=str(tmp_path / "data"))

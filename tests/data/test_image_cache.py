@@ -8,8 +8,8 @@ import torch
 
 from bench.data import cache, prepare
 from bench.data.cache import Dataset, Split
-from bench.spec import Data, UsageError
-from bench.trial import DataSource
+from bench.spec.suite import Data, UsageError
+from bench.spec.trial import DataSource
 
 
 def dataset() -> Dataset:

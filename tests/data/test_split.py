@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from bench.data import Share, open_batches, prepare
+from bench.data.folder import stratified
 from bench.data.prepare import load
-from bench.data.split import stratified
-from bench.spec import Data, UsageError
-from bench.trial import DataSource
+from bench.spec.suite import Data, UsageError
+from bench.spec.trial import DataSource
 from tests.data.conftest import FakeCifar
 
 Paint = Callable[..., np.ndarray]

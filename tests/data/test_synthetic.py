@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bench.data import open_batches, prepare, random_batches, synthetic
-from bench.spec import Data
-from bench.trial import DataSource
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource
 
 CPU = torch.device("cpu")
 IMAGES = Data(input_shape=(3, 8, 8), classes=10, steps_per_epoch=6)

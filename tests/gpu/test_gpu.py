@@ -5,19 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import precision as switches
 from bench.data.augment import crop
-from bench.environment import survey
-from bench.findings import Operations
+from bench.devices.nvidia import open_nvml
+from bench.devices.survey import survey
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
-from bench.measure.nvml import open_nvml
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.timing import Sizes, time_block
 from bench.phases.speed import TorchRunner
-from bench.records import TrialResult
-from bench.spec import PRECISIONS
-from bench.trial import Placement
+from bench.results.records import Operations, TrialResult
+from bench.spec.suite import PRECISIONS
+from bench.spec.trial import Placement
+from bench.training import amp as switches
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda", 0)
@@ -25,7 +24,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture(scope="module")
 def environment():
-    return LocalLauncher().call("bench.environment:survey", ("0",))
+    return LocalLauncher().call("bench.devices.survey:survey", ("0",))
 
 
 def run(trial, device):

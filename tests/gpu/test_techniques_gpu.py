@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from bench import precision as switches
 from bench.data.transfer import Prefetcher, to_device
-from bench.graphs import WARM_UP
 from bench.launch.local import LocalLauncher
-from bench.records import TrialResult
-from bench.spec import PRECISIONS, Suite
-from bench.technique_names import PLAIN, Techniques
-from bench.train import build_arm, train_epoch, training_step
-from bench.trial import Placement
-from tests.test_techniques import DATA, batches, layers, momentum, norms, state
+from bench.results.records import TrialResult
+from bench.spec.suite import PRECISIONS, Suite
+from bench.spec.techniques import PLAIN, Techniques
+from bench.spec.trial import Placement
+from bench.training import amp as switches
+from bench.training.cuda_graphs import WARM_UP
+from bench.training.step import build_arm, train_epoch, training_step
+from tests.training.test_techniques import DATA, batches, layers, momentum, norms, state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda", 0)
@@ -139,7 +139,7 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
 
 def test_the_phases_run_with_techniques(tiny_trial):
     launcher = LocalLauncher()
-    (device,) = launcher.call("bench.environment:survey", ("0",)).devices
+    (device,) = launcher.call("bench.devices.survey:survey", ("0",)).devices
     names = ("non-blocking", "prefetcher", "channels-last", "fused-optimizer", "compile", "cuda-graphs")
     cell = replace(tiny_trial.cell, placement=Placement(name="0"), techniques=names)
     for phase in ("memory", "speed", "train"):
@@ -153,7 +153,7 @@ def test_the_phases_run_with_techniques(tiny_trial):
 
 def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(tiny_trial):
     launcher = LocalLauncher()
-    (device,) = launcher.call("bench.environment:survey", ("0",)).devices
+    (device,) = launcher.call("bench.devices.survey:survey", ("0",)).devices
     top = "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
     cell = replace(tiny_trial.cell, placement=Placement(name="0"))
     asked = ("fp32", "fp32+set-to-none+non-blocking", top)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.cautions import mismatched
-from bench.cli import parse
-from bench.launch import cluster, pool
+from bench.cli.parser import parse
+from bench.launch import pool
 from bench.launch.local import Ending
-from bench.launch.node import NodeWorker
-from bench.records import TrialResult
-from bench.spec import UsageError
-from bench.trial import Placement
+from bench.launch.ray import launcher
+from bench.launch.ray.actor import NodeWorker
+from bench.planning.warnings import mismatched
+from bench.results.records import TrialResult
+from bench.spec.suite import UsageError
+from bench.spec.trial import Placement
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neigh
     (tiny_file.parent / "helper.py").write_text("")
     (tiny_file.parent / "secret.txt").write_text("")
     folder = tmp_path / "stage"
-    found = cluster.stage(folder, [str(tiny_file)])
+    found = launcher.stage(folder, [str(tiny_file)])
     assert (folder / found[str(tiny_file)]).read_text() == tiny_file.read_text()
     assert {path.name for path in folder.iterdir()} == {"bench", "suites", "own"}
     assert {path.name for path in (folder / "own" / "0").iterdir()} == {"tiny.py", "helper.py"}
@@ -59,13 +60,13 @@ def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
     with pytest.raises(UsageError, match=r"pip install 'ampmeter\[ray\]'"):
-        cluster.connect(None, tmp_path)
+        launcher.connect(None, tmp_path)
 
 
 def test_a_head_that_does_not_answer_is_told(tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match=r"No Ray cluster answers at '127.0.0.1:9'"):
-        cluster.connect("127.0.0.1:9", tmp_path)
+        launcher.connect("127.0.0.1:9", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, t
     *messages, ending = worker.run(tiny_trial, cpu)
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
-    assert "There is no GPU 97" in worker.call("bench.environment:survey", ("97",)).text
+    assert "There is no GPU 97" in worker.call("bench.devices.survey:survey", ("97",)).text
 
 
 def test_a_node_copies_what_was_sent_to_it_and_nothing_else_that_lies_there(monkeypatch, tmp_path):

@@ -11,8 +11,8 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from tests.conftest import call  # noqa: E402
-from tests.launch.test_cluster import Nodes, after_first_row_of, run, slow, suite  # noqa: E402, F401
-from tests.test_store import rows  # noqa: E402
+from tests.launch.ray.test_launcher import Nodes, after_first_row_of, run, slow, suite  # noqa: E402, F401
+from tests.results.test_store import rows  # noqa: E402
 
 FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"
 ONE = ("--precisions", "fp32")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import joined
 from bench.launch.local import SILENCE_S, LocalLauncher, remove_overrides
-from bench.records import Block, EpochResult, Progress, TrialResult
-from bench.spec import UsageError
-from bench.trial import SuiteRef
+from bench.results.records import Block, EpochResult, Progress, TrialResult
+from bench.spec.suite import UsageError
+from bench.spec.trial import SuiteRef
+from bench.training import distributed
 from tests.conftest import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,7 @@ def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tin
 
 def test_what_the_user_can_mend_is_raised_as_such(launcher, tmp_path):
     with pytest.raises(UsageError, match="There is no GPU 97 here"):
-        launcher.call("bench.environment:survey", ("97",))
+        launcher.call("bench.devices.survey:survey", ("97",))
 
 
 def test_variables_that_override_tf32_are_removed_and_told():
@@ -149,7 +149,7 @@ def test_the_worker_sees_none_of_them(monkeypatch, tiny_trial, cpu):
 
 
 def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang():
-    assert joined.PATIENCE.total_seconds() <= SILENCE_S - 300
+    assert distributed.PATIENCE.total_seconds() <= SILENCE_S - 300
 
 
 def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(tmp_path):

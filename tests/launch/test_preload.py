@@ -15,7 +15,7 @@ def imported_before(module, _send):
     return names[: names.index(module)]
 
 
-@pytest.mark.parametrize("name", ["torch", "torchvision", "bench.worker"])
+@pytest.mark.parametrize("name", ["torch", "torchvision", "bench.worker.worker"])
 def test_the_fork_server_has_imported_what_trials_take_long_to_before_the_first_of_them(name):
     """A process's first import of its own is that of the module whose function it was started with."""
     assert name in LocalLauncher().call("tests.launch.test_preload:imported_before", "bench.launch.local")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from bench.devices.nvidia import NvmlFailure, open_nvml
 from bench.measure.energy import NvmlMeter, Window, energy_of, energy_source, integral_j, measure
-from bench.measure.nvml import NvmlFailure, open_nvml
 from bench.measure.stream import AHEAD, BURST_S, Nap, burst_steps
-from tests.measure import fake_nvml as fake
-from tests.measure.fake_gpu import FakeClock, FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeClock, FakeGpu
+from tests.devices.fake_nvml import FakeDriver
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.devices.nvidia import open_nvml
 from bench.measure.energy import joint_source, measure, meters, total
-from bench.measure.nvml import open_nvml
-from tests.measure import fake_nvml as fake
-from tests.measure.fake_gpu import FakeClock, FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeClock, FakeGpu
+from tests.devices.fake_nvml import FakeDriver
 from tests.measure.test_energy import SimulatedLoad
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}

@@ -9,7 +9,7 @@ import pytest
 
 from bench.measure.quads import check_long_blocks, compare
 from bench.measure.timing import Sizes
-from bench.trial import Protocol
+from bench.spec.trial import Protocol
 from tests.measure.simulated import gaussian
 from tests.measure.test_quads import ONE, measure, pair, quick_collection
 

@@ -11,10 +11,10 @@ import torch
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.phases import memory as phase
-from bench.records import Device, TrialResult
-from tests.measure import fake_nvml as fake
-from tests.measure.fake_gpu import FakeGpu, GiB
-from tests.measure.fake_nvml import FakeDriver
+from bench.results.records import Device, TrialResult
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeGpu, GiB
+from tests.devices.fake_nvml import FakeDriver
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 MIB = 2**20

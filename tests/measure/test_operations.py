@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench.findings import Operations
 from bench.measure import operations
 from bench.measure.operations import observe, pct_of_peak, peak_tflops, shares
-from bench.spec import PRECISIONS, Data, Suite
-from bench.train import build_arm, training_step
+from bench.results.records import Operations
+from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.training.step import build_arm, training_step
 
 CPU = torch.device("cpu")
 BATCH = 4

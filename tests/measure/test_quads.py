@@ -8,7 +8,7 @@ import pytest
 from bench.measure import quads
 from bench.measure.quads import MAX_QUADS, compare
 from bench.measure.timing import Sizes, time_block
-from bench.trial import Protocol
+from bench.spec.trial import Protocol
 from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
 
 MS = 1_000_000

@@ -13,10 +13,10 @@ import pytest
 
 from bench.measure import sampler
 from bench.measure.sampler import Lost, Sampler, next_tick, sample_forever
-from bench.records import Sample
-from tests.measure import fake_nvml as fake
-from tests.measure.fake_gpu import FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from bench.results.records import Sample
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
 
 PATIENCE_S = 60
 """Long enough for a machine that is busy; only a test that fails waits for it."""

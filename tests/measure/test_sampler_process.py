@@ -12,15 +12,15 @@ import pytest
 
 from bench.measure import sampler
 from bench.measure.sampler import Sampler
-from bench.records import Sample
+from bench.results.records import Sample
 
 PATIENCE_S = 60
 """Long enough for a machine that is busy; only a test that fails waits for it."""
 
 STAND_IN = """
 import sys
-from tests.measure.fake_gpu import FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
 
 FakeDriver([FakeGpu("GPU-b", power_w=150.0), FakeGpu("GPU-a", power_w=250.0, processes={1: None})]).load()
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import parse
+from bench.cli.parser import parse
 from perf import gpu_checklist, peers
 
 ROOT = Path(__file__).resolve().parents[2]

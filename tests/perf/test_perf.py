@@ -12,11 +12,11 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from bench import precision as switches
-from bench.report.bootstrap import bootstrap_intervals
-from bench.report.load import load
+from bench.report.analysis.rounds import bootstrap_intervals
+from bench.report.reading.load import load
+from bench.results.store import FILES
 from bench.stats import Interval
-from bench.store import FILES
+from bench.training import amp as switches
 from perf import arms, loops, outcome, peers, report, synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,8 +222,8 @@ def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
 
 
 def test_figures_drawn_by_several_processes_are_those_drawn_by_one(tmp_path, monkeypatch):
-    from bench.report import drawing, plots
-    from bench.report.summary import summarise
+    from bench.report.analysis.summary import summarise
+    from bench.report.figures import drawing, plots
 
     runs = load([synthetic_run.write_run(tmp_path / "run", TINY)])
     summary = summarise(runs.trials)

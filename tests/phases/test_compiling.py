@@ -9,15 +9,15 @@ from functools import cache
 import pytest
 import torch
 
-from bench import techniques
 from bench.measure import energy as measuring
 from bench.phases import compiling, energy, fit, inference, runner, speed, training
-from bench.records import Progress, TrialResult
-from bench.technique_names import Techniques, UnsupportedError
-from bench.trial import Protocol
-from tests.measure.fake_gpu import FakeGpu
-from tests.measure.fake_nvml import FakeDriver
-from tests.test_techniques import make
+from bench.results.records import Progress, TrialResult
+from bench.spec.techniques import Techniques, UnsupportedError
+from bench.spec.trial import Protocol
+from bench.training import techniques
+from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
+from tests.training.test_techniques import make
 
 PHASES = {"speed": speed, "energy": energy, "train": training, "inference": inference}
 COMPILING_S = 0.05

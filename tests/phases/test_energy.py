@@ -10,12 +10,12 @@ import pytest
 
 from bench.measure import energy as measuring
 from bench.phases import energy
-from bench.records import Device, TrialResult
-from bench.trial import Trial
-from bench.worker import run_trial
-from tests.measure import fake_nvml as fake
-from tests.measure.fake_gpu import FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from bench.results.records import Device, TrialResult
+from bench.spec.trial import Trial
+from bench.worker.worker import run_trial
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from bench import catalog
 from bench.phases import inference
-from bench.records import TrialResult
-from bench.spec import Data, Suite
-from bench.trial import Protocol
+from bench.planning import suite_registry
+from bench.results.records import TrialResult
+from bench.spec.suite import Data, Suite
+from bench.spec.trial import Protocol
 
 
 def measure(trial, device, name, **changes):
@@ -51,7 +51,7 @@ def answers(monkeypatch):
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
             batch_size=4,
         )
-        monkeypatch.setattr(catalog, "load", lambda ref: suite)
+        monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
 
     return use
 

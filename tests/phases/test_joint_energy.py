@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from bench import joined
-from bench.environment import _device
-from bench.execute import _refusal
+from bench.devices.survey import _device
 from bench.measure import energy as measuring
 from bench.phases import energy, training
-from bench.records import Device, TrialResult
-from bench.trial import Placement
-from tests.measure import fake_nvml as fake
-from tests.measure.fake_gpu import FakeGpu
-from tests.measure.fake_nvml import FakeDriver
+from bench.results.records import Device, TrialResult
+from bench.run.execute import _refusal
+from bench.spec.trial import Placement
+from bench.training import distributed
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
 from tests.processes import together
 
 MUTE = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
@@ -70,11 +70,11 @@ def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_p
 
 def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
     FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b")], clock=time.monotonic).install(monkeypatch)
-    monkeypatch.setattr(joined, "ranks", lambda: 3)
+    monkeypatch.setattr(distributed, "ranks", lambda: 3)
     with ExitStack() as stack:
         assert energy._open_meters(both[1], stack) == ((), "of 3 devices that train together, 2 can be asked from here")
     assert training._energy_counter(both[1])() is None
-    monkeypatch.setattr(joined, "ranks", lambda: 2)
+    monkeypatch.setattr(distributed, "ranks", lambda: 2)
     with ExitStack() as stack:
         meters, _ = energy._open_meters(both[1], stack)
     assert [meter.uuid for meter in meters] == ["GPU-a", "GPU-b"]
@@ -91,7 +91,7 @@ def test_devices_that_train_together_have_the_uuids_of_all_and_the_source_that_a
             placement=str(index), kind="cuda", name="A", architecture="B", uuid=f"GPU-{index}", energy=sources[index]
         )
 
-    monkeypatch.setattr("bench.environment._gpu", gpu)
+    monkeypatch.setattr("bench.devices.survey._gpu", gpu)
     sources = ["counter", "power", "counter"]
     joint = _device(Placement(name="2+0"), None)
     assert (joint.uuid, joint.uuids, joint.energy) == (None, ("GPU-2", "GPU-0"), "counter")

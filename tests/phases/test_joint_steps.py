@@ -7,15 +7,15 @@ import time
 import pytest
 import torch
 
-from bench import joined
 from bench.data import random_batches
 from bench.phases.runner import BATCHES, FEWEST_STEPS, TorchRunner, step_times
 from bench.phases.speed import _look
-from bench.spec import PRECISIONS
-from bench.technique_names import Techniques
-from bench.train import build_arm
+from bench.spec.suite import PRECISIONS
+from bench.spec.techniques import Techniques
+from bench.training import distributed
+from bench.training.step import build_arm
 from tests.processes import together
-from tests.test_synced_norm import SUITE
+from tests.training.test_synced_norm import SUITE
 
 CPU = torch.device("cpu")
 
@@ -25,14 +25,14 @@ class Slow(TorchRunner):
 
     def run(self, steps):
         for _ in range(steps):
-            if joined.rank() == 1:
+            if distributed.rank() == 1:
                 time.sleep(0.005)
             TorchRunner.run(self, 1)
 
 
 def look(rank):
     batches = random_batches(SUITE.data, batch_size=4, count=BATCHES, device=CPU, seed=rank)
-    chosen = Techniques(sync_bn=joined.ranks() > 1)
+    chosen = Techniques(sync_bn=distributed.ranks() > 1)
     arm = build_arm(SUITE, SUITE.data, PRECISIONS["amp-bf16"], CPU, seed=0, techniques=chosen)
     before = [value.clone() for value in arm.model.parameters()]
     runner = Slow(name="amp-bf16", arm=arm, batches=batches, asynchronous=False)
@@ -59,7 +59,7 @@ def disagree(rank):
     """Time single steps by clocks of their own."""
     arm = build_arm(SUITE, SUITE.data, PRECISIONS["fp32"], CPU, seed=0)
     batches = random_batches(SUITE.data, batch_size=4, count=BATCHES, device=CPU, seed=rank)
-    joined.clock = lambda: iter((0, 10**7 * (1 + rank))).__next__
+    distributed.clock = lambda: iter((0, 10**7 * (1 + rank))).__next__
     with pytest.raises(AssertionError, match="as many steps each"):
         step_times(TorchRunner(name="fp32", arm=arm, batches=batches, asynchronous=False), 1.0)
 

@@ -12,23 +12,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import catalog
-from bench.data import workers
-from bench.data.workers import DEPTH, Turns
+from bench.data import loader as workers
+from bench.data.loader import DEPTH, Turns
 from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import climbing, feeding, ladder, rung_memory
 from bench.phases.climbing import RungRunner, Waiting
+from bench.phases.context import open_setting
 from bench.phases.feeding import kind_of, on_device
 from bench.phases.ladder import _paced
-from bench.phases.setting import open_setting
-from bench.precision_names import precision
-from bench.records import Block, TrialResult
-from bench.rungs import build_ladder, parse_rung
-from bench.spec import Data
-from bench.technique_names import UnsupportedError
-from bench.train import build_arm
-from bench.trial import Protocol
+from bench.planning import suite_registry
+from bench.results.records import Block, TrialResult
+from bench.spec.ablation import build_ladder, parse_rung
+from bench.spec.precisions import precision
+from bench.spec.suite import Data
+from bench.spec.techniques import UnsupportedError
+from bench.spec.trial import Protocol
+from bench.training.step import build_arm
 
 RUNGS = tuple(rung.name for rung in build_ladder("amp-fp16", "cpu").rungs)
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
@@ -153,7 +153,7 @@ def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_tri
 
 @pytest.fixture
 def tiny_suite(tiny_trial):
-    return catalog.load(tiny_trial.cell.suite)
+    return suite_registry.load(tiny_trial.cell.suite)
 
 
 def arm(tiny_suite, name):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from bench import catalog
 from bench.phases import numerics
-from bench.records import Numeric, TrialResult
-from bench.spec import Data, Suite
-from bench.trial import SuiteRef
+from bench.planning import suite_registry
+from bench.results.records import Numeric, TrialResult
+from bench.spec.suite import Data, Suite
+from bench.spec.trial import SuiteRef
 
 
 def watch(trial, device, *, steps=8, **changes):
@@ -88,7 +88,7 @@ def breaking(monkeypatch):
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
             batch_size=4,
         )
-        monkeypatch.setattr(catalog, "load", lambda ref: suite)
+        monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
 
     return use
 

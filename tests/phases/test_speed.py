@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from bench import catalog
-from bench import precision as switches
 from bench.measure.quads import Comparison, LongBlocks
 from bench.measure.timing import Sizes, TimedBlock
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import inference, speed
 from bench.phases.timed import summary
-from bench.records import Block, TrialResult
-from bench.spec import PRECISIONS
+from bench.planning import suite_registry
+from bench.results.records import Block, TrialResult
+from bench.spec.suite import PRECISIONS
+from bench.spec.trial import Protocol
 from bench.stats import Interval
-from bench.trial import Protocol
+from bench.training import amp as switches
 
 ARMS = ("fp32", "amp-fp16")
 MS = 1_000_000
@@ -71,8 +71,8 @@ def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkey
     def model(data):
         return nn.Sequential(nn.Flatten(), Turns(192, data.classes))
 
-    load = catalog.load
-    monkeypatch.setattr(catalog, "load", lambda ref: replace(load(ref), model=model))
+    load = suite_registry.load
+    monkeypatch.setattr(suite_registry, "load", lambda ref: replace(load(ref), model=model))
     try:
         _, (result,) = run(precisions=("fp32",))
     finally:

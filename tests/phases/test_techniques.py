@@ -8,25 +8,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import catalog
-from bench.cli import parse
+from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
-from bench.graphs import WARM_UP, GraphedStep
 from bench.launch.local import LocalLauncher
 from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, training
 from bench.phases.runner import TorchRunner
-from bench.records import Block, EpochResult, TrialResult
-from bench.report import evidence
-from bench.report.load import load
-from bench.spec import PRECISIONS, UsageError
-from bench.technique_names import Techniques, UnsupportedError
-from bench.techniques import compilations
-from bench.train import leave_gradients
-from bench.trial import Protocol
+from bench.planning import suite_registry
+from bench.report.reading.load import load
+from bench.report.tables import diagnostics
+from bench.results.records import Block, EpochResult, TrialResult
+from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.techniques import Techniques, UnsupportedError
+from bench.spec.trial import Protocol
+from bench.training.cuda_graphs import WARM_UP, GraphedStep
+from bench.training.step import leave_gradients
+from bench.training.techniques import compilations
 from tests import fake_graph
 from tests.conftest import call
 from tests.report.builders import RunBuilder, timed
-from tests.test_techniques import CPU, DATA, batches, layers, make, norms, state
+from tests.training.test_techniques import CPU, DATA, batches, layers, make, norms, state
 
 PHASES = {"fit": fit, "memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
 
@@ -170,7 +170,7 @@ def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_
 def test_techniques_are_listed_and_brought_into_one_order():
     assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == ("set-to-none", "compile")
     assert parse(["--suite", "mlp"]).techniques == ()
-    listed = "\n".join(catalog.overview())
+    listed = "\n".join(suite_registry.overview())
     assert "cuda-graphs" in listed
     assert "--techniques" in listed
 
@@ -179,8 +179,8 @@ def test_techniques_are_listed_and_brought_into_one_order():
 def test_a_suite_that_lightning_trains_takes_no_techniques_before_any_process_is_started(
     tiny_trial, cpu, monkeypatch, devices
 ):
-    suite = replace(catalog.load(tiny_trial.cell.suite), trainer="lightning", devices=devices)
-    monkeypatch.setattr(catalog, "load", lambda ref: suite)
+    suite = replace(suite_registry.load(tiny_trial.cell.suite), trainer="lightning", devices=devices)
+    monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
     with pytest.raises(UnsupportedError, match="Lightning's Trainer runs steps of its own"):
         run(tiny_trial, cpu, "train", ("fused-optimizer",))
 
@@ -189,10 +189,10 @@ def test_compile_time_has_a_table_where_there_is_one(tmp_path):
     arms = [TrialResult(precision="fp32", status="ok", speed=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
     run_ = RunBuilder(tmp_path / "run")
     run_.add(run_.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok"))
-    assert evidence.compiling(named(run_)) is None
+    assert diagnostics.compiling(named(run_)) is None
     for replicate, arm in enumerate(arms):
         run_.add(run_.trial("speed", ["fp32"], 128, replicate=replicate), arm)
-    table = evidence.compiling(named(run_))
+    table = diagnostics.compiling(named(run_))
     assert table.headers == ["device", "batch size", "precision", "compiling (s)", "processes"]
     assert table.rows == [["somewhere", "128", "fp32", "5.00", "2"]]
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from bench import catalog
-from bench.checkpoint import stored_bytes
 from bench.phases import trained
 from bench.phases.trained import row, summary, time_to_accuracy_s
-from bench.records import EpochResult
-from bench.spec import PRECISIONS
-from bench.train import Epoch, build_arm
+from bench.planning import suite_registry
+from bench.results.records import EpochResult
+from bench.spec.suite import PRECISIONS
+from bench.training.checkpoint import stored_bytes
+from bench.training.step import Epoch, build_arm
 
 
 def epochs(*accuracies):
@@ -39,7 +39,7 @@ def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(acc
 
 
 def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
-    suite = catalog.load(tiny_trial.cell.suite)
+    suite = suite_registry.load(tiny_trial.cell.suite)
     arm = build_arm(suite, suite.data, PRECISIONS["fp32"], torch.device("cpu"), seed=0)
     rows = []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):

@@ -6,15 +6,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-from bench import catalog
-from bench.checkpoint import read_checkpoint
-from bench.display import describe_results
+from bench.cli.display import describe_results
 from bench.phases import training
-from bench.records import EpochResult, TrialResult
-from bench.spec import Data, Suite
-from bench.trial import DataSource
-from tests.measure.fake_gpu import FakeClock, FakeGpu
-from tests.measure.fake_nvml import NOT_SUPPORTED, FakeDriver
+from bench.planning import suite_registry
+from bench.results.records import EpochResult, TrialResult
+from bench.spec.suite import Data, Suite
+from bench.spec.trial import DataSource
+from bench.training.checkpoint import read_checkpoint
+from tests.devices.fake_gpu import FakeClock, FakeGpu
+from tests.devices.fake_nvml import NOT_SUPPORTED, FakeDriver
 
 TRAIN = {"dark": 6, "light": 6}
 TEST = {"dark": 1, "light": 3}
@@ -62,7 +62,7 @@ class Bench:
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
             batch_size=4,
         )
-        monkeypatch.setattr(catalog, "load", lambda ref: self.suite)
+        monkeypatch.setattr(suite_registry, "load", lambda ref: self.suite)
 
     def run(self, checkpoint=None, **changes):
         self.seen.clear()
@@ -180,7 +180,7 @@ def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeyp
         seen.append(message)
         gpu.lost = True
 
-    training.run(bench.trial, bench.device, lose)
+    training.run(bench.spec.trial, bench.device, lose)
     assert seen[0].energy_j is not None
     assert seen[1].energy_j is seen[2].training.train_energy_j is None
 

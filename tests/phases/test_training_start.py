@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench import precision as switches
-from bench.spec import PRECISIONS
+from bench.spec.suite import PRECISIONS
+from bench.training import amp as switches
 from tests.phases.test_training import Bench, paint
 
 

@@ -8,11 +8,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.findings import MemoryPeak, Speed, Switches, Training
-from bench.records import Device, Environment, EpochResult, Status, TrialResult
 from bench.report import report
-from bench.store import Store
-from bench.trial import Cell, DataSource, Placement, SuiteRef, Trial
+from bench.results.records import (
+    Device,
+    Environment,
+    EpochResult,
+    MemoryPeak,
+    Speed,
+    Status,
+    Switches,
+    Training,
+    TrialResult,
+)
+from bench.results.store import Store
+from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 
 GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
 MIB = 2**20

@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from bench.records import Status
-from bench.report.load import TEXT
-from bench.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS
-from bench.trial import Phase
+from bench.report.reading.load import TEXT
+from bench.results.records import Status
+from bench.results.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS
+from bench.spec.trial import Phase
 
 README = Path(__file__).parents[2] / "results" / "README.md"
 

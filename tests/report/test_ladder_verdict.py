@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.findings import MemoryPeak
-from bench.records import Block, Device, Status, TrialResult
-from bench.report.climbed import Climbed, climbed
-from bench.report.ladder import sentence, table_of
-from bench.report.load import load
-from bench.store import Store
+from bench.report.analysis.ablation import Climbed, climbed
+from bench.report.reading.load import load
+from bench.report.tables.ladder import sentence, table_of
+from bench.results.records import Block, Device, MemoryPeak, Status, TrialResult
+from bench.results.store import Store
 from tests.report.builders import GPU, MIB, RunBuilder, timed
-from tests.report.test_ladder import apart, climb
+from tests.report.tables.test_ladder import apart, climb
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
 

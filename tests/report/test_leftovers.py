@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.session import report, report_folder
+from bench.run.session import report, report_folder
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 

@@ -1,0 +1,248 @@
+"""What a person sees while it runs: a live display in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from bench.planning.plan import Plan
+from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
+from bench.spec.suite import BASELINE
+from bench.spec.trial import Trial
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+REDRAW_S = 0.5
+"""Drawing takes time from the CPU that may be being measured, so it is rare."""
+
+
+class Display(Protocol):
+    """What the run tells a person."""
+
+    def begin(self, trial: Trial, number: int, total: int, /) -> None:
+        """Say that a trial begins."""
+
+    def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
+        """Show a sign of life, and the newest readings of the GPU."""
+
+    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
+        """Say what a trial found."""
+
+    def note(self, text: str) -> None:
+        """Say something else."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class PlainDisplay:
+    """One line when a trial ends."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, str] = {}
+
+    def begin(self, trial: Trial, number: int, total: int, /) -> None:
+        """Remember where we are: several trials may be running."""
+        self._counts[trial.id] = f"[{number}/{total}]"
+
+    def progress(self, _progress: Progress, _samples: Sequence[Sample], /) -> None:
+        """Say nothing: a log wants results."""
+
+    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
+        """Print the trial's results."""
+        print(f"{self._counts.pop(trial.id)} {describe_trial(trial)}: {describe_results(results)}", flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put right."""
+
+
+class LiveDisplay:
+    """A line that keeps changing below the lines of the trials that have ended."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(highlight=False)
+        self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+        self._running: dict[str, tuple[str, str]] = {}
+        self._gpu = ""
+        self._began = self._drawn = 0.0
+
+    def begin(self, trial: Trial, number: int, total: int, /) -> None:
+        """Show the trial's name."""
+        self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
+        self._gpu = ""
+        self._began = time.monotonic()
+        self._draw(Progress(text="starting"))
+
+    def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
+        """Redraw, if it is time to."""
+        if samples:
+            self._gpu = describe_sample(samples[-1])
+        if time.monotonic() - self._drawn >= REDRAW_S and progress.text:
+            self._draw(progress)
+
+    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
+        """Print the trial's results above the live line."""
+        from rich.text import Text
+
+        bad = any(result.status not in MEASURED for result in results)
+        count, described = self._running.pop(trial.id)
+        line = f"{count} {described}: {describe_results(results)}"
+        self._console.print(Text(line, style="red" if bad else ""))
+
+    def note(self, text: str) -> None:
+        """Print a line above the live one."""
+        from rich.text import Text
+
+        self._console.print(Text(text, style="yellow"))
+
+    def close(self) -> None:
+        """Remove the live line."""
+        self._live.stop()
+
+    def _draw(self, progress: Progress) -> None:
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        self._drawn = time.monotonic()
+        row = Table.grid(padding=(0, 1))
+        row.add_row(
+            Spinner("dots"),
+            Text(_running(list(self._running.values())), style="bold"),
+            ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
+            Text(progress.text),
+            Text(self._gpu, style="dim"),
+            Text(f"{self._drawn - self._began:.0f} s", style="dim"),
+        )
+        self._live.update(row, refresh=True)
+
+
+def open_display() -> Display:
+    """Return the face that suits where stdout goes."""
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+
+
+def _running(trials: list[tuple[str, str]]) -> str:
+    return " ".join(trials[0]) if len(trials) == 1 else f"{len(trials)} trials running"
+
+
+def describe_trial(trial: Trial) -> str:
+    """Name a trial in a line."""
+    cell = trial.cell
+    where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
+    process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
+    detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
+    epochs = "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
+    detail += f", seed {trial.seed}, {epochs}" if trial.phase == "train" else ""
+    batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
+    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
+    suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
+    return f"{suite}, {where}, {batch}, {trial.phase} ({detail})"
+
+
+def describe_results(results: Sequence[TrialResult]) -> str:
+    """Tell a trial's results in a line."""
+    return "; ".join(_describe(result) for result in results)
+
+
+def _describe(result: TrialResult) -> str:
+    if result.status not in MEASURED:
+        return f"{result.precision} {result.status}: {result.detail}"
+    if result.memory is not None or result.fit is not None:
+        return _describe_size(result)
+    if result.energy is not None:
+        return f"{result.energy.energy_j_per_step:.4g} J/step"
+    if result.training is not None:
+        accuracy = result.training.test_accuracy_pct
+        tested = "" if accuracy is None else f", {accuracy:.2f} % right"
+        began = f"; {result.detail}" if result.detail else ""
+        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}{began}"
+    speed = result.speed
+    if speed is None or speed.step_ms is None:
+        return f"{result.precision} {result.status}"
+    text = f"{result.precision} {speed.step_ms:.4g} ms"
+    if speed.speedup is not None and speed.speedup_low is not None and speed.speedup_high is not None:
+        text += f" = {speed.speedup:.3f}× {BASELINE} [{speed.speedup_low:.3f}, {speed.speedup_high:.3f}]"
+    return text + (" (unconverged)" if result.status == "unconverged" else "")
+
+
+def _describe_size(result: TrialResult) -> str:
+    if result.fit is not None:
+        return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
+    peak = result.memory.headline_bytes if result.memory else None
+    return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
+
+
+def describe_sample(sample: Sample) -> str:
+    """Tell a GPU's temperature, power and memory in a few words."""
+    parts = []
+    if sample.temperature_c is not None:
+        parts.append(f"{sample.temperature_c:.0f} °C")
+    if sample.power_w is not None:
+        parts.append(f"{sample.power_w:.0f} W")
+    if sample.memory_used_bytes is not None:
+        parts.append(f"{sample.memory_used_bytes / 2**30:.1f} GiB used")
+    return ", ".join(parts)
+
+
+def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], default_device: bool) -> None:
+    """Print what is going to run, where, and how long it may take."""
+    for device in environment.devices:
+        where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
+        print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
+    if default_device:
+        found = "every visible GPU" if environment.devices[0].kind == "cuda" else "the CPU, for there is no GPU"
+        print(f"No --gpus was given: measuring on {found}.")
+    for warning in warnings:
+        print(f"Warning: {warning}")
+    seconds: dict[tuple[str, str], list[float | None]] = {}
+    lines: dict[tuple[str, str], list[Trial]] = {}
+    for trial, guess in zip(plan.trials, plan.seconds, strict=True):
+        key = (trial.cell.suite.name, trial.cell.placement.name)
+        lines.setdefault(key, []).append(trial)
+        seconds.setdefault(key, []).append(guess)
+    for key, trials in lines.items():
+        arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
+        sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
+        known = sizes["speed"] or sorted({t.cell.batch_size for t in trials if t.phase not in ("fit", "train")})
+        batches = [str(size) for size in known]
+        batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
+        batches = batches or [str(size) for size in sizes["train"]]
+        variants = dict.fromkeys(trial.cell.suite.parameters for trial in trials)
+        each = f", {len(variants)} variants" if len(variants) > 1 else ""
+        line = f"{key[0]} on {key[1]}{each}: {', '.join(arms)}; batch {', '.join(batches)}"
+        training = next((trial for trial in trials if trial.phase == "train"), None)
+        if training is not None:
+            epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
+            line += f"; {epochs} at batch {', '.join(str(size) for size in sizes['train'])}"
+            line += f" on {training.cell.data}"
+        print(f"{line}; {_duration(seconds[key])}{_compiling(trials)}")
+    counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
+    print(f"{counted}, {_duration(plan.seconds)} in all{_compiling(plan.trials)}", flush=True)
+
+
+def _compiling(trials: Sequence[Trial]) -> str:
+    """Say that torch.compile's own time is in no estimate, where there is some."""
+    names = [name for trial in trials for name in (*trial.cell.techniques, *trial.precisions)]
+    return ", without compiling" if any("compile" in name.split("+") for name in names) else ""
+
+
+def _duration(seconds: Sequence[float | None]) -> str:
+    known = [second for second in seconds if second is not None]
+    if len(known) < len(seconds):
+        return "an unknown time"
+    total = sum(known)
+    told = f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"
+    return f"about {told}"

@@ -1,0 +1,76 @@
+"""What ``list --gpus`` says: the devices, what each precision would do on them, and who is using them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.devices.processes import Neighbour, describe
+from bench.results.records import Device, Seen
+from bench.spec.request import slower, unsupported_reason
+from bench.spec.suite import PRECISIONS
+
+GIB = 2**30
+TENSOR_CORES = (7, 0)
+"""The first compute capability with tensor cores."""
+
+
+def lines(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbour]]) -> list[str]:
+    """Describe devices, a few lines each.
+
+    Args:
+        devices: what was seen.
+        no_gpu: why CUDA has no GPU; empty where it has one.
+        users: the processes on each GPU by UUID; a GPU that is not there has users unknown.
+    """
+    said = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
+    for seen in devices:
+        device = seen.device
+        where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}" if device.placement else "GPU, not usable"
+        said.append(f"{where}: {', '.join(_facts(seen))}")
+        said += [f"  {device.uuid}"] if device.uuid else []
+        said += [f"  {seen.problem}"] if seen.problem else [f"  {text}" for text in _precisions(device)]
+        said += [f"  {_used(device, users)}"] if device.kind == "cuda" else []
+    return said
+
+
+def _facts(seen: Seen) -> list[str]:
+    device = seen.device
+    capability = f"compute capability {device.compute_capability}" if device.compute_capability else ""
+    memory = f"{device.memory_total_bytes / GIB:.1f} GiB" if device.memory_total_bytes is not None else ""
+    free = f"{seen.memory_free_bytes / GIB:.1f} GiB free" if seen.memory_free_bytes is not None else ""
+    power = f"power limit {device.power_limit_w:.0f} W" if device.power_limit_w is not None else ""
+    if power and device.power_default_w not in (None, device.power_limit_w):
+        power += f" (from the factory {device.power_default_w:.0f} W)"
+    clocks = (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz)
+    clock = f"clocks up to {clocks[0]} MHz, memory {clocks[1]} MHz" if all(clocks) else ""
+    threads = f"{device.cores} cores, {device.threads} threads" if device.kind == "cpu" else ""
+    return [
+        part for part in (device.name, device.architecture, capability, memory, free, power, clock, threads) if part
+    ]
+
+
+def _precisions(device: Device) -> list[str]:
+    """Say what each precision would do, those alike in one line."""
+    alike: dict[str, list[str]] = {}
+    for name in PRECISIONS:
+        alike.setdefault(_would(device, name), []).append(name)
+    return [f"{', '.join(names)}: {what}" for what, names in alike.items()]
+
+
+def _would(device: Device, name: str) -> str:
+    if reason := unsupported_reason(device, name):
+        return f"unsupported: {reason}"
+    if device.kind == "cpu" and slower(device, name):
+        return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
+    if device.kind == "cpu" and PRECISIONS[name].compute == "float16":
+        return "runs; not timed here, and most CPUs emulate float16"
+    capability = tuple(int(part) for part in (device.compute_capability or "99.0").split("."))
+    if PRECISIONS[name].compute != "float32" and device.kind == "cuda" and capability < TENSOR_CORES:
+        return "ok, but without tensor cores: saves memory, and gains little time or none"
+    return "ok"
+
+
+def _used(device: Device, users: Mapping[str, list[Neighbour]]) -> str:
+    if device.uuid is None or device.uuid not in users:
+        return "who is using it cannot be told"
+    return describe({device.uuid: users[device.uuid]}, {device.uuid: "it"}) or "nobody else is using it"

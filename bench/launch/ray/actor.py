@@ -1,0 +1,141 @@
+"""A node's end of a cluster: runs on the node what is asked of it, through a fork server there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+from bench.launch.local import Ending, LocalLauncher
+from bench.nodes import Rendezvous
+from bench.results.records import Device, Message
+from bench.spec.suite import UsageError
+from bench.spec.trial import Trial
+
+PACKAGES = ("bench", "suites")
+"""What is sent to the nodes."""
+OWN = "own"
+"""Folder of the user's suite files within that."""
+THREADS = "OMP_NUM_THREADS"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class NodeWorker:
+    """What a launcher of a cluster places on a node, where it holds the accelerator as long as it lives."""
+
+    def __init__(self, threads: str | None, *, move: bool = False) -> None:
+        """Prepare this process.
+
+        Args:
+            threads: ``OMP_NUM_THREADS`` where the run was started; None leaves torch its default.
+            move: whether to work in a copy of the current folder, which Ray may remove while we run.
+        """
+        # Trials are forks of a new interpreter, which would import this process's own script: Ray's.
+        vars(sys.modules["__main__"]).pop("__file__", None)
+        # Ray sets it to the CPUs that a worker asked for, which a run without Ray knows nothing of.
+        os.environ.pop(THREADS, None)
+        if threads is not None:
+            os.environ[THREADS] = threads
+        self._home = tempfile.mkdtemp(prefix="ampmeter-") if move else None
+        if self._home is not None:
+            for name in (*PACKAGES, OWN):  # and nothing else: where Ray is of this machine, it may be anybody's folder
+                if Path(name).is_dir():
+                    shutil.copytree(name, Path(self._home) / name)
+            os.chdir(self._home)
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (self._home, os.environ.get("PYTHONPATH"))))
+        self._pid: int | None = None
+        self._launcher = LocalLauncher(on_start=self._own)
+
+    def whereabouts(self) -> tuple[str, str, str]:
+        """Return Ray's id of the node, its name, and its address on the network that Ray uses."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), platform.node(), str(ray.util.get_node_ip_address())
+
+    def visible(self) -> str:
+        """Return the GPUs that Ray lets this process see."""
+        return os.environ.get(VISIBLE, "")
+
+    def share(self, gpus: str, spread: bool) -> None:
+        """Use the GPUs of other actors of this node, too, before anything runs.
+
+        Args:
+            gpus: what ``visible`` says of all of them, with commas between; empty where there are none.
+            spread: whether processes on other nodes are to be joined.
+        """
+        if gpus:
+            os.environ[VISIBLE] = gpus
+        if spread and (name := interface(self.whereabouts()[2])):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # it would take what the host's name stands for
+
+    def free_port(self) -> int:
+        """Return a port of this node that nobody listens at."""
+        with socket.socket() as found:
+            found.bind(("", 0))
+            return int(found.getsockname()[1])
+
+    def call(self, target: str, *arguments: object) -> Ending:
+        """Call a function of the worker's side in a fresh process; what went wrong is the ending's text."""
+        try:
+            return Ending(kind="done", value=self._launcher.call(target, *arguments))
+        except UsageError as error:
+            return Ending(kind="usage", text=str(error))
+
+    def run(self, trial: Trial, device: Device, meeting: Rendezvous | None = None) -> Iterator[Message | Ending]:
+        """Run one trial in a fresh process and yield its records as they come, its ending last.
+
+        With a ``meeting``, only this node's part of it.
+        """
+        messages: SimpleQueue[Message | Ending] = SimpleQueue()
+
+        def listen() -> None:
+            try:
+                if meeting is None:
+                    ending = self._launcher.run(trial, device, messages.put)
+                else:
+                    ending = self._launcher.run_share(trial, device, messages.put, meeting)
+            except Exception as error:  # whoever waits for the ending must get one
+                ending = Ending(kind="error", text=f"{type(error).__name__}: {error}")
+            self._pid = None
+            messages.put(ending)
+
+        threading.Thread(target=listen, daemon=True).start()
+        while not isinstance(message := messages.get(), Ending):
+            yield message
+        yield message
+
+    def halt(self) -> None:
+        """End the process of the trial that is running, if one is."""
+        if (pid := self._pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End what is running, and clear up."""
+        self.halt()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def removed_variables(self) -> tuple[str, ...]:
+        """Return the TF32 overrides that were in the node's environment, as NAME=VALUE."""
+        return self._launcher.removed_variables
+
+    def _own(self, pid: int) -> None:
+        self._pid = pid
+
+
+def interface(address: str) -> str | None:
+    """Return the name of the network interface that has an address."""
+    import psutil
+
+    held = psutil.net_if_addrs().items()
+    return next((name for name, addresses in held if any(one.address == address for one in addresses)), None)

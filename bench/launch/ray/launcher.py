@@ -1,0 +1,237 @@
+"""A Ray cluster: each trial on a node with the accelerator it is for, different accelerators at the same time."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.launch.local import Ending
+from bench.launch.pool import agreed, join
+from bench.launch.ray.actor import OWN, PACKAGES
+from bench.launch.ray.pool import RESOURCE, Lane
+from bench.launch.ray.trial import CancelledError, NodeLostError
+from bench.results.records import Device, Environment, Message, Progress
+from bench.spec.suite import UsageError
+from bench.spec.trial import Placement, SuiteRef, Trial
+
+CONNECT_S = 5.0
+"""How long the head may take to answer."""
+
+
+class RayLauncher:
+    """Runs trials on an existing Ray cluster; has the face of LocalLauncher, and runs lanes at the same time."""
+
+    overlapping = True
+    """Trials on different accelerators do not disturb each other."""
+
+    def __init__(self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]) -> None:
+        """Connect, and send the project's code to the cluster.
+
+        Args:
+            address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this machine.
+            accelerators: types to measure, as Ray names them, several of which train together with + between; None is
+                one of each type that the cluster has.
+            suite_files: suite files of the user's own, which the nodes get with the other modules of their folders.
+
+        Raises:
+            UsageError: Ray is missing, nobody answers, or the cluster has not these accelerators.
+        """
+        self.on_start: Callable[[int], None] = lambda _pid: None
+        self.workspace: Path | None = None
+        """Not used: checkpoints would stay on a node that may be lost."""
+        self.notes: list[str] = []
+        """What happened to nodes during the run."""
+        self._places: tuple[Placement, ...] = ()
+        self._lanes: dict[str, Lane] = {}
+        """By type."""
+        self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
+        self._ray: Any = None
+        try:
+            self._files = stage(self._stage, suite_files)
+            self._ray = connect(address, self._stage)
+            self._places = tuple(Placement(name=name) for name in _choose(accelerators, self._ray.nodes()))
+            for place in sorted(self._places, key=_count):
+                self._lanes[_type(place)] = Lane(self._ray, _type(place), _count(place))
+            _require_room(self._lanes.values())
+        except BaseException:
+            self.close()
+            raise
+
+    def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
+        """Look at the nodes: one environment, with a device for each placement, called by its name."""
+
+        def look(lane: Lane) -> dict[str, Environment]:
+            return {place.name: lane.survey(_count(place)) for place in self._places if _type(place) == lane.type}
+
+        found = {name: one for each in self._everywhere(look).values() for name, one in each.items()}
+        return join({place.name: found[place.name] for place in self._places})
+
+    def call(self, target: str, *arguments: object) -> Any:
+        """Call a function of the worker's side on each node that is held, and return what they agree on.
+
+        Raises:
+            UsageError: it raised one on some node, or the nodes do not agree.
+        """
+        there = tuple(self._translated(argument) for argument in arguments)
+        values = self._everywhere(lambda lane: lane.call(target, *there))
+        return agreed(target, {str(self._lanes[name]): value for name, value in values.items()})
+
+    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
+        """Run one trial on a node with its accelerator; once more on another if that is lost.
+
+        Its records are handed on when it has ended, so that those of a lost attempt are not mixed in.
+        """
+        lane = self._lanes[_type(trial.cell.placement)]
+        there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
+        lost: list[str] = []
+        for _ in range(2):
+            kept: list[Message] = []
+            try:
+                ending = lane.run(there, device, _sorter(kept, on_message))
+            except (NodeLostError, UsageError) as error:
+                lost.append(str(error))
+                self.notes.append(f"{trial.id}: {error}")
+                lane.lose()
+                continue
+            for message in kept:
+                on_message(message)
+            lane.forgive()
+            if lost:
+                self.notes.append(f"{trial.id} was run again: {lane}")
+            return ending
+        lane.forgive()
+        return Ending(kind="died", text="; ".join(lost))
+
+    def cancel(self) -> None:
+        """End what is running on the nodes."""
+        for lane in self._lanes.values():
+            lane.close()
+
+    def close(self) -> None:
+        """Give the accelerators back, and leave the cluster."""
+        self.cancel()
+        if self._ray is not None:
+            self._ray.shutdown()
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def _everywhere(self, function: Callable[[Lane], Any]) -> dict[str, Any]:
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            running = {name: pool.submit(function, lane) for name, lane in self._lanes.items()}
+            try:
+                return {name: future.result() for name, future in running.items()}
+            except (NodeLostError, CancelledError) as error:
+                raise UsageError(f"Looking at the cluster before the run failed: {error}.") from error
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
+
+    def _translated(self, argument: Any) -> Any:
+        """Name suite files as the nodes find them."""
+        if isinstance(argument, tuple):
+            return tuple(self._translated(part) for part in argument)
+        if isinstance(argument, SuiteRef) and argument.file:
+            return replace(argument, file=self._files[argument.file])
+        return argument
+
+
+def connect(address: str | None, code: Path) -> Any:
+    """Connect to a cluster, give it the folder ``code`` to run in, and return Ray's module.
+
+    Raises:
+        UsageError: Ray is missing, or nobody answers.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("--on ray needs Ray, which is not installed: pip install 'ampmeter[ray]'.")
+    import ray
+    import ray.util.scheduling_strategies
+
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"No Ray cluster answers at '{address}' ({error}). --on ray://HOST:PORT takes the address that "
+                "ray start --head printed, with port 6379 unless another was chosen; this machine must be a node."
+            ) from error
+    try:
+        ray.init(
+            address=address or "auto",
+            runtime_env={"working_dir": str(code)},
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"There is no Ray cluster here ({_first_line(error)}). Make this machine a node of it with "
+            "ray start --address=HEAD:6379, or name its head with --on ray://HEAD:6379."
+        ) from error
+    return ray
+
+
+def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
+    """Copy the project's code and the user's suite files to ``folder``, which is what the nodes get.
+
+    Returns:
+        For each suite file its path within the folder.
+    """
+    root = Path(__file__).resolve().parents[3]
+    for package in PACKAGES:
+        shutil.copytree(root / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    found = {}
+    for number, name in enumerate(suite_files):
+        file = Path(name).resolve()
+        own = folder / OWN / str(number)
+        own.mkdir(parents=True)
+        for module in file.parent.glob("*.py"):
+            shutil.copy(module, own)
+        found[str(file)] = str((own / file.name).relative_to(folder))
+    return found
+
+
+def _choose(asked: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the accelerators to measure, of those the cluster has."""
+    held = {name for node in nodes if node["Alive"] for name in node["Resources"] if name.startswith(RESOURCE)}
+    there = sorted(name.removeprefix(RESOURCE) for name in held)
+    if not there:
+        raise UsageError(
+            "The cluster has no accelerator that Ray knows the type of. Name it when a node is started: "
+            "ray start --resources '{\"accelerator_type:V100\": 1}' ..."
+        )
+    missing = [name for name in asked or () if name.split("+")[0] not in there]
+    if missing:
+        raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(there)}.")
+    return tuple(asked or there)
+
+
+def _type(place: Placement) -> str:
+    return place.members[0]
+
+
+def _count(place: Placement) -> int:
+    return len(place.members)
+
+
+def _require_room(lanes: Iterable[Lane]) -> None:
+    """Refuse to wait for more accelerators than there are."""
+    for lane in lanes:
+        if lane.room < lane.most:
+            raise UsageError(
+                f"{'+'.join([lane.type] * lane.most)} takes {lane.most} {lane.type}, and the cluster has {lane.room}."
+            )
+
+
+def _sorter(kept: list[Message], on_message: Callable[[Message], None]) -> Callable[[Message], None]:
+    """Hand signs of life on at once, and keep the rest."""
+    return lambda message: on_message(message) if isinstance(message, Progress) else kept.append(message)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,249 @@
+"""One type of accelerator of a Ray cluster: held by a placement group, on which one thing runs at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from bench.launch.local import Ending
+from bench.launch.pool import agreed, pool
+from bench.launch.ray.placement_group import Group, Part, Share
+from bench.launch.ray.trial import CancelledError, NodeLostError, Source, spread
+from bench.nodes import Rendezvous
+from bench.results.records import Device, Environment, Message
+from bench.spec.suite import UsageError
+from bench.spec.trial import Placement, Trial
+
+RESOURCE = "accelerator_type:"
+"""How Ray's resources name accelerators."""
+LOOK_S = 2.0
+"""How often to look whether a node is still there while waiting for it."""
+PATIENCE_S = 10.0
+"""How long to wait for an accelerator before saying so."""
+
+
+class Lane:
+    """Runs what is asked on accelerators of a type, and on others when a node of theirs is lost."""
+
+    def __init__(self, ray: Any, accelerator: str, most: int) -> None:
+        """Remember what to ask for; the accelerators are taken with the first call.
+
+        Args:
+            ray: the connected module.
+            accelerator: the type.
+            most: how many are to train together at most.
+        """
+        self.ray, self.type, self.most = ray, accelerator, most
+        self.closed = threading.Event()
+        self._group: Group | None = None
+        self._suspect = ""
+        """Id of the node that failed last."""
+        self._lost: set[str] = set()
+        self._prepared: list[tuple[str, tuple[object, ...]]] = []
+
+    def __str__(self) -> str:
+        return f"{self.type} on {', '.join(part.host for part in self._group.parts)}" if self._group else self.type
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether Ray knows GPUs on the nodes of this type."""
+        return any(node["Resources"].get("GPU") for node in self._nodes())
+
+    @property
+    def room(self) -> int:
+        """How many of them there are on nodes that are not known to be lost, whoever has them."""
+        return sum(self._fitting(node["Resources"]) for node in self._nodes())
+
+    def survey(self, count: int) -> Environment:
+        """Look at the nodes of ``count`` accelerators that train together."""
+        shares, found = self._open(count).shares(count), []
+        for share in shares:
+            # On one node the worker knows what joined devices are; else each is looked at, and they are joined here.
+            whole = (share.placement(count, on_gpu=self.on_gpu),)
+            each = tuple(str(index) if self.on_gpu else "cpu" for index in range(share.local))
+            names = whole if len(shares) == 1 else each
+            look = share.part.actor.call.remote("bench.devices.survey:survey", names)
+            one: Environment = self._value(share.part, look)
+            found.append(replace(one, removed_variables=self._get(share.part.actor.removed_variables.remote())))
+        return found[0] if len(found) == 1 else pool(found)
+
+    def call(self, target: str, *arguments: object) -> Any:
+        """Call a function of the worker's side in a fresh process of each node, and return what they agree on.
+
+        Another node has to do it too, before it takes the place of one of these.
+
+        Args:
+            target: the function as ``module:name``.
+            arguments: what to call it with.
+
+        Raises:
+            UsageError: it raised one, it failed, died or hung, or the nodes do not agree.
+            NodeLostError: one is gone.
+        """
+        values = self._call(self._open(1).parts, target, arguments)
+        self._prepared.append((target, arguments))
+        return agreed(target, values)
+
+    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
+        """Run one trial, handing its records on as they come.
+
+        Raises:
+            NodeLostError: a node is gone.
+            CancelledError: the run was stopped.
+        """
+        world = len(trial.cell.placement.members)
+        shares = self._open(world).shares(world)
+
+        def heard(message: Any) -> None:
+            on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
+
+        if len(shares) > 1:
+            return self._true(spread(self._sources(trial, device, shares), heard))
+        for message in self._start(trial, device, shares[0]):
+            if isinstance(message, Ending):
+                return self._true(message)
+            heard(message)
+        raise NodeLostError(f"{self} ended without a word")
+
+    def lose(self) -> None:
+        """Let go of a node that is lost; the next one is another."""
+        if self._suspect:
+            self._lost.add(self._suspect)
+        self._release()
+
+    def forgive(self) -> None:
+        """Take a node that was lost again if it is there again."""
+        self._lost.clear()
+
+    def close(self) -> None:
+        """End what is running and give the accelerators back."""
+        self.closed.set()
+        self._release()
+
+    def _sources(self, trial: Trial, device: Device, shares: Sequence[Share]) -> list[Source]:
+        """Return the parts of a trial on several nodes, whose processes meet on the first of them."""
+        lead, world = shares[0].part, len(trial.cell.placement.members)
+        port = self._get(lead.actor.free_port.remote(), lead)
+
+        def source(share: Share) -> Source:
+            meeting = Rendezvous(first=share.first, local=share.local, world=world, address=lead.address, port=port)
+            return Source(
+                name=f"{self.type} on {share.part.host} ({share.part.address})",
+                listen=lambda: self._start(trial, device, share, meeting),
+                halt=lambda: self._halt(share.part),
+            )
+
+        return [source(share) for share in shares]
+
+    def _start(self, trial: Trial, device: Device, share: Share, meeting: Rendezvous | None = None) -> Iterator[Any]:
+        name = share.placement(len(trial.cell.placement.members), on_gpu=device.kind == "cuda")
+        there = replace(trial, cell=replace(trial.cell, placement=Placement(name=name)))
+        method = share.part.actor.run.options(num_returns="streaming")
+        try:
+            for reference in method.remote(there, replace(device, placement=name), meeting):
+                yield self._get(reference, share.part)
+        except self.ray.exceptions.RayError as error:
+            raise self._gone(error, share.part) from error
+
+    def _true(self, ending: Ending) -> Ending:
+        """Return how a trial ended, unless that is only that the run was stopped."""
+        if self.closed.is_set():
+            raise CancelledError
+        return ending
+
+    def _halt(self, part: Part) -> None:
+        with suppress(self.ray.exceptions.RayError):  # it is gone, and its stream says so
+            part.actor.halt.remote()
+
+    def _release(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.remove()
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that have this accelerator and are not known to be lost."""
+        nodes = [node for node in self.ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
+        return [node for node in nodes if RESOURCE + self.type in node["Resources"]]
+
+    def _fitting(self, resources: dict[str, float]) -> int:
+        """Return how many bundles a node has room for."""
+        if self.on_gpu:
+            return int(min(resources.get("GPU", 0), resources.get("CPU", 0)))
+        return min(int(resources[RESOURCE + self.type]), self.most)
+
+    def _bundle(self) -> dict[str, float]:
+        """Return what each takes: a GPU, or a node's CPUs, so that nothing else of Ray's runs there, or a part."""
+        if self.on_gpu:
+            return {"GPU": 1, "CPU": 1, RESOURCE + self.type: 0.001}
+        nodes = [node["Resources"] for node in self._nodes()]
+        cpus = [resources.get("CPU", 0) // (self._fitting(resources) or 1) for resources in nodes]
+        return {"CPU": min(cpus), RESOURCE + self.type: 1}
+
+    def _open(self, count: int) -> Group:
+        """Return the group, placing one first where there is none with ``count`` accelerators."""
+        if self._group is not None and self._group.count >= count:
+            return self._group
+        self._release()
+        self._require(count)
+        present = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
+        group = Group(self.ray, self._bundle(), min(self.most, self.room), sorted(self._lost & present))
+        self._group = group
+        waited = 0.0
+
+        def look() -> None:
+            nonlocal waited
+            if self.closed.is_set():
+                raise CancelledError
+            self._require(group.count)
+            waited += LOOK_S
+            if waited == PATIENCE_S:
+                said = f"{group.count} {self.type}" if group.count > 1 else self.type
+                print(f"Waiting for {said}: Ray has lent all of them, or the node is still starting.", flush=True)
+
+        try:
+            look()
+            group.place(look, self._get, LOOK_S)
+            for target, arguments in self._prepared:
+                self._call(group.parts, target, arguments)
+        except BaseException:
+            self._group = None
+            group.remove()
+            raise
+        return group
+
+    def _require(self, count: int) -> None:
+        room = self.room
+        if not room:
+            raise NodeLostError(f"the cluster has no other node with {self.type}")
+        if room < count:
+            raise NodeLostError(f"the cluster has only {room} {self.type} left, and {count} are to train together")
+
+    def _call(self, parts: Sequence[Part], target: str, arguments: tuple[object, ...]) -> dict[str, Any]:
+        running = [part.actor.call.remote(target, *arguments) for part in parts]
+        return {
+            f"{self.type} on {part.host}": self._value(part, reference)
+            for part, reference in zip(parts, running, strict=True)
+        }
+
+    def _value(self, part: Part, reference: Any) -> Any:
+        ending: Ending = self._get(reference, part)
+        if ending.kind != "done":
+            self._suspect = part.node
+            raise UsageError(f"{self.type} on {part.host}: {ending.text}")
+        return ending.value
+
+    def _get(self, reference: Any, part: Part | None = None) -> Any:
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            raise self._gone(error, part) from error
+
+    def _gone(self, error: Exception, part: Part | None = None) -> Exception:
+        if self.closed.is_set():
+            return CancelledError()
+        self._suspect = part.node if part is not None else ""
+        where = f"{self.type} on {part.host}" if part is not None else self.type
+        return NodeLostError(f"{where} was lost ({type(error).__name__}: {str(error).strip().splitlines()[0]})")

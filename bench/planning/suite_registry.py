@@ -1,0 +1,184 @@
+"""Find and load suites: the files in suites/, and files of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+from bench.spec.precisions import options
+from bench.spec.suite import PRECISIONS, Parameter, Suite, UsageError, nearest
+from bench.spec.techniques import TECHNIQUES
+from bench.spec.trial import SuiteRef
+
+
+def names() -> list[str]:
+    """Return the names of the suites that come with the project, sorted."""
+    package = importlib.import_module("suites")
+    return sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
+
+
+def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
+    """Turn ``--suite``'s word, a name or a path ending in .py, into a reference that any process can load.
+
+    Args:
+        word: the suite's name, or the path of a suite file.
+        parameters: values for arguments of its ``suite()``, as written on the command line; each is
+            converted to the type of the argument's default, and names that it lacks are left out.
+
+    Raises:
+        UsageError: there is no such suite, or its file cannot be loaded.
+    """
+    file = None
+    if word.endswith(".py"):
+        if not Path(word).is_file():
+            raise UsageError(f"There is no suite file '{word}'.")
+        file = str(Path(word).resolve())
+    elif word not in names():
+        known = ", ".join(names())
+        raise UsageError(
+            f"There is no suite '{word}'.{nearest(word, names())} Available: {known}; or the path of a .py file."
+        )
+    function = _function(SuiteRef(name=Path(word).stem, file=file))
+    defaults = inspect.signature(function).parameters
+    given = {name: text for name, text in (parameters or {}).items() if name in defaults}
+    converted = tuple((name, _convert(name, text, defaults[name].default)) for name, text in sorted(given.items()))
+    suite = _build(function, converted, word)
+    text = Path(function.__code__.co_filename).read_bytes()
+    return SuiteRef(name=suite.name, file=file, digest=hashlib.sha256(text).hexdigest()[:12], parameters=converted)
+
+
+def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> tuple[SuiteRef, ...]:
+    """Return the suite once for each value of ``--sweep``, or it alone where it has no such parameter.
+
+    Raises:
+        UsageError: a word is no value of this parameter, two are the same, or the suite cannot be built with it.
+    """
+    defaults = parameters(ref)
+    if name not in defaults:
+        return (ref,)
+    values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
+    if len(values) < len(words):
+        raise UsageError(f"--sweep {name} has a value twice in '{','.join(words)}': name each once.")
+    varied = tuple(
+        replace(ref, parameters=tuple(sorted({**dict(ref.parameters), name: value}.items()))) for value in values
+    )
+    for one in varied:
+        load(one)
+    return varied
+
+
+def load(ref: SuiteRef) -> Suite:
+    """Build the suite that ``ref`` refers to.
+
+    Raises:
+        UsageError: its file cannot be loaded, with the line at fault.
+    """
+    return _build(_function(ref), ref.parameters, ref.file or ref.name)
+
+
+def parameters(ref: SuiteRef) -> dict[str, Parameter]:
+    """Return the arguments of the suite's function with their defaults: what ``--set`` can change."""
+    return {name: argument.default for name, argument in inspect.signature(_function(ref)).parameters.items()}
+
+
+def _build(function: Callable[..., object], arguments: tuple[tuple[str, Parameter], ...], where: str) -> Suite:
+    try:
+        suite = function(**dict(arguments))
+    except UsageError as error:
+        raise UsageError(f"Suite '{where}': {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, where)}") from error
+    if not isinstance(suite, Suite):
+        raise UsageError(f"Suite '{where}': suite() must return a bench.spec.suite.Suite, not {type(suite).__name__}.")
+    return suite
+
+
+def _function(ref: SuiteRef) -> Callable[..., object]:
+    module = _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
+    function: Callable[..., object] | None = getattr(module, "suite", None)
+    if not callable(function):
+        raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
+    if not inspect.isfunction(function):
+        raise UsageError(f"The suite file '{ref.file or ref.name}': suite must be a function, not {function!r}.")
+    for name, argument in inspect.signature(function).parameters.items():
+        if not isinstance(argument.default, bool | int | float | str):
+            raise UsageError(
+                f"The suite file '{ref.file or ref.name}': suite()'s argument '{name}' needs a default that is "
+                "a number, a text, or True or False."
+            )
+    return function
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a suite file, with its folder importable as it would be for a script."""
+    name = f"ampmeter_suite_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"The suite file '{path}' cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
+    return module
+
+
+def _blame(error: BaseException, where: str) -> str:
+    """Say what went wrong, and in which line of the user's file where that can be told."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}."
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(where)]
+    line = f"line {lines[-1]}: " if lines else ""
+    return f"{line}{type(error).__name__}: {error}."
+
+
+def _convert(name: str, text: str, default: Parameter, option: str = "--set") -> Parameter:
+    """Convert a command line's text to the type of the argument's default."""
+    if isinstance(default, bool):
+        if text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+            return text.lower() in ("true", "yes", "on", "1")
+        raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
+    try:
+        value = type(default)(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
+    except ValueError as error:
+        kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
+        raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
+    return value
+
+
+def overview() -> list[str]:
+    """Describe every suite, precision and technique, a few lines each, for ``list``."""
+    lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
+    for name in names():
+        ref = SuiteRef(name=name)
+        suite = load(ref)
+        settings = " ".join(f"{key}={value}" for key, value in parameters(ref).items())
+        whole = f" ({suite.full_epochs} in the recipe)" if suite.full_epochs not in (None, suite.epochs) else ""
+        recipe = f"{suite.epochs} {'epoch' if suite.epochs == 1 else 'epochs'}{whole}; {suite.source}"
+        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
+    lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
+    for precision in PRECISIONS.values():
+        alias = f" (Lightning's {precision.alias})" if precision.alias else ""
+        lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
+        if known := options(precision):
+            lines.append(f"  {'':<18} {' '.join(known)}")
+    lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
+    lines += [f"  {name:<18} {summary}" for name, summary in TECHNIQUES.items()]
+    return lines

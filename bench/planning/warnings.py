@@ -1,0 +1,90 @@
+"""What a reader should be warned of before anything runs."""
+
+from __future__ import annotations
+
+from bench.devices import processes
+from bench.planning.plan import Plan
+from bench.results.records import Environment
+from bench.spec.ablation import TF32, named_mixed
+from bench.spec.precisions import base
+from bench.spec.request import Request, slower
+from bench.spec.suite import BASELINE, UsageError
+from bench.spec.techniques import DATA, refusal
+from bench.spec.trial import LADDER, PHASES
+
+
+def busy(environment: Environment, exclusive: bool) -> list[str]:
+    """Return a warning if others use a GPU of ours, or refuse to start."""
+    boards = [device for device in environment.devices if device.kind == "cuda"]
+    if not boards:
+        return []
+    names = {uuid: f"GPU {word}" for device in boards for uuid, word in device.gpus.items()}
+    known = processes.neighbours()
+    found = {uuid: others for uuid, others in known.items() if uuid in names and others}
+    said = processes.describe(found, names)
+    if said and exclusive:
+        raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
+    unknown = {name: None for uuid, name in names.items() if uuid not in known}
+    unknown |= {f"GPU {device.placement}": None for device in boards if not device.gpus}
+    if exclusive and unknown:
+        raise UsageError(f"Who is on {', '.join(unknown)} cannot be told; leave out --exclusive.")
+    return [said] if said else []
+
+
+def mismatched(environment: Environment) -> list[str]:
+    """Warn of nodes whose torch is not the same: their figures differ by more than their accelerators."""
+    if len({node.torch for node in environment.nodes}) < 2:
+        return []
+    said = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
+    return [f"The nodes have different builds of torch: {said}. Their figures differ by that, too."]
+
+
+def emulated(environment: Environment, request: Request) -> list[str]:
+    """Warn of precisions that a CPU only emulates."""
+    alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
+    return [
+        f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
+        f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
+        + (
+            f"{name} will be slow."
+            if request.precisions
+            else f"{name} is left out{alone}; --precisions fp32,{name} names it."
+        )
+        for device in environment.devices
+        for name in request.precisions or ("amp-bf16",)
+        if slower(device, name)
+    ]
+
+
+def refused(plan: Plan, environment: Environment) -> list[str]:
+    """Warn of trials that their techniques or devices keep from running: each will be a row that says why."""
+    kinds = {device.placement: device.kind for device in environment.devices}
+    phases: dict[tuple[str, str], dict[str, None]] = {}
+    for trial in plan.trials:
+        place = trial.cell.placement
+        if why := refusal(trial.cell.techniques, kinds[place.name], trial.phase, len(place.members)):
+            phases.setdefault((place.name, why), {})[trial.phase] = None
+    return [f"On {place}, {', '.join(names)} will be unsupported: {why}." for (place, why), names in phases.items()]
+
+
+def idle_techniques(request: Request) -> list[str]:
+    """Warn of techniques that change nothing in a phase that was asked for."""
+    idle = [name for name in DATA if name in request.techniques]
+    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
+    if not idle or not others:
+        return []
+    return [
+        f"{' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} how batches reach the device in training; "
+        f"{', '.join(others)}: measured on batches that are there already, so nothing changes."
+    ]
+
+
+def off_the_ladder(request: Request) -> list[str]:
+    """Warn of a precision that a ladder was asked for with and has no rung of, or refuse several mixed ones."""
+    if not request.precisions or not {*LADDER} & {*request.phases}:
+        return []
+    mixed = named_mixed(request.precisions)
+    if all(base(name) != TF32 for name in request.precisions):
+        return []
+    on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
+    return [f"The ladder has no rung of tf32: it starts at IEEE fp32, and {on}."]

@@ -1,0 +1,99 @@
+"""Batch sizes: the speedup at one batch beside that of each precision at its own best, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from bench import stats
+from bench.report.reading.load import SUBJECT
+from bench.report.tables.format import GIB, UNKNOWN, known, number, ratio, records
+from bench.spec.suite import BASELINE
+
+Row = Mapping[Hashable, Any]
+RATED = ["precision", "batch_size", "samples_per_s", "speedup", "low", "high", "paces"]
+"""Columns of the summary that a best-batch speedup rests on."""
+
+
+class BestBatch(NamedTuple):
+    """A precision at its own best batch against fp32 at its own."""
+
+    fp32: int
+    """fp32's best batch size."""
+    own: int
+    interval: stats.Interval
+    """Of the ratio of throughputs."""
+
+    def __str__(self) -> str:
+        return ratio(self.interval.center, self.interval.low, self.interval.high)
+
+
+def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -> pd.DataFrame:
+    """Return of each subject's precision the row of the batch size at which its throughput was highest.
+
+    Args:
+        rows: rows of the summary.
+        by: what tells the subjects and precisions apart that are in ``rows``.
+    """
+    timed = rows[rows["samples_per_s"].notna()]
+    best: pd.DataFrame = timed.loc[timed.groupby(list(by), sort=False)["samples_per_s"].idxmax()]
+    return best
+
+
+def over(row: Row, other: Row) -> stats.Interval:
+    """Return the ratio of two precisions' throughputs, with its interval where there is one.
+
+    The speedup itself where both are at one batch size; else Welch's interval over their processes, for they were not
+    measured side by side.
+    """
+    if other["precision"] == BASELINE and row["batch_size"] == other["batch_size"] and known(row["speedup"]):
+        low, high = (row[name] if known(row[name]) else None for name in ("low", "high"))
+        return stats.Interval(center=row["speedup"], low=low, high=high, n=0)
+    return stats.welch_interval(np.log(row["paces"]), np.log(other["paces"])).exp()
+
+
+def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
+    """Return each precision's best-batch speedup, by name; empty without fp32, or where one batch size was timed.
+
+    Args:
+        rows: rows of the summary, of one subject.
+    """
+    if rows.loc[rows["samples_per_s"].notna(), "batch_size"].nunique() < 2:
+        return {}
+    best = {str(row["precision"]): row for row in records(best_rows(rows[RATED], ["precision"]))}
+    fp32 = best.pop(BASELINE, None)
+    if fp32 is None:
+        return {}
+    return {
+        name: BestBatch(int(fp32["batch_size"]), int(row["batch_size"]), over(row, fp32)) for name, row in best.items()
+    }
+
+
+def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[list[str]]:
+    """Return the largest batch of each precision, as rows of a table; none where they were not looked for.
+
+    Args:
+        trials: rows of trials.csv, of one workload.
+        rows: rows of the summary, of the same workload.
+    """
+    found = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
+    body = []
+    for _, subject in found.groupby(SUBJECT, sort=False):
+        sizes = subject.loc[subject["status"] == "ok"].set_index("precision")["batch_size"]
+        fp32 = sizes.get(BASELINE)
+        body += [
+            [
+                row["where"],
+                row["precision"],
+                f"{row['batch_size']:.0f}" if row["status"] == "ok" else row["status"],
+                number(row["batch_size"] / fp32, 3) if row["status"] == "ok" and fp32 else UNKNOWN,
+                row["fit_bound"] or UNKNOWN,
+                number(row["fit_peak_bytes"] / GIB, 3),
+                number(row["fit_free_bytes"] / GIB, 3),
+            ]
+            for row in records(subject)
+        ]
+    return body

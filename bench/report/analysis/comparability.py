@@ -1,0 +1,301 @@
+"""What differs between runs beside what is compared: a sentence for each circumstance, equal values together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.report.analysis.matrix import RECIPE
+from bench.report.analysis.speed import KEY
+from bench.report.reading.labels import placement
+from bench.report.reading.load import Run
+from bench.results.records import MEASURED
+from bench.spec.precisions import precision_rank
+
+# What one placement of a run was measured with, and in what that differs from another's.
+
+SOFTWARE = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver"}
+"""Keys of run.json's environment, and of its nodes on a cluster, with their names in sentences."""
+LIMITS = {"sm_clock_limit_mhz": "clock limit", "memory_clock_limit_mhz": "memory clock limit"}
+LIMITS |= {"power_limit_w": "power limit", "threads": "number of threads"}
+"""What may be set on a device; several that train together have no power limit of their own."""
+
+
+def nodes(run: Run, placement: str) -> list[Mapping[str, Any]]:
+    """Return the cluster's nodes that a placement was on; none where the run was on one machine."""
+    every = run.part("environment").get("nodes") or []
+    return [one for one in every if isinstance(one, dict) and str(one.get("accelerator")) == placement]
+
+
+def software(run: Run, placement: str, key: str) -> str | None:
+    """Return a version, such as the driver's, where a placement was measured; None where that is not known."""
+    machine = run.part("environment")
+    values = [one.get(key, machine.get(key)) for one in nodes(run, placement)] or [machine.get(key)]
+    told = dict.fromkeys(str(value) for value in values if value is not None and value != "")
+    return ", ".join(told) or None
+
+
+def host(run: Run, placement: str) -> str | None:
+    """Return the machine that a placement was on."""
+    return software(run, placement, "host")
+
+
+def digest(run: Run, suite: str) -> str | None:
+    """Return the digest of a recipe's text, as the run had it."""
+    refs = [
+        ref for ref in run.part("request").get("suites") or [] if isinstance(ref, dict) and ref.get("name") == suite
+    ]
+    return next((str(ref["digest"]) for ref in refs if ref.get("digest")), None)
+
+
+def differing(one: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[str]:
+    """Name what two placements, each of its run, were not measured with alike; GPUs' libraries only on GPUs.
+
+    A version that is known of one alone differs; a limit must be known of both.
+    """
+    on_cpu = one[1].startswith("cpu")
+    found = [
+        name
+        for key, name in SOFTWARE.items()
+        if not (on_cpu and key != "torch") and software(*one, key) != software(*other, key)
+    ]
+    if on_cpu and software(*one, "openmp") != software(*other, "openmp"):
+        found.append("OpenMP's spinning")
+    found += ["text of the recipe"] if digest(one[0], suite) != digest(other[0], suite) else []
+    limits = [_device(*placed) for placed in (one, other)]
+    for key, name in LIMITS.items():
+        first, second = (device.get(key) for device in limits)
+        found += [name] if None not in (first, second) and first != second else []
+    return found
+
+
+def _device(run: Run, placement: str) -> Mapping[str, Any]:
+    devices = run.part("environment").get("devices") or []
+    found = (one for one in devices if isinstance(one, dict) and str(one.get("placement")) == placement)
+    return next(found, {})
+
+
+NAMED = 4
+"""More runs or devices than this of one value are counted, not named; the last value is named "the others"."""
+SWITCHES = ["fp32_matmul", "fp32_conv"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """A circumstance that should be the same wherever figures are compared."""
+
+    name: str
+    values: Mapping[str, str | None]
+    """By run, or by run and device or node; None is not known."""
+    why: str
+    """What it does to a comparison: a whole sentence."""
+    needed: bool = False
+    """Whether it is worth a sentence that it is known of none."""
+
+
+def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
+    """Return a sentence for each difference that spoils a comparison; none for a single run without any.
+
+    Only runs that measured the same recipe are held against each other.
+    """
+    recipes = [(_title(key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
+    found: dict[str, list[str]] = {}
+    for title, rows in recipes:
+        own = [run for run in runs if run.label in set(rows["run"])]
+        for fact in (*_machine(own, rows), *_devices(own, rows), *_question(own, rows), *_arms(rows)):
+            if said := sentence(fact):
+                found.setdefault(said, []).append(title)
+    several = len(recipes) > 1
+    return [f"{', '.join(titles)}: {said}" if several else said for said, titles in found.items()] + _apart(recipes)
+
+
+def sentence(fact: Fact) -> str:
+    """Write a fact as one sentence, its values grouped; empty where there is no more than one value."""
+    groups: dict[str | None, list[str]] = {}
+    for where, value in fact.values.items():
+        groups.setdefault(value, []).append(where)
+    told = [value for value in groups if value is not None]
+    if len(groups) < 2 and not (fact.needed and len(fact.values) > 1 and None in groups):
+        return ""
+    told.sort(key=lambda value: -len(groups[value]))
+    parts = [f"{value} in {_listed(groups[value])}" for value in told]
+    parts += [f"not known in {_listed(groups[None])}"] if None in groups else []
+    return f"{'Different' if told else 'Unknown'} {fact.name}: {'; '.join(parts)}. {fact.why}"
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > NAMED:
+        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _title(key: Any) -> str:
+    return f"{key[0]} ({key[1]})" if key[1] else str(key[0])
+
+
+def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
+    """Say which runs share no recipe with any other."""
+    runs = {run for _, rows in recipes for run in rows["run"]}
+    joined = {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]}
+    alone = sorted(runs - joined)
+    if len(runs) < 2 or not alone:
+        return []
+    return [f"No other run measured a recipe of {_listed(alone)}: nothing in this report compares it with them."]
+
+
+def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
+    """Yield the software: of GPUs' libraries only where there are GPUs."""
+    on_gpu = set(rows.loc[~rows["placement"].str.startswith("cpu"), "run"])
+    facts = [
+        ("torch", "torch", False, "Another version has other kernels and other defaults."),
+        ("CUDA", "cuda", True, "Its libraries hold the matrix products."),
+        ("cuDNN", "cudnn", True, "It holds the convolutions, and chooses among them."),
+        ("driver", "driver", True, "It sets clocks and power, and compiles some kernels."),
+        ("OpenMP's spinning", "openmp", False, "On a CPU that others use it can change a step many times over."),
+    ]
+    for name, key, gpu, why in facts:
+        asked = [run for run in runs if run.part("environment") and (not gpu or run.label in on_gpu)]
+        if name.startswith("OpenMP"):
+            asked = [run for run in asked if run.label not in on_gpu and run.info.get("schema") != 1]
+        yield Fact(name=name, values=dict(item for run in asked for item in _versions(run, rows, key)), why=why)
+    versions = {run.label: _text(run.info.get("schema")) for run in runs}
+    why = "Another version of the harness measured it; what it did not know of is empty."
+    yield Fact(name="schema", values=versions, why=why)
+
+
+def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
+    """Yield a run's version of some software; on a cluster whose nodes differ, each node's."""
+    placements = rows.loc[rows["run"] == run.label, "placement"].unique()
+    found = {str(placement): software(run, str(placement), key) for placement in placements}
+    if len(set(found.values())) < 2:
+        yield run.label, next(iter(found.values()))
+    else:
+        yield from ((f"{run.label}'s {placement}", value) for placement, value in found.items())
+
+
+def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
+    """Yield what may be set on a device, among devices of one name."""
+    used = set(zip(rows["run"], rows["placement"], strict=True))
+    devices = [
+        (run, device)
+        for run in runs
+        for device in run.part("environment").get("devices") or []
+        if isinstance(device, dict) and (run.label, str(device.get("placement"))) in used
+    ]
+    facts = [
+        ("power limit", "power_limit_w", "W", "Less power means lower clocks under load."),
+        ("clock limit", "sm_clock_limit_mhz", "MHz", "The same name stands for boards of other clocks."),
+        ("memory clock limit", "memory_clock_limit_mhz", "MHz", "Memory traffic is slower or faster by it."),
+        ("number of threads", "threads", "threads", "A CPU's step time follows it."),
+    ]
+    for kind in dict.fromkeys(str(device.get("name")) for _, device in devices):
+        alike = [(run, device) for run, device in devices if str(device.get("name")) == kind]
+        several = len({(run.label, device.get("placement")) for run, device in alike}) > len(
+            {run.label for run, _ in alike}
+        )
+        for name, key, unit, why in facts:
+            values = {
+                f"{run.label}'s {placement(str(device.get('placement')))}" if several else run.label: _figure(
+                    device.get(key), unit
+                )
+                for run, device in alike
+            }
+            yield Fact(name=f"{name} of {kind}", values=values, why=why)
+
+
+def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
+    """Yield what was asked: the protocol, the recipe's text, the data."""
+    timed = set(rows.loc[rows["phase"] == "speed", "run"])
+    asked = {run.label: run.part("request") for run in runs if run.part("request")}
+    protocols = {label: _protocol(request.get("protocol")) for label, request in asked.items() if label in timed}
+    yield Fact(name="protocol", values=protocols, why="A quick run's intervals are wider, and hold within less.")
+    suite = rows["suite"].iloc[0]
+    yield Fact(
+        name=f"text of the recipe {suite} (digest)",
+        values={run.label: digest(run, suite) for run in runs if run.label in asked},
+        why="An edited recipe is another question.",
+        needed=True,
+    )
+    trained = rows[rows["phase"].isin(("train", "numerics", "ladder"))]
+    sources = trained.groupby("run", sort=False)["data"].agg(lambda names: ", ".join(sorted(set(names))))
+    yield Fact(
+        name="data trained on",
+        values={str(run): str(names) for run, names in sources.items()},
+        why="Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
+    )
+    folders = [run for run in runs if str(sources.get(run.label, "")).startswith("folder:")]
+    hosts = {run.part("environment").get("host") for run in folders}
+    if len(hosts) > 1 and len({sources[run.label] for run in folders}) == 1:
+        known = {run.label: _fingerprint(run) for run in folders}
+        why = "One path on two machines may hold other images."
+        yield Fact(name="images (fingerprint)", values=known, why=why, needed=True)
+
+
+def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
+    """Yield how the arms were measured: batch sizes, techniques, processes, epochs, switches."""
+    timed = rows[(rows["phase"] == "speed") & rows["status"].isin(MEASURED)]
+    sizes = {run: set(group["batch_size"]) for run, group in timed.groupby("run", sort=False)}
+    if sizes and not set.intersection(*sizes.values()):
+        said = {str(run): ", ".join(f"{size:.0f}" for size in sorted(found)) for run, found in sizes.items()}
+        yield Fact(name="batch sizes", values=said, why="None is common to all, so throughputs are of different work.")
+    techniques = rows.groupby("run", sort=False)["techniques"].agg(lambda names: ", ".join(sorted({*names} - {""})))
+    yield Fact(
+        name="techniques",
+        values={str(run): names or "none" for run, names in techniques.items()},
+        why="Layouts, fused optimizers and compilation change speed and memory at equal precision.",
+    )
+    counts = timed.groupby(KEY, sort=False).size().groupby("run", sort=False).agg(_range)
+    yield Fact(
+        name="number of processes",
+        values={str(run): f"{found}" for run, found in counts.items()},
+        why="With one process an interval says nothing of the next, with two it is very wide.",
+    )
+    trained = rows[(rows["phase"] == "train") & rows["epochs"].notna()]
+    epochs = trained.groupby("run", sort=False)["epochs"].agg(_range)
+    yield Fact(
+        name="number of epochs",
+        values={str(run): found for run, found in epochs.items()},
+        why="Accuracies do not compare.",
+    )
+    read = rows[rows["status"].isin(MEASURED) & (rows[SWITCHES] != "").any(axis=1)]
+    for name in sorted(read["precision"].unique(), key=precision_rank):
+        found = read[read["precision"] == name].groupby("run", sort=False)[SWITCHES]
+        values = {
+            str(run): "; ".join(
+                sorted({f"{row[0]} products, {row[1]} convolutions" for row in group.itertuples(index=False)})
+            )
+            for run, group in found
+        }
+        yield Fact(name=f"arithmetic of {name}", values=values, why="One name was not the same arithmetic.")
+
+
+def _range(found: pd.Series) -> str:
+    low, high = found.min(), found.max()
+    return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+
+
+def _text(value: object) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def _figure(value: object, unit: str) -> str | None:
+    return f"{value:,g} {unit}" if isinstance(value, int | float) else None
+
+
+def _protocol(asked: object) -> str | None:
+    if not isinstance(asked, dict):
+        return None
+    budget, target = asked.get("time_budget_s"), asked.get("target_ci")
+    count = asked.get("replicates")
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"{processes} of {float(budget or 0):g} s an arm, to ±{100 * float(target or 0):g} %"
+
+
+def _fingerprint(run: Run) -> str | None:
+    found = [
+        str(part["fingerprint"]) for part in run.list("data") if isinstance(part, dict) and part.get("fingerprint")
+    ]
+    return ", ".join(found) or None

@@ -1,0 +1,238 @@
+"""The speedup matrix: every setup of one recipe (device, how many, precision) over every other."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from bench import stats
+from bench.report.analysis.speed import KEY
+from bench.report.analysis.verdict import reference_batch
+from bench.report.reading.labels import placement
+from bench.report.reading.load import SUBJECT
+from bench.report.tables.format import records
+from bench.results.records import MEASURED
+from bench.spec.suite import BASELINE
+
+RECIPE = ["suite", "parameters"]
+STEPS, EPOCHS = "throughput of the step", "time per epoch"
+Shared = Mapping[Hashable, Mapping[Hashable, float]]
+"""Of each arm of each cell, indexed by ``KEY``, the logarithms by the process or seed that the cell's arms share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Setup:
+    """One device, or several together, at one precision; itself alone is equal to it."""
+
+    name: str
+    subject: tuple[object, ...]
+    """Values of ``SUBJECT``: setups that share them were measured side by side."""
+    precision: str
+    batch: int
+    figure: float
+    """Samples a second, or seconds an epoch."""
+    status: str
+    logs: tuple[float, ...]
+    """Logarithms of its speed: in each fresh process, or for each seed."""
+    paired: stats.Interval | None
+    """Its speedup over fp32 of the same cell, where the two were measured side by side."""
+    beside: Mapping[Hashable, float]
+    """Logarithms of its speed by the process or seed that it shared with others of its cell: for steps, over fp32's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """Setups, the fastest first, compared by one basis."""
+
+    title: str
+    slug: str
+    basis: str
+    batches: str
+    """At which batch sizes, in words."""
+    setups: list[Setup]
+    absent: list[str]
+    """Setups without a figure, each with why."""
+
+    def over(self, row: Setup, column: Setup) -> stats.Interval:
+        """Return how many times as fast ``row`` is as ``column``, with its 95 % interval where there is one.
+
+        Side by side it is the paired speedup, which drift of the machine is not in: over fp32 that of the summary,
+        between two others Student's interval over the differences in each process or seed that they shared. Else it is
+        Welch's on the logarithms.
+        """
+        return _over(row, column)
+
+
+@functools.lru_cache(maxsize=2**14)
+def _over(row: Setup, column: Setup) -> stats.Interval:
+    """Return what ``Matrix.over`` does, once for each pair: tables, marks, legends and the CSV all ask for it."""
+    same = row.subject == column.subject and row.batch == column.batch
+    if row is column:
+        return stats.Interval(center=1.0, low=1.0, high=1.0, n=len(row.logs))
+    if same and column.precision == BASELINE and row.paired is not None:
+        return row.paired
+    if same and row.precision == BASELINE and column.paired is not None:
+        return _inverse(column.paired)
+    shared = [key for key in row.beside if key in column.beside] if same else []
+    if shared and len(shared) >= min(2, len(row.logs), len(column.logs)):
+        return stats.student_interval([row.beside[key] - column.beside[key] for key in shared]).exp()
+    return stats.welch_interval(_moments(row.logs), _moments(column.logs)).exp()
+
+
+@functools.lru_cache(maxsize=1024)
+def _moments(logs: tuple[float, ...]) -> stats.Moments:
+    """Return the moments of a setup's speeds, which every other setup is held against."""
+    return stats.moments(logs)
+
+
+def matrices(summary: pd.DataFrame, trials: pd.DataFrame) -> list[Matrix]:
+    """Return the matrices of every recipe that several subjects measured: by throughput, and by time per epoch."""
+    found: list[Matrix] = []
+    recipes = enumerate(summary.groupby(RECIPE, sort=False))
+    several = [(number_of, key, rows) for number_of, (key, rows) in recipes if len(rows[SUBJECT].drop_duplicates()) > 1]
+    gains, times = (_gains(trials), _times(trials)) if several else ({}, {})
+    for number_of, key, rows in several:
+        title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
+        slug = f"matrix-{key[0]}" if not key[1] else f"matrix-{key[0]}-{number_of}"
+        found += [made for made in (_by_step(title, slug, rows, gains), _by_epoch(title, slug, rows, times)) if made]
+    return found
+
+
+def _by_step(title: str, slug: str, rows: pd.DataFrame, gains: Shared) -> Matrix | None:
+    chosen, batches = _at_batch(rows, "samples_per_s", "speed_status")
+    names = _names(chosen)
+    setups = [
+        Setup(
+            name=name,
+            subject=tuple(row[column] for column in SUBJECT),
+            precision=row["precision"],
+            batch=int(row["batch_size"]),
+            figure=row["samples_per_s"],
+            status=row["speed_status"],
+            logs=tuple(np.log(row["paces"])),
+            paired=_paired(row["speedup"], row["low"], row["high"]),
+            beside=gains.get(tuple(row[column] for column in KEY), {}),
+        )
+        for name, row in zip(names, records(chosen), strict=True)
+        if row["samples_per_s"] > 0
+    ]
+    absent = _absent(names, chosen, "samples_per_s", "speed_status")
+    return _ordered(Matrix(title=title, slug=slug, basis=STEPS, batches=batches, setups=setups, absent=absent))
+
+
+def _by_epoch(title: str, slug: str, rows: pd.DataFrame, times: Shared) -> Matrix | None:
+    """Compare training; only on the same data, and the same number of samples, is an epoch the same work."""
+    trained = rows[rows["train_status"].notna()]
+    if trained.empty:
+        return None
+    most = trained.groupby("data", sort=False)["run"].nunique().idxmax()
+    chosen, batches = _at_batch(trained[trained["data"] == most], "time_per_epoch_s", "train_status")
+    names = _names(chosen)
+    setups = [
+        Setup(
+            name=name,
+            subject=tuple(row[column] for column in SUBJECT),
+            precision=row["precision"],
+            batch=int(row["batch_size"]),
+            figure=row["time_per_epoch_s"],
+            status=row["train_status"],
+            logs=tuple(times[tuple(row[column] for column in KEY)].values()),
+            paired=_paired(row["epoch_speedup"], row["epoch_low"], row["epoch_high"]),
+            beside=times[tuple(row[column] for column in KEY)],
+        )
+        for name, row in zip(names, records(chosen), strict=True)
+        if row["time_per_epoch_s"] > 0
+    ]
+    absent = _absent(names, chosen, "time_per_epoch_s", "train_status")
+    absent += [f"what was trained on {data}" for data in trained["data"].unique() if data != most]
+    slug = f"{slug}-epochs"
+    return _ordered(Matrix(title=title, slug=slug, basis=EPOCHS, batches=batches, setups=setups, absent=absent))
+
+
+def _gains(trials: pd.DataFrame) -> Shared:
+    """Return the logarithms of speedups over fp32, by trial."""
+    timed = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    return _shared(timed, "trial", np.log(timed["speedup"]))
+
+
+def _times(trials: pd.DataFrame) -> Shared:
+    """Return the logarithms of epochs a second, by seed."""
+    usable = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
+    return _shared(usable, "seed", -np.log(usable["time_per_epoch_s"]))
+
+
+def _shared(rows: pd.DataFrame, by: str, logs: pd.Series) -> Shared:
+    """Return the logarithms of each arm of each cell, indexed by ``KEY``, by what the arms of a cell share."""
+    groups = rows[[*KEY, by]].assign(log=logs).groupby(KEY, sort=False)
+    return {key: dict(zip(group[by], group["log"], strict=True)) for key, group in groups}
+
+
+def _ordered(made: Matrix) -> Matrix | None:
+    """Put the fastest first; None where there are not two subjects to compare."""
+    if len({setup.subject for setup in made.setups}) < 2:
+        return None
+    return replace(made, setups=sorted(made.setups, key=lambda setup: -float(np.mean(setup.logs))))
+
+
+def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFrame, str]:
+    """Keep of each subject the rows of one batch size: the one that most have; where a subject has not, its verdict's.
+
+    Of sizes that as many have, it is the one of most verdicts, then the largest.
+    """
+    tried = rows[rows[status].notna()]
+    timed = tried[tried[figure].notna()]
+    sizes = [set(group["batch_size"]) for _, group in timed.groupby(SUBJECT, sort=False)]
+    references = [reference_batch(group) for _, group in timed.groupby(SUBJECT, sort=False)]
+    counts = Counter(size for found in sizes for size in found)
+    most = max(counts, key=lambda size: (counts[size], references.count(int(size)), size), default=0.0)
+    common = most if counts[most] > 1 else None
+    kept = []
+    for _, group in tried.groupby(SUBJECT, sort=False):
+        found = group[group[figure].notna()]
+        has = ((group if found.empty else found)["batch_size"] == common).any()
+        kept.append(group[group["batch_size"] == (common if has else reference_batch(group))])
+    chosen = pd.concat(kept) if kept else tried
+    if common is None:
+        return chosen, "each at the batch size of its verdict, for no two have one in common"
+    every = (chosen["batch_size"] == common).all()
+    return chosen, f"at batch {common:.0f}" + ("" if every else ", but for those that were not measured at it")
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
+    runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
+    places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
+    places |= rows["placement"].str.match(r"cpu[+@]")
+    varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
+    names = []
+    for at, row in zip(rows.index, records(rows), strict=True):
+        more = [placement(str(row["placement"]))] if places[at] else []
+        more += [f"run {row['run']}"] if runs[at] else []
+        more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
+        more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []
+        more += [row["data"]] if varied["data"] else []
+        told = f" ({', '.join(more)})" if more else ""
+        names.append(f"{row['device']}{told}, {row['precision']}")
+    return names
+
+
+def _absent(names: list[str], rows: pd.DataFrame, figure: str, status: str) -> list[str]:
+    return [f"{name} ({row[status]})" for name, row in zip(names, records(rows), strict=True) if not row[figure] > 0]
+
+
+def _paired(center: float, low: float, high: float) -> stats.Interval | None:
+    if not center > 0:
+        return None
+    ends = [None if math.isnan(end) else end for end in (low, high)]
+    return stats.Interval(center=center, low=ends[0], high=ends[1], n=0)
+
+
+def _inverse(interval: stats.Interval) -> stats.Interval:
+    low, high = (None if end is None else 1 / end for end in (interval.high, interval.low))
+    return stats.Interval(center=1 / interval.center, low=low, high=high, n=interval.n)

@@ -1,0 +1,224 @@
+"""Several devices against one of them: how much faster, how much of that they could gain, and what sending costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench import stats
+from bench.report.analysis.comparability import differing, host
+from bench.report.analysis.speed import KEY
+from bench.report.reading.labels import placement
+from bench.report.reading.load import SUBJECT, Run, Runs
+from bench.report.tables.format import UNKNOWN, known, number, ratio, records
+from bench.report.tables.tables import Table, table, told
+from bench.results.records import MEASURED
+from bench.spec.techniques import for_one_device
+from bench.spec.trial import members as placed
+
+# Several devices, and the one that they are held against: of the same run, or else of one in like circumstances.
+
+Row = Mapping[Hashable, Any]
+"""A row of the summary."""
+
+
+def is_joined(row: Row) -> bool:
+    """Say whether a row is of several devices that trained together."""
+    return len(members(row)) > 1
+
+
+def members(row: Row) -> list[str]:
+    """Return the devices' placements, one for each device."""
+    return list(placed(str(row["placement"])))
+
+
+def techniques(row: Row) -> tuple[str, ...]:
+    """Return a row's techniques, but for those that mean nothing on one device."""
+    return for_one_device(tuple(filter(None, str(row["techniques"]).split("+"))))
+
+
+def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
+    """Return what was timed of one of the devices of a joined row, whatever the circumstances.
+
+    In the same run that is a device among them; in another, where the same number may be another board, one of the same
+    name.
+    """
+    names = re.sub(r"^\d+ × ", "", str(row["device"])).split(" + ")
+    return [
+        one
+        for one in timed
+        if not is_joined(one)
+        and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
+        and techniques(one) == techniques(row)
+        and (one["placement"] in members(row) if one["run"] == row["run"] else one["device"] in names)
+    ]
+
+
+def choose(row: Row, batch: float, found: Sequence[Row], runs: Mapping[str, Run]) -> Row | None:
+    """Return the one of ``found`` to hold a joined row against, at a batch size; None where there is none.
+
+    One of the same run is preferred, then one of the same host, then one of the same number.
+    """
+    fitting = [one for one in found if one["batch_size"] == batch and not obstacles(row, one, runs)]
+    return min(fitting, key=lambda one: _distance(row, one, runs), default=None)
+
+
+def _distance(row: Row, one: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, int]:
+    hosts = [host(runs[each["run"]], str(each["placement"])) for each in (row, one)]
+    order = members(row)
+    place = order.index(one["placement"]) if one["placement"] in order else len(order)
+    return one["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], place
+
+
+def obstacles(row: Row, one: Row, runs: Mapping[str, Run]) -> list[str]:
+    """Name what keeps a device of another run from being one of those of a joined row; none within a run."""
+    if one["run"] == row["run"]:
+        return []
+    several, single = ((runs[each["run"]], str(each["placement"])) for each in (row, one))
+    rounded = known(row["ieee"]) and known(one["ieee"]) and row["ieee"] != one["ieee"]
+    return differing(several, single, str(row["suite"])) + ["arithmetic of fp32"] * bool(rounded)
+
+
+def reason(rows: Sequence[Row], timed: Sequence[Row], runs: Mapping[str, Run]) -> str:
+    """Say why there is no scaling of some joined rows, which are of one subject.
+
+    Args:
+        rows: the joined rows, at least one.
+        timed: all rows of the summary that were timed.
+        runs: by label.
+    """
+    every = [(one, obstacles(row, one, runs)) for row in rows for one in singles(row, timed)]
+    where = rows[0]["where"]
+    if not every:
+        return (
+            f"There is no scaling of {where}: none of its devices was measured alone. Measure it too, "
+            "as in --gpus 0,1,0+1, or report a run beside that did."
+        )
+    alike = [one for one, names in every if not names]
+    if not alike:
+        others = {str(one["run"]): " and another ".join(names) for one, names in every}
+        named = "; ".join(f"run {run} has another {names}" for run, names in others.items())
+        return f"There is no scaling of {where}: one of its devices was measured alone, but {named}."
+    return f"There is no scaling of {where}: {_sizes(rows, alike)}"
+
+
+def _sizes(rows: Sequence[Row], alike: Sequence[Row]) -> str:
+    count = len(members(rows[0]))
+    whole = _listed(row["batch_size"] for row in rows)
+    parts = _listed(row["batch_size"] / count for row in rows)
+    there = _listed(one["batch_size"] for one in alike)
+    return (
+        f"it was timed at batch {whole}, and one of its devices alone at {there}; "
+        f"that must be {whole} too (strong scaling) or {parts} (weak scaling)."
+    )
+
+
+def _listed(sizes: Any) -> str:
+    return ", ".join(f"{size:g}" for size in sorted(set(sizes)))
+
+
+ABOUT = (
+    "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
+    "of which each device has a part; weak scaling keeps each device's part. Efficiency is the speedup over the number "
+    "of devices. The interval is Welch's over processes, for they were not measured side by side; with one process "
+    "each there is none. Communication is the share of a step by which it is longer than one that says nothing to the "
+    "others (DistributedDataParallel's no_sync), over processes, with Student's interval: the sending of gradients "
+    "beyond what overlaps with backward, the broadcast of batch norm's buffers, and the wait of each step for the "
+    "slowest device, which without a word is one of each block."
+)
+ANOTHER_RUN = (
+    "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
+    "the same name, but may be another board."
+)
+ON_A_CPU = (
+    "On a CPU there is no efficiency: alone, it computes with all of its threads, and several processes have a share "
+    "of the same ones each, so that nothing was added."
+)
+
+
+def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Table | None, list[str]]:
+    """Return the scaling of one workload, and a sentence on each subject of several devices that has none.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
+        runs: where they come from.
+    """
+    timed = [row for row in records(summary) if known(row["step_ms"])]
+    by_label, sending = {run.label: run for run in runs.runs}, _sending(runs.trials)
+    body, said = [], []
+    joined = [row for row in records(rows) if known(row["step_ms"]) and is_joined(row)]
+    for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
+        own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
+        made = [line for row in own for line in _lines(row, timed, by_label, sending)]
+        body += made
+        said += [] if made else [reason(own, timed, by_label)]
+    if not body:
+        return None, said
+    headers = [
+        "devices",
+        "precision",
+        "batch size",
+        "scaling",
+        "throughput (samples/s)",
+        "one device",
+        "its throughput",
+    ]
+    headers += ["speedup over one [95 % interval]", "efficiency (%)", "communication (% of a step) [95 % interval]"]
+    notes = [ANOTHER_RUN] if any(", run " in row[5] for row in body) else []
+    notes += [ON_A_CPU] if any(row[5].startswith("cpu") for row in body) else []
+    found = table("Scaling", headers, body, about=ABOUT)
+    return replace(found, footnotes=[*found.footnotes, *notes]), said
+
+
+def _lines(row: Row, timed: Sequence[Row], runs: Mapping[str, Run], sending: Mapping[Hashable, str]) -> list[list[str]]:
+    """Return the lines of a joined row: strong scaling and weak scaling, as far as one device was measured so."""
+    found, count = singles(row, timed), len(members(row))
+    lines = []
+    for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
+        one = choose(row, batch, found, runs)
+        if one is not None:
+            lines.append(_row(row, one, count, word, sending.get(tuple(row[name] for name in KEY))))
+    return lines
+
+
+def _sending(trials: pd.DataFrame) -> dict[Hashable, str]:
+    """Return each arm's share of a step that communication takes, over processes.
+
+    It is averaged as the logarithm of a step's time over that of a step without a word.
+    """
+    rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
+    return {arm: _share(group["communication_pct"]) for arm, group in rows.groupby(KEY, sort=False)}
+
+
+def _share(processes: pd.Series[float]) -> str:
+    found = stats.student_interval(-np.log1p(-processes.to_numpy(dtype=np.float64) / 100))
+    center, low, high = (
+        None if log is None else number(-100 * float(np.expm1(-log)), 2)
+        for log in (found.center, found.low, found.high)
+    )
+    return f"{center} [{low}, {high}]" if low and high else str(center)
+
+
+def _row(row: Row, one: Row, count: int, word: str, sending: str | None) -> list[str]:
+    many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
+    found = stats.welch_interval(many, few).exp()
+    on_cpu = str(one["placement"]).startswith("cpu")
+    unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
+    return [
+        str(row["where"]),
+        str(row["precision"]),
+        f"{row['batch_size']:.0f}",
+        word if word == "strong" else f"weak, {one['batch_size']:.0f} a device",
+        number(row["samples_per_s"]),
+        placement(str(one["placement"])) + ("" if one["run"] == row["run"] else f", run {one['run']}"),
+        number(one["samples_per_s"]),
+        told("unconverged" if unconverged else "ok", ratio(found.center, found.low, found.high)),
+        UNKNOWN if on_cpu else number(100 * found.center / count, 3),
+        sending or UNKNOWN,
+    ]

@@ -1,0 +1,248 @@
+"""The verdict: one sentence for each device and suite, and nothing in it that was not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.report.analysis.batches import best_speedups
+from bench.report.analysis.bottleneck import reason
+from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
+from bench.report.reading.load import SUBJECT
+from bench.report.tables.format import change, known, number, ratio, records, signed
+from bench.results.records import MEASURED
+from bench.spec.suite import BASELINE
+
+WORTHWHILE = 0.05
+"""At equal speed, this share of memory saved is a reason to change precision."""
+BAD = ("WORSE", "diverged")
+"""Parity verdicts that rule a precision out, however fast."""
+MEASURES = ["speed_status", "memory_status", "train_status"]
+"""What became of a precision: of its speed, or where that was not tried, of what was measured before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """One verdict in three parts, which a page may set apart."""
+
+    subject: str
+    advice: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.advice} — {self.evidence}."
+
+
+def sentences(summary: pd.DataFrame) -> list[Sentence]:
+    """Return the verdicts in the order of the tables."""
+    return [_sentence(rows) for _, rows in summary.groupby(SUBJECT, sort=False)]
+
+
+def reference_batch(rows: pd.DataFrame) -> int:
+    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
+    sizes = rows["batch_size"].to_numpy()
+    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
+    both = compared & np.isin(sizes, sizes[trained])
+    for choice in (both, compared, trained, timed, np.ones_like(timed)):
+        if choice.any():
+            return int(sizes[choice].max())
+    raise ValueError("a subject has at least one row")
+
+
+def _sentence(rows: pd.DataFrame) -> Sentence:
+    batch = reference_batch(rows)
+    cell = rows[rows["batch_size"] == batch]
+    first = cell.iloc[0]
+    subject = f"{first['workload']} on {first['where']}, batch {batch}"
+    arms = cell[cell["precision"] != BASELINE]
+    compared = arms[arms["speedup"].notna()]
+    if arms.empty:
+        lost = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
+        advice, evidence = "no comparison", f"only fp32 was tried: {lost}" if lost else "only fp32 was measured"
+    elif compared.empty:
+        advice, evidence = _without_speedup(rows, cell, arms)
+    else:
+        advice, evidence = _with_speedup(rows, compared)
+    if known(first["ieee"]) and not first["ieee"]:
+        evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
+    return Sentence(subject=subject, advice=advice, evidence=evidence)
+
+
+def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
+    trained = _trained(rows)
+    if BASELINE in trained and trained[BASELINE]["train_status"] == "nonfinite":
+        best = _first(compared, "speedup", largest=True)
+        return "no verdict", f"training diverged in fp32 itself: {best['precision']} is {_evidence(rows, best)}"
+    ruled_out = {name for name, row in trained.items() if row["parity"] in BAD}
+    sound = compared[~compared["precision"].isin(ruled_out)]
+    faster = sound[sound["verdict"] == "FASTER"]
+    lighter = sound[(sound["verdict"] == "SAME") & (sound["memory_change"] <= -WORTHWHILE)]
+    if len(faster):
+        best = _first(faster, "speedup", largest=True)
+        return f"use {best['precision']}", _evidence(rows, best) + _rivals(faster, best) + _elsewhere(rows, best)
+    if len(lighter):
+        best = _first(lighter, "memory_change", largest=False)
+        why = f"for its memory: {_evidence(rows, best)}"
+        return f"use {best['precision']}", why + _elsewhere(rows, best)
+    if not len(sound):
+        best = _first(compared, "speedup", largest=True)
+        return "stay with fp32", f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
+    best = _first(sound, "speedup", largest=True)
+    undecided = (sound["verdict"] == "INCONCLUSIVE").any()
+    why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
+    evidence = f"{why}: {best['precision']} is {_evidence(rows, best)}"
+    because = reason(best, _baseline(rows, best))
+    return "stay with fp32", evidence + (f"; the reason: {because}" if because else "") + _elsewhere(rows, best)
+
+
+def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> tuple[str, str]:
+    """Say what can be said where no arm has a speedup."""
+    status = dict(zip(cell["precision"], cell["speed_status"], strict=True))
+    ran = arms[arms["step_ms"].notna()]
+    if len(ran) and status.get(BASELINE) == "oom":
+        best = _first(ran, "samples_per_s", largest=True)
+        pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
+        return f"use {best['precision']}", f"fp32 does not fit (oom), so there is no speedup to state; {pace}"
+    looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
+    if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
+        return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
+    words = [f"{name} {word}" for name, word in _lost(cell).items()]
+    why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
+    parts = [f"{row['precision']}: {_epoch(row)}{_besides(rows, row)}" for _, row in arms.iterrows()]
+    return "no verdict on speed", "; ".join([why, *parts])
+
+
+def _epoch(arm: pd.Series) -> str:
+    if not known(arm["epoch_speedup"]):
+        return ""
+    return f"epochs {ratio(arm['epoch_speedup'], arm['epoch_low'], arm['epoch_high'])}× as fast as fp32's, "
+
+
+def _lost(cell: pd.DataFrame) -> dict[str, str]:
+    """Return the word of each precision that has no speed, in its own trial or, as it was not tried, before."""
+    found = {}
+    for row in records(cell):
+        words = [str(row[name]) for name in MEASURES if known(row[name])]
+        if words and words[0] not in MEASURED:
+            found[str(row["precision"])] = words[0]
+    return found
+
+
+def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
+    """Say of which precisions there are figures in phases that no verdict is made of, and what became of the others."""
+    found = []
+    for phase in phases:
+        groups = cell.groupby(cell[f"{phase}_status"].replace("ok", "measured"), sort=False)["precision"]
+        found.append(f"{phase}: " + "; ".join(f"{status} in {', '.join(names)}" for status, names in groups))
+    return f"{'. '.join(found)}. The tables tell what was found"
+
+
+def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:
+    found = rows[(rows["precision"] == BASELINE) & (rows["batch_size"] == arm["batch_size"])]
+    return None if found.empty else found.iloc[0]
+
+
+def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
+    return arms.sort_values(by, ascending=not largest, kind="stable").iloc[0]
+
+
+def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
+    speed = f"{ratio(arm['speedup'])}× as fast as fp32"
+    speed += f" [{ratio(arm['low'])}, {ratio(arm['high'])}]" if known(arm["low"]) else " (no interval)"
+    marks = [arm["verdict"]]
+    marks += [arm["measured_in"]] if arm["measured_in"] == "one process" or "apart" in arm["measured_in"] else []
+    marks += ["unconverged"] if arm["speed_status"] == "unconverged" else []
+    besides = ", ".join(text for text in (_at_best(rows, arm), _besides(rows, arm)) if text)
+    return f"{speed} ({', '.join(marks)})" + (f", {besides}" if besides else "")
+
+
+def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
+    """Say what each precision at its own best batch size comes to, where that is not this one for both."""
+    best = best_speedups(rows).get(str(arm["precision"]))
+    if best is None or best.fp32 == best.own == arm["batch_size"]:
+        return ""
+    said = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
+    center, brackets, rest = str(best).partition(" ")
+    return f"{center}×{brackets}{rest} with each at its best batch ({said})"
+
+
+def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
+    """Say what an arm costs or saves beside time: memory, energy and accuracy."""
+    return ", ".join(text for text in (_memory(arm), _energy(arm), _accuracy(rows, arm)) if text)
+
+
+def _energy(arm: pd.Series) -> str:
+    share = arm["energy_change"]
+    if not known(share):
+        return ""
+    size = change(abs(share)).removeprefix("+")
+    return f"{size} less energy a step" if share < 0 else f"{size} more energy a step"
+
+
+def _memory(arm: pd.Series) -> str:
+    share = arm["memory_change"]
+    if known(share):
+        size = change(abs(share)).removeprefix("+")
+        return f"{size} less peak memory" if share < 0 else f"{size} more peak memory"
+    word = arm["memory_status"]
+    if known(word) and word not in MEASURED:
+        return f"memory {word}"
+    return "peak memory not told apart" if known(arm["memory_bytes"]) else "memory saved unknown"
+
+
+def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
+    row = _trained(rows).get(str(arm["precision"]))
+    if row is None:
+        return "accuracy not measured"
+    at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
+    fp32 = f"fp32 diverged in {_counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
+    if row["train_status"] not in MEASURED:
+        return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
+    if not known(row["delta_points"]):
+        learned = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
+        return f"{learned} ({fp32})" if fp32 else learned
+    said = {
+        "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
+        "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
+        "NON-INFERIOR": f"NON-INFERIOR at a margin of {PARITY_MARGIN_POINTS} points",
+        "diverged": f"{row['diverged']:.0f} of its trainings diverged",
+    }.get(row["parity"], f"{row['parity']} at a margin of {PARITY_MARGIN_POINTS} points")
+    said += f"; {fp32}" if fp32 else ""
+    over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
+    return f"test accuracy {_delta(row)} over {over} ({said}){at}"
+
+
+def _delta(row: Mapping[Hashable, Any]) -> str:
+    interval = f" [90 %: {signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
+    return f"{signed(row['delta_points'])} points{interval}"
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:.0f} {what}" if count == 1 else f"{count:.0f} {what}s"
+
+
+def _trained(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
+    """Return each precision's training, that at the largest batch size trained with."""
+    trained = rows[rows["train_status"].notna()].sort_values("batch_size", kind="stable")
+    return {str(row["precision"]): row for row in records(trained)}
+
+
+def _rivals(faster: pd.DataFrame, best: pd.Series) -> str:
+    """Name the arms whose intervals reach into the best one's."""
+    others = faster[(faster["precision"] != best["precision"]) & (faster["high"] >= best["low"])]
+    names = " and ".join(others["precision"])
+    return f"; the interval of {names} overlaps with it" if names else ""
+
+
+def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
+    """Name the batch sizes at which the same arm's speed verdict is another, each with its speedup."""
+    same = rows[(rows["precision"] == best["precision"]) & rows["verdict"].notna()]
+    found = []
+    for verdict, group in same[same["verdict"] != best["verdict"]].groupby("verdict", sort=False):
+        at = [f"{row['batch_size']:.0f} ({ratio(row['speedup'], row['low'], row['high'])}×)" for row in records(group)]
+        found.append(f"{verdict} at batch {', '.join(at)}")
+    return f"; it is {' and '.join(found)}" if found else ""

@@ -1,0 +1,150 @@
+"""The course of training: loss and accuracy against epochs and against training time, seeds as a band."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from bench.report.figures import axes as house
+from bench.report.figures.axes import Panel, Plot
+from bench.spec.precisions import precision_rank
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+TRAIN: Any = "-"
+TEST: Any = (0, (3, 1.5))
+"""Lines of what was trained on and of what was tested on."""
+LOSS: dict[str, Any] = {"train_loss": TRAIN, "test_loss": TEST}
+ACCURACY: dict[str, Any] = {"train_accuracy_pct": TRAIN, "test_accuracy_pct": TEST}
+CROSS: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 5}
+MARKS = 8
+"""About so many markers on a line; the lines are told apart by them where there is no colour."""
+LOG_FROM = 30
+"""A loss that falls by more than this factor is drawn on a logarithmic axis."""
+
+
+def draw_course(epochs: pd.DataFrame, *, name: str, caption: str, folder: Path) -> Plot | None:
+    """Draw the training of one subject at one batch size, all precisions together.
+
+    Args:
+        epochs: rows of ``Runs.epochs``: one for each epoch of each precision and seed.
+        name: name of the files, without suffix.
+        caption: the figure's title.
+        folder: where the files go.
+
+    Returns:
+        The plot: a row of panels for the loss, and one for accuracy where there is any. A line is the mean over
+        seeds, at the mean of their times; a band reaches from the lowest seed to the highest. None where no loss
+        is finite.
+    """
+    rows = [panels for panels in (LOSS, ACCURACY) if any(_finite(epochs, column) for column in panels)]
+    if not rows:
+        return None
+    grid: list[list[Panel]] = [
+        [functools.partial(panel, columns=columns, x=x) for x in ("epoch", "elapsed_s")] for columns in rows
+    ]
+    inches = (4.6, 2.9)
+    handles = legend(epochs)
+    return house.save(
+        grid, epochs, name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True, legend=handles
+    )
+
+
+def _finite(rows: pd.DataFrame, column: str) -> bool:
+    return bool(np.isfinite(rows[column]).any())
+
+
+def _arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
+
+
+def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) -> None:
+    """Draw columns, each with its line, against ``epoch`` or ``elapsed_s``."""
+    unit, size = house.time_unit(rows["elapsed_s"].max())
+    arms = _arms(rows.assign(elapsed_s=rows["elapsed_s"] / size))
+    for column, style in columns.items():
+        for index, (name, arm) in enumerate(arms):
+            _line(axes, arm, x, column, style=style, precision=name, place=index / len(arms))
+    what = "accuracy" if columns is ACCURACY else "loss"
+    if x == "epoch":
+        house.epoch_axis(axes, int(rows["epoch"].max()))
+        axes.set_ylabel("accuracy (%)" if columns is ACCURACY else what)
+    else:
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"training time ({unit})")
+    axes.set_title(f"{what.capitalize()} against {'epochs' if x == 'epoch' else 'training time'}")
+    if columns is LOSS:
+        _scale(axes, rows)
+
+
+def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precision: str, place: float) -> None:
+    """Draw one precision: mean and range over its seeds, and a cross where a seed diverged."""
+    finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # what NaN weights answer is no accuracy
+    if finite.empty:
+        return
+    place_x, mean, low, high = _over_seeds(finite, x, y)
+    step = math.ceil(len(mean) / MARKS)
+    axes.plot(
+        place_x,
+        mean,
+        linestyle=style,
+        color=house.colour(precision),
+        marker=house.marker(precision),
+        markersize=7 - 3 * place,  # where lines coincide, markers lie side by side, or the smaller on the larger
+        markevery=(int(place * step), step),
+    )
+    if (high > low).any():
+        axes.fill_between(place_x, low, high, color=house.colour(precision), alpha=0.18, linewidth=0)
+    if (diverged := _diverged(arm)).any():
+        last = finite.sort_values("epoch").groupby("seed").tail(1)
+        ended = last[last["seed"].isin(arm.loc[diverged, "seed"])]
+        axes.plot(ended[x], ended[y], **CROSS, color=house.colour(precision), linestyle="none")
+
+
+def _over_seeds(rows: pd.DataFrame, x: str, y: str) -> tuple[np.ndarray, ...]:
+    """Return for each epoch the means of x and of y over the seeds, and the lowest and the highest y."""
+    rows = rows.sort_values("epoch", kind="stable")
+    _, first, count = np.unique(rows["epoch"].to_numpy(), return_index=True, return_counts=True)
+    places, values = rows[x].to_numpy(dtype=float), rows[y].to_numpy(dtype=float)
+    means = [np.add.reduceat(found, first) / count for found in (places, values)]
+    return (*means, np.minimum.reduceat(values, first), np.maximum.reduceat(values, first))
+
+
+def _diverged(rows: pd.DataFrame) -> pd.Series:
+    """Say which epochs had a training loss that is not finite; training ends with such a one."""
+    return pd.Series(~np.isfinite(rows["train_loss"]), index=rows.index)
+
+
+def _scale(axes: Axes, rows: pd.DataFrame) -> None:
+    losses = rows[list(LOSS)].to_numpy(dtype=float)
+    losses = losses[np.isfinite(losses)]
+    if losses.min() > 0 and losses.max() > LOG_FROM * losses.min():
+        house.log_axis(axes)
+
+
+def legend(rows: pd.DataFrame) -> list[Artist]:
+    """Return what colours and markers, lines, bands and crosses stand for, of those that are drawn."""
+    handles: list[Artist] = [
+        house.handle(name, color=house.colour(name), marker=house.marker(name))
+        for name in sorted(rows["precision"].unique(), key=precision_rank)
+    ]
+    if _finite(rows, "train_loss"):
+        handles.append(house.handle("training data", color=house.INK, linestyle=TRAIN))
+    if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
+        handles.append(house.handle("test data", color=house.INK, linestyle=TEST))
+    seeds = rows.groupby("precision")["seed"].nunique()
+    if seeds.max() > 1:
+        count = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+        from matplotlib.patches import Patch
+
+        handles.append(Patch(facecolor=house.INK, alpha=0.18, label=f"range of {count} seeds (line: mean)"))
+    if _diverged(rows).any():
+        handles.append(house.handle("a seed diverged after this", **CROSS, color=house.INK, linestyle="none"))
+    return handles

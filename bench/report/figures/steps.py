@@ -1,0 +1,116 @@
+"""A ladder as stairs: time per epoch and peak memory, rung by rung."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from bench.report.analysis.ablation import Climbed
+from bench.report.figures import axes as house
+from bench.report.figures.axes import Plot
+from bench.report.tables.format import MIB, known, number
+from bench.spec.suite import BASELINE
+from bench.stats import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DRAWN = "bar: median step × steps of an epoch\ndot and whisker: fp32's bar ÷ speedup over fp32, with its 95 % interval"
+"""Two estimates of time per epoch; the verdict rests on the second, in which the machine's drift cancels."""
+MOST = 2.5
+"""Times the highest stair, where an axis ends: a wider interval is cut off."""
+
+
+def plots_of(ladder: Climbed, folder: Path) -> list[Plot]:
+    """Draw time per epoch and peak memory of each rung as stairs, and accuracy where it was trained.
+
+    A rung that was not timed keeps its place, with the word for why.
+    """
+    rows = ladder.rows
+    if rows["step_ms"].isna().all():
+        return []
+    caption = f"Ladder: {ladder.title}"
+    name = re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower())
+    panels: list[Callable[[Axes, pd.DataFrame], None]] = [_times]
+    panels += [_memories] if rows["memory_bytes"].notna().any() else []
+    panels += [_accuracies] if rows["accuracy"].notna().any() else []
+    return [house.save([panels], rows, name=name, caption=caption, folder=folder, panel_inches=(5.0, 4.3))]
+
+
+def _times(axes: Axes, rows: pd.DataFrame) -> None:
+    base = rows.loc[rows["added"] == BASELINE, "epoch_s"].max()
+    bounds = np.full((len(rows), 3), np.nan)
+    for place, over in enumerate(rows["over_first"]):
+        if isinstance(over, Interval) and over.low is not None and over.high is not None:
+            bounds[place] = base / over.high, base / over.center, base / over.low
+    unit, seconds = house.time_unit(float(rows["epoch_s"].max()))
+    _stairs(axes, rows, rows["epoch_s"] / seconds, bounds / seconds)
+    axes.set_ylabel(f"time per epoch ({unit})")
+    axes.set_title("Time per epoch, 95 % interval against fp32")
+    axes.set_xlabel(DRAWN, fontsize=8)
+
+
+def _memories(axes: Axes, rows: pd.DataFrame) -> None:
+    _stairs(axes, rows, rows["memory_bytes"] / MIB, None)
+    axes.set_ylabel("peak memory (MiB)")
+    axes.set_title("Peak memory, each alone in a process")
+
+
+def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
+    for place, found in enumerate(rows["accuracy"]):
+        if not isinstance(found, Interval):
+            continue
+        error = None if found.half_width is None else [[found.half_width]] * 2
+        axes.errorbar(place, found.center, yerr=error, fmt="o", color=house.INK, capsize=3, markersize=4)
+        at = (place, found.center)
+        axes.annotate(f"{found.center:.2f}", at, (6, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xlim(-0.5, len(rows) - 0.5)
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_title("Accuracy where trained, 95 % over seeds")
+    _name(axes, rows)
+
+
+def _name(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.set_xticks(np.arange(len(rows)), list(rows["added"]), rotation=25, ha="right", rotation_mode="anchor")
+    axes.grid(visible=False, axis="x")
+
+
+def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None) -> None:
+    """Draw bars of these heights, in the colour of the precision that each rung computes in.
+
+    Args:
+        axes: where to.
+        rows: those of ``Climbed``.
+        heights: of the bars, NaN where there is none.
+        bounds: low, middle and high of each one's interval, NaN where it has none.
+    """
+    places = np.arange(len(rows))
+    colours = [house.colour(name) for name in rows["precision"]]
+    drawn = [name if known(height) else "_" for name, height in zip(rows["precision"], heights, strict=True)]
+    axes.bar(places, heights, width=0.7, color=colours, alpha=0.25, zorder=2, label=drawn)  # no legend of "_"
+    edges = np.arange(len(rows) + 1) - 0.5
+    axes.stairs(heights, edges, color=house.INK, linewidth=1.4, zorder=3)
+    tops = heights.to_numpy(dtype=float)
+    if bounds is not None:
+        low, middle, high = bounds.T
+        errors = [middle - low, high - middle]
+        axes.errorbar(places, middle, yerr=errors, fmt="o", markersize=4, color=house.INK, capsize=3, zorder=4)
+        tops = np.minimum(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
+    look: dict[str, Any]
+    for place, height, top in zip(places, heights, tops, strict=True):
+        if known(height):
+            box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}  # over a bar of its error
+            look = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": box, "zorder": 5}
+            axes.annotate(number(height), (place, top), (0, 4), **look)
+    for index, word in enumerate(rows["status"]):
+        if not known(rows["step_ms"].iloc[index]) and not known(heights.iloc[index]):
+            look = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
+            axes.annotate(f"× {word}", (index, 0), (0, 4), textcoords="offset points", **look)
+    axes.set_xlim(-0.5, len(rows) - 0.5)
+    axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
+    _name(axes, rows)

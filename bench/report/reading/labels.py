@@ -1,0 +1,58 @@
+"""Names that tell subjects apart, as long as needed and no longer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from bench.report.reading.load import SUBJECT, WORKLOAD
+from bench.report.tables.format import records
+from bench.spec.trial import members
+
+
+def subjects(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the subjects of ``trials`` in their order, each with its names.
+
+    ``workload`` names the recipe, ``where`` the device; ``slug`` is a file name, unique among them.
+    """
+    found = trials[SUBJECT].drop_duplicates(ignore_index=True)
+    several_data = found.groupby("suite")["data"].transform("nunique") > 1
+    several_runs = found["run"].nunique() > 1
+    alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
+    on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
+    joined_cpu = found["placement"].str.match(r"cpu[+@]")  # joined GPUs are counted in the device's name
+    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | joined_cpu)
+    found["workload"] = [_workload(row) for row in records(rows)]
+    found["where"] = [_where(row, several_runs) for row in records(rows)]
+    return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
+
+
+def _workload(row: Mapping[Hashable, Any]) -> str:
+    parts = [row[name] for name in ("parameters", "techniques") if row[name]]
+    parts += [row["data"]] if row["several_data"] else []
+    return f"{row['suite']} ({', '.join(parts)})" if parts else str(row["suite"])
+
+
+def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
+    parts = [placement(str(row["placement"]))] if row["several_placements"] else []
+    parts += [f"run {row['run']}"] if several_runs else []
+    return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
+
+
+def placement(name: str) -> str:
+    """Name a placement: cpu, GPU 0, GPUs 0+1, or a cluster's own word for it."""
+    if not name[0].isdigit():
+        return name
+    return f"GPUs {name}" if len(members(name)) > 1 else f"GPU {name}"
+
+
+def slugs(names: list[str]) -> list[str]:
+    """Turn names into those of files, no two alike."""
+    found: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
+        found.append(slug if slug not in found else f"{slug}-{len(found)}")
+    return found

@@ -1,0 +1,98 @@
+"""Figures as text: as many digits as they deserve, and a dash for what is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_object_dtype
+
+UNKNOWN = "–"
+MIB = 2**20
+GIB = 2**30
+
+
+def known(value: object) -> bool:
+    """Say whether there is a value at all; NaN and None are none."""
+    return not (value is None or pd.isna(value))  # type: ignore[call-overload]
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Write a figure with ``digits`` significant digits and thousands apart: 12,345 or 1.234."""
+    if not known(value):
+        return UNKNOWN
+    if not math.isfinite(value):
+        return "inf" if value > 0 else "−inf"
+    size = math.floor(math.log10(abs(value))) if value else 0
+    if size < -4:
+        return f"{value:.{digits - 1}e}".replace("-", "−")
+    return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", "−")
+
+
+def source(data: str) -> str:
+    """Name where samples came from; of a folder's path, its own name is what matters to a reader."""
+    kind, colon, path = data.partition(":")
+    return f"{kind} {PurePath(path).name}" if colon else data
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """Write a difference with its sign: +0.12 or −0.12."""
+    if not known(value):
+        return UNKNOWN
+    # Adding 0 turns a negative zero, which rounding can leave, into a positive one.
+    return f"{round(value, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
+
+
+def ratio(center: float, low: float | None = None, high: float | None = None) -> str:
+    """Write a ratio and its interval: 2.31 [2.28, 2.34]."""
+    if not known(center):
+        return UNKNOWN
+    text = _ratio(center)
+    return f"{text} [{_ratio(low)}, {_ratio(high)}]" if known(low) and known(high) else text
+
+
+def _ratio(value: float | None) -> str:
+    assert value is not None
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value:.3f}" if value < 10 else number(value, 4)
+
+
+def change(share: float) -> str:
+    """Write a change relative to the baseline: −41 % or +0.3 %."""
+    if not known(share):
+        return UNKNOWN
+    percent = 100 * share
+    return f"{signed(percent, 0 if abs(percent) >= 9.5 else 1)} %"
+
+
+def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
+    """Choose a column's unit by its largest value: its name, its bytes, and the decimals it is shown with."""
+    return ("GiB", GIB, 2) if known(largest_bytes) and largest_bytes >= 10 * GIB else ("MiB", MIB, 1)
+
+
+def processes(count: int) -> str:
+    """Say in how many fresh processes something was measured."""
+    return "one process" if count == 1 else f"{count} processes"
+
+
+# Rows of a frame as dicts.
+
+
+def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """Return what ``frame.to_dict("records")`` does, sooner: of frames with a hundred columns, taken hundreds of times.
+
+    Values are Python's own, also where numpy's lie in a column of objects. Frames here have no dates and no nullable
+    types, which pandas would turn into others.
+    """
+    names, rows = list(frame.columns), frame.to_numpy(dtype=object).tolist()  # block by block, not column by column
+    words = [at for at, dtype in enumerate(frame.dtypes) if is_object_dtype(dtype)]
+    for row in rows:
+        for at in words:
+            if isinstance(row[at], np.generic):
+                row[at] = row[at].item()
+    return [dict(zip(names, row, strict=True)) for row in rows]

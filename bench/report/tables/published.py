@@ -1,0 +1,240 @@
+"""Figures from the literature beside those measured: the same recipe, and all that is not the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from bench.report.analysis.speed import KEY
+from bench.report.analysis.verdict import reference_batch
+from bench.report.reading.load import Runs
+from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, source
+from bench.report.tables.tables import Table, decimals, table, without_empty
+from bench.results.records import MEASURED
+from bench.spec.suite import BASELINE, UsageError
+from bench.spec.trial import members
+
+FOLDER = Path(__file__).parents[3] / "results" / "published"
+WORDS = ["source", "model", "dataset", "gpu", "architecture", "precision", "precision_label", "quality_metric", "note"]
+FIGURES = ["n_gpus", "batch_size", "epochs", "time_per_epoch_s", "total_time_s", "samples_per_s", "memory_mb"]
+FIGURES += ["storage_mb", "quality"]
+SETTING = ["source", "gpu", "n_gpus", "batch_size"]
+"""Published rows that agree in these are a comparison of precisions."""
+
+
+class Recipe(NamedTuple):
+    """What the literature calls a suite's recipe."""
+
+    model: str
+    dataset: str
+
+
+RECIPES = {
+    "resnet50": Recipe("resnet50", "CIFAR-10"),
+    "intel_resnet18": Recipe("resnet18 (ImageNet-pretrained)", "Intel Image Classification"),
+    "cifar10_lightning": Recipe("", "CIFAR-10"),
+}
+"""A suite that is not here has published figures where a row's model bears its name."""
+MEASURED_HERE = "measured"
+
+
+def load_published(folder: Path = FOLDER) -> pd.DataFrame:
+    """Read every CSV of published figures.
+
+    Raises:
+        UsageError: there is none, or one lacks a column or cannot be read.
+    """
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise UsageError(
+            f"There are no published figures in '{folder}'. Restore or reinstall them, or report without --published."
+        )
+    return pd.concat([_read(file) for file in files], ignore_index=True)
+
+
+def _read(file: Path) -> pd.DataFrame:
+    types = dict.fromkeys(WORDS, str) | dict.fromkeys(FIGURES, float)
+    try:
+        found = pd.read_csv(
+            file, usecols=list(types), dtype=types, keep_default_na=False, na_values={name: [""] for name in FIGURES}
+        )
+    except ValueError as error:
+        raise UsageError(f"'{file}' cannot be read as published figures: {error}.") from error
+    return found
+
+
+def beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> Table | str:
+    """Return measured and published figures of one recipe in one table, and as footnotes what differs.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        runs: the runs they come from.
+        literature: published rows, as ``load_published`` returns them.
+
+    Returns:
+        The table, or a sentence where nothing is published of this recipe.
+    """
+    suite = str(rows["suite"].iloc[0])
+    found = _of(suite, literature)
+    if found.empty:
+        there = [name for name in RECIPES if len(_of(name, literature))]
+        return f"No published figures are known for the recipe {suite}; there are some for {', '.join(there)}."
+    ours, theirs = _matching(rows, found.sort_values(SETTING, kind="stable"))
+    headers = ["source", "device", "GPUs", "batch size", "precision", "epochs", "time/epoch (s)", "total time (s)"]
+    headers += ["throughput (samples/s)", "times as fast as its own fp32", "GPU memory in use (MiB)"]
+    headers += ["checkpoint (MiB)", "accuracy (%)", "note"]
+    body = [*_measured(ours, runs), *_published(theirs)]
+    about = (
+        "The same recipe, measured here and published elsewhere. No published figure was measured by this project, "
+        "carries an interval, or says all of how it was timed; what is known to differ is listed below. Times as fast: "
+        "by time per epoch, or else by what is named."
+    )
+    made = without_empty(table("Beside published figures", headers, body, about=about), 5)
+    notes = [_difference(name, ours, group, runs) for name, group in theirs.groupby("source", sort=False)]
+    left = sorted(set(found["batch_size"].dropna()) - set(theirs["batch_size"].dropna()))
+    notes += [f"Published also at batch {_listed(left)}, which was not measured here."] if left else []
+    made.footnotes.extend(notes)
+    return made
+
+
+def _of(suite: str, literature: pd.DataFrame) -> pd.DataFrame:
+    """Return the published rows of a suite's recipe."""
+    recipe = RECIPES.get(suite)
+    if recipe is None:
+        return literature[literature["model"] == suite]
+    return literature[(literature["model"] == recipe.model) & (literature["dataset"] == recipe.dataset)]
+
+
+def _matching(rows: pd.DataFrame, found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Keep what agrees in batch size; where nothing does, all that is published beside the verdict's batch size."""
+    common = set(rows["batch_size"]) & set(found["batch_size"].dropna())
+    if common:
+        return rows[rows["batch_size"].isin(common)], found[
+            found["batch_size"].isna() | found["batch_size"].isin(common)
+        ]
+    return rows[rows["batch_size"] == reference_batch(rows)], found
+
+
+def _measured(rows: pd.DataFrame, runs: Runs) -> list[list[str]]:
+    memory = runs.trials[(runs.trials["phase"] == "memory") & runs.trials["status"].isin(MEASURED)]
+    used = memory.groupby(KEY, sort=False)["driver_used_bytes"].max()
+    body = []
+    for row in records(rows):
+        stored = [number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes")]
+        small = f" (in 16 bit {stored[1]})" if stored[1] != UNKNOWN else ""
+        epoch, step = (ratio(row[f"{kind}speedup"], row[f"{kind}low"], row[f"{kind}high"]) for kind in ("epoch_", ""))
+        faster = epoch if epoch != UNKNOWN else f"{step} (by step)" if step != UNKNOWN else UNKNOWN
+        body.append(
+            [
+                f"{MEASURED_HERE}: {row['run']}",
+                str(row["device"]),
+                str(_gpus(str(row["placement"]))),
+                f"{row['batch_size']:.0f}",
+                str(row["precision"]),
+                number(row["epochs"], 1),
+                number(row["time_per_epoch_s"]),
+                number(row["total_s"]),
+                number(row["samples_per_s"]),
+                "baseline" if row["precision"] == BASELINE else faster,
+                number(used.get(tuple(row[name] for name in KEY), float("nan")) / MIB),
+                f"{stored[0]}{small}",
+                decimals(row["accuracy_pct"]),
+                UNKNOWN,
+            ]
+        )
+    return body
+
+
+def _gpus(placement: str) -> int:
+    """Count the GPUs of a placement such as ``0+1``."""
+    return sum(name != "cpu" for name in members(placement))
+
+
+def _published(rows: pd.DataFrame) -> list[list[str]]:
+    return [
+        [
+            row["source"],
+            f"{row['gpu']} ({row['architecture']})" if row["architecture"] else row["gpu"] or UNKNOWN,
+            number(row["n_gpus"], 1),
+            number(row["batch_size"], 1),
+            row["precision"],
+            number(row["epochs"], 1),
+            number(row["time_per_epoch_s"]),
+            number(row["total_time_s"]),
+            number(row["samples_per_s"]),
+            "baseline" if row["precision"] == BASELINE else _times_as_fast(row, rows),
+            number(row["memory_mb"]),
+            number(row["storage_mb"], 3),
+            decimals(row["quality"]) if row["quality_metric"] == "top1_pct" else UNKNOWN,
+            row["note"] or UNKNOWN,
+        ]
+        for _, row in rows.iterrows()
+    ]
+
+
+def _times_as_fast(row: pd.Series, rows: pd.DataFrame) -> str:
+    """Return fp32's time over this row's, of the same source and setting, by what both published."""
+    same = (rows[SETTING].fillna(-1) == row[SETTING].fillna(-1)).all(axis=1) & (rows["precision"] == BASELINE)
+    for _, fp32 in rows[same].iterrows():
+        for column, by in (("time_per_epoch_s", ""), ("total_time_s", " (by total time)")):
+            if known(fp32[column]) and known(row[column]):
+                return f"{ratio(fp32[column] / row[column])}{by}"
+        if known(fp32["samples_per_s"]) and known(row["samples_per_s"]):
+            return f"{ratio(row['samples_per_s'] / fp32['samples_per_s'])} (by throughput)"
+    return UNKNOWN
+
+
+def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Runs) -> str:
+    """Say in words how the measured rows differ from those of one source."""
+    epochs = _unlike("epochs", ours["epochs"].dropna(), theirs["epochs"].dropna())
+    data = _unlike("data", ours["data"].map(source), theirs["dataset"])
+    parts = [
+        _unlike("device", ours["device"], theirs["gpu"]),
+        _unlike("GPUs", ours["placement"].map(_gpus), theirs["n_gpus"].dropna()),
+        _unlike("batch size", ours["batch_size"], theirs["batch_size"].dropna()),
+        epochs,
+        data,
+        _unlike("precision", ours["precision"], theirs["precision"]),
+    ]
+    if changed := _unique(ours["parameters"]):
+        parts.append(f"recipe: here with {_listed(changed)}")
+    used = [run.part("environment").get("torch") for run in runs.runs if run.label in set(ours["run"])]
+    versions = _listed(dict.fromkeys(version or "of unknown version" for version in used))
+    parts.append(f"software: here torch {versions}, there not stated")
+    if theirs["memory_mb"].notna().any():
+        parts.append("memory: here less what was in use before, there all that the GPU's tools showed")
+    said = f"What differs from {name}: {'; '.join(part for part in parts if part)}."
+    if ours["data"].str.startswith("folder:").any():
+        said += " Images of a folder may be re-encoded copies, such as JPEG: other pixels, and decoded in another time."
+    if theirs["quality"].notna().any() and (epochs or data):
+        said += " Accuracies therefore do not compare."
+    return said
+
+
+def _unlike(what: str, here: pd.Series, there: pd.Series) -> str:
+    """Tell two sets of values apart, case and punctuation aside; empty where they are one."""
+    mine, other = _unique(here), _unique(there)
+    if {_plain(value) for value in mine} == {_plain(value) for value in other}:
+        return ""
+    return f"{what}: here {_listed(mine) or 'none'}, there {_listed(other) or 'not stated'}"
+
+
+def _unique(values: pd.Series) -> list[object]:
+    return [value for value in dict.fromkeys(values) if value != ""]
+
+
+def _plain(value: object) -> str:
+    return re.sub(r"[^a-z0-9]", "", _text(value).lower())
+
+
+def _text(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def _listed(values: Iterable[object]) -> str:
+    *most, last = [_text(value) for value in values] or [""]
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,226 @@
+"""Run a plan, trial by trial, storing each as it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from threading import RLock
+
+from bench.cli.display import Display
+from bench.launch.concurrent import overlap
+from bench.launch.launcher import Launcher
+from bench.launch.local import Ending
+from bench.measure.sampler import Sampler
+from bench.planning.max_batch import Largest, Search, at_any_size
+from bench.planning.plan import Plan, standing
+from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
+from bench.results.store import Store, finished, fitted
+from bench.spec.ablation import identity, parse_rung
+from bench.spec.request import unsupported_reason
+from bench.spec.techniques import refusal
+from bench.spec.trial import LADDER, Placement, Trial
+
+UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
+"""Outcomes of the memory phase after which a precision is not tried further in that cell."""
+LONGEST = 4000
+"""Characters of a row's detail: where an error is, and its end, say what it is."""
+ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
+
+
+@dataclass(slots=True)
+class Execution:
+    """A run in progress."""
+
+    store: Store
+    devices: dict[str, Device]
+    launcher: Launcher
+    sampler: Sampler
+    display: Display
+    done: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """Config hashes of finished trials, with each precision's status."""
+    overlapping: bool = False
+    """Whether trials on different accelerators run at the same time, in threads; one at a time stores."""
+    _lock: RLock = field(default_factory=RLock)
+
+    def run(self, plan: Plan) -> bool:
+        """Run every trial that is not done yet; say whether something was measured, and nothing failed or hung."""
+        self.done = finished(self.store.folder)
+        if self.overlapping:
+            lanes: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
+            for place in dict.fromkeys(trial.cell.placement for trial in plan.trials):
+                lanes.setdefault(place.members[0], set()).add(place)
+            overlap([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
+        else:
+            self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
+        found = {status for trial in self.done.values() for status in trial.values()}
+        return not found & {"timeout", "failed"} and bool(found & set(MEASURED))
+
+    def _run_lane(self, plan: Plan, places: set[Placement]) -> None:
+        """Run the trials of these placements, one after the other."""
+        for number, planned in enumerate(plan.trials):
+            if planned.cell.placement not in places:
+                continue
+            choose = self._standing if planned.phase in LADDER else self._without_unfit
+            trial = choose(planned, plan.trials)
+            if trial is None:
+                continue
+            if trial.config not in self.done:
+                self._begin(trial, number + 1, len(plan.trials))
+                self._run_trial(trial)
+            elif trial.phase == "train":
+                self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
+            if len(trial.precisions) > 1 and "oom" in self.done[trial.config].values():
+                self._run_apart(trial, number + 1, len(plan.trials))
+
+    def _begin(self, trial: Trial, number: int, total: int) -> None:
+        with self._lock:
+            self.display.begin(trial, number, total)
+
+    def _without_unfit(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
+        """Leave out the precisions that the cell's memory phase found not to run; None if none is left."""
+        unfit = {
+            name
+            for other in trials
+            if other.phase == "memory" and other.cell == trial.cell and trial.phase != "memory"
+            for name, status in self.done.get(other.config, {}).items()
+            if status in UNFIT
+        }
+        left = tuple(name for name in trial.precisions if name not in unfit)
+        return replace(trial, precisions=left) if left else None
+
+    def _standing(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
+        """Return a ladder's trial with its rungs as they stand after what the memory of each has come to."""
+        return standing(trial, trials, self.done)
+
+    def _run_apart(self, trial: Trial, number: int, total: int) -> None:
+        """Measure arms that do not fit into memory together each in a process of its own."""
+        apart = [replace(trial, precisions=(name,)) for name in trial.precisions]
+        missing = [alone for alone in apart if alone.config not in self.done]
+        if missing:
+            arms = "rungs" if trial.phase in LADDER else "precisions"
+            self.display.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
+        for alone in missing:
+            self._begin(alone, number, total)
+            self._run_trial(alone)
+
+    def _run_trial(self, trial: Trial) -> None:
+        """Run one trial and store what it sent."""
+        device = self.devices[trial.cell.placement.name]
+        if trial.phase == "fit" and _refusal(trial, device) is None:
+            search = Search(trial, device.kind, attempt=lambda one: self._answer(one, device)[1][0])
+            size, found = search.run()
+            trial = replace(trial, cell=replace(trial.cell, batch_size=size))
+            inbox, results = _Inbox(watch=partial(self._watch, trial)), [found]
+        else:
+            inbox, results = self._answer(trial, device)
+        with self._lock:
+            self._keep(trial, device, inbox, results)
+
+    def _answer(self, trial: Trial, device: Device) -> tuple[_Inbox, list[TrialResult]]:
+        """Run one trial's process and return what it sent, with a result for each precision."""
+        inbox = _Inbox(watch=partial(self._watch, trial))
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
+        results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
+        return inbox, [replace(result, detail=legible(result.detail)) for result in results]
+
+    def _keep(self, trial: Trial, device: Device, inbox: _Inbox, results: list[TrialResult]) -> None:
+        """Store what a trial sent, and say how it ended."""
+        self.store.add_samples(self.sampler.drain())
+        self.store.add_blocks(inbox.blocks)
+        self.store.add_epochs(inbox.epochs)
+        self.store.add_numerics(inbox.numerics)
+        self.store.add_results(trial, device, results)
+        self.display.end(trial, results)
+        self.done[trial.config] = {result.precision: result.status for result in results}
+        if trial.phase == "train":
+            self._drop_checkpoint(trial)
+
+    def largest(self, plan: Plan) -> Largest:
+        """Return the largest batches that the searches of a plan have found, in this run or before it was resumed."""
+        found = fitted(self.store.folder)
+        searches = [trial for trial in plan.trials if trial.phase == "fit" and trial.config in found]
+        return {(at_any_size(trial.cell), trial.precisions[0]): found[trial.config] for trial in searches}
+
+    def _drop_checkpoint(self, trial: Trial) -> None:
+        """Remove what training kept, unless it is to be tried again from there."""
+        if not {"timeout", "failed"} & set(self.done[trial.config].values()):
+            path = self.store.folder / trial.checkpoint
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # others are still there, or there was none
+                path.parent.rmdir()
+
+    def _watch(self, trial: Trial, progress: Progress) -> None:
+        if self.overlapping and progress.text:
+            progress = replace(progress, text=f"{trial.cell.placement.name}: {progress.text}")
+        with self._lock:
+            samples = self.sampler.drain()
+            self.store.add_samples(samples)
+            self.display.progress(progress, samples)
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """Sorts a worker's messages."""
+
+    watch: Callable[[Progress], None]
+    blocks: list[Block] = field(default_factory=list)
+    epochs: list[EpochResult] = field(default_factory=list)
+    numerics: list[Numeric] = field(default_factory=list)
+    results: list[TrialResult] = field(default_factory=list)
+
+    def take(self, message: Message) -> None:
+        if isinstance(message, Progress):
+            self.watch(message)
+        elif isinstance(message, Block):
+            self.blocks.append(message)
+        elif isinstance(message, EpochResult):
+            self.epochs.append(message)
+        elif isinstance(message, Numeric):
+            self.numerics.append(message)
+        else:
+            self.results.append(message)
+
+
+def legible(text: str) -> str:
+    """Return an error's text as a row can hold it: without its middle where it quotes a whole tensor, and as UTF-8.
+
+    A file name of other bytes has characters that no file of text can be written with.
+    """
+    text = text.encode(errors="backslashreplace").decode()
+    if len(text) <= LONGEST:
+        return text
+    head, tail = LONGEST * 2 // 5, LONGEST // 2
+    return f"{text[:head]} … ({len(text) - head - tail:,} characters left out) … {text[-tail:]}"
+
+
+def _refusal(trial: Trial, device: Device) -> Ending | None:
+    """Return how a trial ends, before any process starts, whose precision or technique the device cannot do."""
+    if trial.phase in LADDER:
+        rungs = [parse_rung(name) for name in trial.precisions]
+        reasons = [
+            unsupported_reason(device, rung.precision) or refusal(rung.techniques, device.kind, trial.phase)
+            for rung in rungs
+        ]
+    else:
+        reasons = [unsupported_reason(device, name) for name in trial.precisions]
+    if why := refusal(trial.cell.techniques, device.kind, trial.phase, len(trial.cell.placement.members)):
+        return Ending(kind="unsupported", text=why)
+    return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None
+
+
+def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
+    """Return a row for each precision that the process ended without a result of."""
+    answered = {identity(trial.phase, result.precision) for result in results}
+    status = ENDINGS.get(ending.kind, "failed")
+    detail = ending.text or "the process sent no result"
+    if status == "oom" and len(trial.precisions) > 1:
+        detail = f"{', '.join(trial.precisions)} together: {detail}"
+    return [
+        TrialResult(precision=name, status=status, detail=detail, started=started)
+        for name in trial.precisions
+        if identity(trial.phase, name) not in answered
+    ]

@@ -1,0 +1,240 @@
+"""A run from its folder to its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import bench
+from bench import report as reporter
+from bench.cli.display import open_display
+from bench.cli.listing import lines
+from bench.cli.parser import Command, parse
+from bench.devices.processes import neighbours
+from bench.launch.launcher import Launcher
+from bench.launch.local import LocalLauncher
+from bench.measure.sampler import Gpus, Sampler
+from bench.planning.plan import Plan
+from bench.report.reading import folders
+from bench.results.records import Environment
+from bench.results.store import SCHEMA, Store, read_run
+from bench.run.execute import Execution
+from bench.run.prepare import Question
+from bench.spec.request import PreparedData
+from bench.spec.suite import UsageError
+
+SAMPLE_PERIOD_S = 0.2
+
+
+def open_folder(command: Command) -> tuple[Command, Path | None]:
+    """Find the folder that a command writes to, and for a bare ``--resume`` the command it goes on with.
+
+    Returns:
+        The command, and its folder; None where the folder is to be named after the device.
+
+    Raises:
+        UsageError: the folder is there already, or there is no run to go on with.
+    """
+    if (folder := command.resume) is not None:
+        if not command.suites:
+            words = list(_read_request(folder)["request"]["argv"])
+            if command.seeds:
+                words += ["--seeds", ",".join(map(str, command.seeds))]
+            command = replace(parse(words), resume=folder, out=None, dry_run=command.dry_run)
+        return command, folder
+    if command.out is not None and command.out.exists():
+        raise UsageError(
+            f"'{command.out}' exists already. Use --resume {command.out} to go on with it, or another --out."
+        )
+    return command, command.out
+
+
+def execute(command: Command, question: Question, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
+    """Run the question's plan; return the run's folder, and whether no trial failed or hung."""
+    folder = folder or _new_folder(question)
+    before = _earlier_start(folder, question)
+    gpus = () if question.request.on is not None else sampled(question.environment)  # on a cluster they are elsewhere
+    run = {
+        "version": bench.__version__,
+        "request": {"argv": list(command.argv), **asdict(question.request)},
+        "environment": asdict(question.environment),
+        "data": [_source(data) for data in question.data],
+        "planned": _planned(question.plan),
+        "warnings": list(question.warnings),
+        "started": before or _now(),
+        "finished": None,
+    }
+    display = open_display()
+    try:
+        with Store(folder) as store, Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
+            launcher.on_start = lambda pid: sampler.own({pid})
+            launcher.workspace = folder.resolve()
+            store.write_run(run)
+            devices = {device.placement: device for device in question.environment.devices}
+            execution = Execution(
+                store=store,
+                devices=devices,
+                launcher=launcher,
+                sampler=sampler,
+                display=display,
+                overlapping=launcher.overlapping,
+            )
+
+            def replan(plan: Plan) -> None:
+                run["planned"] = _planned(plan)
+                store.write_run(run)
+
+            fine = _run(execution, question, replan)
+            store.add_samples(sampler.stop())
+            lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
+            store.write_run({**run, "warnings": [*question.warnings, *launcher.notes, *lost], "finished": _now()})
+    except KeyboardInterrupt:
+        display.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
+        raise
+    finally:
+        display.close()
+    return folder, fine
+
+
+def sampled(environment: Environment) -> Gpus:
+    """Return the GPUs that telemetry is read of; those that train together are read one by one, and each once."""
+    known = {uuid: word for device in environment.devices for uuid, word in device.gpus.items()}
+    return tuple((word, uuid) for uuid, word in known.items())
+
+
+def _planned(plan: Plan) -> list[dict[str, Any]]:
+    """Name the plan's trials, so that a report of a run that did not end can tell what is missing."""
+    return [{"trial": trial.id, "phase": trial.phase, "precisions": trial.precisions} for trial in plan.trials]
+
+
+def _source(data: PreparedData) -> dict[str, Any]:
+    """Tell what data were found, in plain words."""
+    told = {"classes": data.classes, "train_samples": data.train_samples, "fingerprint": data.fingerprint}
+    return {"source": str(data.source), **told}
+
+
+def _run(execution: Execution, question: Question, replan: Callable[[Plan], None]) -> bool:
+    """Run the plan; where the largest batches are to be found first, the searches, and then the plan with them.
+
+    ``replan`` is told the whole plan once it is known.
+    """
+    if question.plan_again is None:
+        return execution.run(question.plan)
+    fine = execution.run(question.plan.only("fit"))
+    whole = question.plan_again(execution.largest(question.plan))
+    replan(whole)
+    execution.display.note(f"The largest batches are known: {len(whole.trials)} trials at them and at others.")
+    return execution.run(whole) and fine
+
+
+def report(
+    runs: list[Path],
+    out: Path,
+    *,
+    published: bool = False,
+    layers: bool = False,
+    figures: Literal["overview", "all", "none"] = "overview",
+) -> None:
+    """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
+    runs = list(dict.fromkeys(run.resolve() for run in runs))
+    page, verdicts, ladders = reporter.report(
+        runs, out, published=published, layers=layers, figures=figures, beside=True
+    )
+    if ladders:
+        from bench.report.terminal import show
+    for ladder in ladders:
+        print(ladder.title)
+        show(ladder)
+    for sentence in verdicts:
+        print(sentence)
+    print(f"Report: {page}")
+
+
+def compare(old: Path, new: Path) -> None:
+    """Print how a run differs from an earlier one of the same questions."""
+    from bench.report.analysis.compare import compare as held_against
+    from bench.report.terminal import show
+
+    found = held_against(old, new)
+    print(f"OLD: {old}\nNEW: {new}")
+    for text in (*found.cautions, *found.apart):
+        print(f"- {text}")
+    show(found.table)
+    print(found.table.about)
+
+
+def devices() -> list[str]:
+    """Describe what there is to measure on."""
+    seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
+    return lines(seen, no_gpu, neighbours())
+
+
+def report_folder(runs: list[Path]) -> Path:
+    """Return where the report of some runs belongs: reports/, under the runs' names."""
+    return folders.report_folder(runs, Path("reports"))
+
+
+def _new_folder(question: Question) -> Path:
+    """Name a run after what it measures, where and when."""
+    suites = "+".join(ref.name for ref in question.request.suites)
+    devices = dict.fromkeys(device.name if device.kind == "cuda" else "cpu" for device in question.environment.devices)
+    where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
+    name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
+    return name if not name.exists() else name.with_name(f"{name.name}-{os.getpid()}")
+
+
+def _earlier_start(folder: Path, question: Question) -> str | None:
+    """Return when a run that is gone on with was started; refuse to go on with it on another machine.
+
+    Seeds may be added, for each is a training of its own; nothing else that was asked may change.
+    """
+    if not (folder / "run.json").exists():
+        return None
+    run = _read_request(folder)
+    if run["schema"] != SCHEMA:
+        raise UsageError(f"The run in '{folder}' was written by an earlier version. Report it, or start a new run.")
+    asked = json.loads(json.dumps(asdict(question.request), default=str))
+    free = {"data_dir", "on"}
+    if set(run["request"].get("seeds") or ()) <= set(asked["seeds"]):
+        free.add("seeds")
+    changed = [name for name, value in asked.items() if run["request"].get(name) != value and name not in free]
+    if changed:
+        raise UsageError(
+            f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
+            f"or only --resume {folder}, or start a new run with --out."
+        )
+    before = {device["placement"]: device["name"] for device in run["environment"]["devices"]}
+    for device in question.environment.devices:
+        name = before.get(device.placement, device.name)
+        if name != device.name:
+            raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
+    was, now = _circumstances(run["environment"]), _circumstances(asdict(question.environment))
+    if was != now:
+        raise UsageError(f"The run in '{folder}' was made with {was}; this is {now}. Start a new run.")
+    started: str = run["started"]
+    return started
+
+
+def _circumstances(environment: dict[str, Any]) -> str:
+    """Name what must be the same for rows of one run to be compared."""
+    threads = [device["threads"] for device in environment["devices"] if device.get("threads")]
+    return f"torch {environment['torch']}" + (f" on {threads[0]} threads" if threads else "")
+
+
+def _read_request(folder: Path) -> dict[str, Any]:
+    """Read run.json of a run that is to be gone on with."""
+    run = read_run(folder)
+    request = run.get("request")
+    if not isinstance(request, dict) or "argv" not in request or not {"environment", "started"} <= run.keys():
+        raise UsageError(f"'{folder / 'run.json'}' lacks what was asked. Restore it, or start a new run.")
+    return run
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

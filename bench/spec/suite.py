@@ -1,0 +1,202 @@
+"""What is compared: precisions, and the recipes that are trained in them.
+
+Everything here is plain data. Nothing imports torch, so that planning, ``--help`` and reporting are
+instant; a suite's functions import it when they are called, in the process that measures.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+Parameter = int | float | str | bool
+
+
+class UsageError(Exception):
+    """What the user asked for cannot be done; the message says why, what is available and what to do."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word most like ``word``, or an empty string where none is alike."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean '{match[0]}'?" if match else ""
+
+
+def require(condition: bool, field: str, allowed: str, value: object) -> None:
+    """Raise a UsageError that names the field and what it may be, unless ``condition`` holds."""
+    if not condition:
+        raise UsageError(f"{field} must be {allowed}, not {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    """How numbers are held and multiplied: one arm of a comparison."""
+
+    name: str
+    """The name used on the command line and in every table."""
+    summary: str
+    """What it is, in a line."""
+    autocast: Literal["float16", "bfloat16"] | None = None
+    """The type that ``torch.autocast`` computes in; None leaves everything as it is."""
+    cache: bool = True
+    """Whether autocast keeps the 16-bit copies of weights that it makes until its region ends."""
+    weights: Literal["float16", "bfloat16"] | None = None
+    """The type of the weights, and of all that is computed with them; None is fp32."""
+    master: bool = False
+    """Whether an fp32 copy of 16-bit weights is what the optimizer updates; batch norm then stays in fp32."""
+    float8: bool = False
+    """Whether linear layers multiply in float8."""
+    loss_scaling: bool = False
+    """Whether a GradScaler scales the loss."""
+    scale: float | None = None
+    """The loss scale where it is static; None adapts it to the gradients."""
+    init_scale: float = 2.0**16
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    """How a dynamic scale begins and changes: torch's own defaults."""
+    tf32: bool = False
+    """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
+    alias: str | None = None
+    """What Lightning calls it."""
+
+    @property
+    def compute(self) -> str:
+        """The type that most is computed in, as torch calls it."""
+        return self.autocast or self.weights or "float32"
+
+
+BASELINE = "fp32"
+PRECISIONS: dict[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision(name="fp32", summary="IEEE fp32, TF32 off everywhere", alias="32-true"),
+        Precision(name="tf32", summary="fp32 with matrix products rounded to TF32", tf32=True),
+        Precision(
+            name="amp-fp16",
+            summary="autocast to float16, dynamic loss scaling",
+            autocast="float16",
+            loss_scaling=True,
+            alias="16-mixed",
+        ),
+        Precision(name="amp-bf16", summary="autocast to bfloat16", autocast="bfloat16", alias="bf16-mixed"),
+        Precision(name="amp-fp16-noscale", summary="autocast to float16 without loss scaling", autocast="float16"),
+        Precision(
+            name="fp16-master",
+            summary="fp16 weights with an fp32 master copy, batch norm and loss in fp32, loss scaling",
+            weights="float16",
+            master=True,
+            loss_scaling=True,
+        ),
+        Precision(name="fp16", summary="everything but the loss in fp16", weights="float16", alias="16-true"),
+        Precision(name="bf16", summary="everything but the loss in bfloat16", weights="bfloat16", alias="bf16-true"),
+        Precision(
+            name="fp8", summary="amp-bf16 with linear layers in float8 (torchao)", autocast="bfloat16", float8=True
+        ),
+    )
+}
+"""By name, in the order of every table. Options make others of them: bench/spec/precisions.py."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """What a model eats: the shapes, and what is done to an image before the model sees it."""
+
+    input_shape: tuple[int, ...]
+    """Shape of one sample: (channels, height, width) of an image, or (features,)."""
+    classes: int | None = None
+    """Number of classes; None for regression. A folder of images replaces it by its own count."""
+    target_shape: tuple[int, ...] | None = None
+    """Shape of one regression target."""
+    source: Literal["cifar10", "synthetic"] = "synthetic"
+    """Where samples come from unless ``--data`` says otherwise."""
+    steps_per_epoch: int = 50
+    """Batches in an epoch of synthetic data; real data have as many as they have."""
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
+    """Per-channel mean of images scaled to 0..1."""
+    std: tuple[float, ...] = (0.2470, 0.2435, 0.2616)
+    """Per-channel standard deviation of images scaled to 0..1."""
+    crop_padding: int = 0
+    """Training images are padded by this many pixels and cropped at random; 0 is off."""
+    flip: bool = False
+    """Whether training images are mirrored at random."""
+    validation_share: float = 0.0
+    """Share of each class's training images that is set apart, and tested on where there is no test set."""
+
+    def __post_init__(self) -> None:
+        sizes = bool(self.input_shape) and all(size > 0 for size in self.input_shape)
+        require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
+        require(
+            (self.classes is None) != (self.target_shape is None),
+            "Data.classes",
+            "given for classification, or else target_shape for regression",
+            self.classes,
+        )
+        require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
+        require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
+        share = self.validation_share
+        require(0 <= share < 1, "Data.validation_share", "a share such as 0.2, from 0 and below 1", share)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a sample is an image with a class, and so may come from image files."""
+        return len(self.input_shape) == 3 and self.classes is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suite:
+    """A recipe: everything about a training run but its precision and its device.
+
+    Its functions are called in the measuring process, after the random seeds of torch, Python and NumPy are set.
+    """
+
+    name: str
+    title: str
+    """One line for ``list`` and the report."""
+    data: Data
+    model: Callable[[Data], nn.Module]
+    """Build the model for the data's shape and number of classes, on the CPU, in fp32."""
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    loss: Callable[[], nn.Module] | None = None
+    """Build the loss, called with (output, target); None is cross entropy, or mean square for regression."""
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None
+    """Build the learning-rate schedule over that many optimizer steps, stepped once a step."""
+    batch_size: int
+    """The recipe's batch size: what is trained with unless ``--batch-sizes`` says otherwise."""
+    batch_sizes: tuple[int, ...] = ()
+    """The batch sizes whose speed and memory are compared on a GPU; empty is the recipe's alone."""
+    cpu_batch_sizes: tuple[int, ...] = ()
+    """The same on a CPU, where the large ones take too long; empty is ``batch_sizes``."""
+    epochs: int = 1
+    """Epochs of the short form, which is what is trained unless ``--epochs`` says otherwise."""
+    full_epochs: int | None = None
+    """Epochs of the published recipe."""
+    source: str = ""
+    """Where the recipe comes from."""
+    trainer: Literal["plain", "lightning"] = "plain"
+    """What runs the epochs of training: the loop of bench/training/step.py, or Lightning's Trainer."""
+    devices: int = 1
+    """Devices that Lightning trains on, each with its part of every batch."""
+    variants: tuple[dict[str, Parameter], ...] = ()
+    """Arguments of the suite's function that make a row of the comparison each; empty is this suite alone."""
+
+    def __post_init__(self) -> None:
+        require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
+        for field in ("batch_size", "epochs"):
+            value = getattr(self, field)
+            require(isinstance(value, int) and value > 0, f"Suite.{field}", "a whole number above 0", value)
+        for field in ("batch_sizes", "cpu_batch_sizes"):
+            sizes = getattr(self, field)
+            good = all(isinstance(size, int) and size > 0 for size in sizes)
+            require(good, f"Suite.{field}", "whole numbers above 0", sizes)
+        require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
+        require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
+        plain = self.trainer == "plain" and self.devices > 1
+        require(not plain, "Suite.devices", "1 where the trainer is plain", self.devices)

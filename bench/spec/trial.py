@@ -1,0 +1,221 @@
+"""The question, frozen: which suite, where, with which data, in which precisions, how often."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from bench.spec.suite import Parameter, UsageError, require
+
+Phase = Literal[
+    "fit", "memory", "floor", "speed", "energy", "train", "numerics", "inference", "ladder_memory", "ladder"
+]
+PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics", "inference")
+"""In the order they run within a cell. ``floor`` is the baseline timed against itself, ``numerics`` a
+short training that is watched, ``inference`` the forward pass alone. ``fit``, which looks for the largest batch,
+is not among them: ``--batch-sizes max`` asks for it, before all others."""
+LADDER: tuple[Phase, ...] = ("ladder_memory", "ladder")
+"""The phases of ``--ladder``: memory of each rung alone, then all timed together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSource:
+    """Where the samples come from: ``--data`` and ``--data-dir``."""
+
+    kind: Literal["cifar10", "synthetic", "folder"]
+    path: str | None = None
+    """The folder of ``folder:PATH``, absolute."""
+    directory: str = "data"
+    """Where downloads and decoded images are kept, absolute."""
+
+    def __str__(self) -> str:
+        return f"folder:{self.path}" if self.kind == "folder" else self.kind
+
+    @staticmethod
+    def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
+        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is not looked for here.
+
+        Raises:
+            UsageError: it is none of the three, or the folder does not exist.
+        """
+        home = str(Path(directory).resolve())
+        for plain in ("cifar10", "synthetic"):
+            if word == plain:
+                return DataSource(kind=plain, directory=home)
+        kind, _, path = word.partition(":")
+        if kind != "folder" or not path:
+            raise UsageError(f"--data must be cifar10, synthetic or folder:PATH, not '{word}'.")
+        if not elsewhere and not Path(path).is_dir():
+            lacking = "is a file" if Path(path).exists() else "does not exist"
+            raise UsageError(f"The data folder '{path}' {lacking}. Give folder:PATH of a folder with train/ and test/.")
+        return DataSource(kind="folder", path=str(Path(path).resolve()), directory=home)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteRef:
+    """How another process finds a suite: by the name of a file in suites/, or by a path."""
+
+    name: str
+    file: str | None = None
+    """Absolute path of a suite file of the user's own."""
+    digest: str = ""
+    """Of the file's text: a recipe that was edited is another question."""
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+    """Arguments that override the defaults of the file's ``suite()`` function."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
+
+    Several joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each with its part of every batch. So do
+    those of several nodes, each of which has the same: ``0+1@2`` is four GPUs, two on each of two nodes.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        words = tuple(self.local.split("+"))
+        plain = all(word == "cpu" for word in words) or all(word.isascii() and word.isdigit() for word in words)
+        allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
+        require(plain or self.on_cluster, "--gpus", allowed, self.name)
+        once = words[0] == "cpu" or self.on_cluster or len({int(word) for word in words}) == len(words)
+        require(once, "--gpus", "devices that are each named once, as in 0+1", self.name)
+        _, at, count = self.name.partition("@")
+        several = not at or (re.fullmatch(r"[1-9]\d{0,3}", count) and self.nodes > 1)
+        require(bool(several), "--gpus", "a number of nodes above 1 after @, as in 0+1@2", self.name)
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether it is an accelerator type such as V100, which Ray names with a capital first."""
+        return bool(re.fullmatch(r"[A-Z][\w.-]*(\+[A-Z][\w.-]*)*", self.local))
+
+    @property
+    def local(self) -> str:
+        """What of it is on each node: ``0+1`` of ``0+1@2``, and all of it where there is one."""
+        return self.name.partition("@")[0]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it is on."""
+        count = self.name.partition("@")[2]
+        return int(count) if count.isascii() and count.isdigit() else 1
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The devices that train together, as their nodes call them, node by node; one alone for most."""
+        return members(self.name)
+
+    @property
+    def index(self) -> int | None:
+        """The CUDA index of the first, or None for the CPU and on a cluster, whose nodes have their own."""
+        return int(self.members[0]) if self.members[0].isdigit() else None
+
+    def device_of(self, rank: int) -> int | None:
+        """Return the CUDA index of one of the devices, or None for the CPU."""
+        member = self.members[rank] if len(self.members) > 1 else self.members[0]
+        return int(member) if member.isdigit() else None
+
+
+def members(placement: str) -> tuple[str, ...]:
+    """Return the devices of a placement's name: four for ``0+1@2``."""
+    local, _, count = placement.partition("@")
+    return tuple(local.split("+")) * (int(count) if count.isascii() and count.isdigit() else 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Protocol:
+    """How the speed phase decides that it has measured enough (docs/measuring.md)."""
+
+    replicates: int = 3
+    """Fresh processes in which the whole speed measurement is repeated."""
+    target_ci: float = 0.01
+    """Stop when the speedup's 95 % interval has this half-width, as a share of the speedup."""
+    min_quads: int = 20
+    """But not before this many quads."""
+    time_budget_s: float = 10.0
+    """Stop all the same after this long, per arm and process."""
+    fewest_quads: int = 5
+    """But not before this many quads either: fewer give an interval too wide to say anything."""
+
+    def __post_init__(self) -> None:
+        require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
+        require(0 < self.target_ci < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", self.target_ci)
+        require(self.min_quads >= 3, "Protocol.min_quads", "3 or more", self.min_quads)
+        require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """Suite × placement × batch size: within it the precisions are compared."""
+
+    suite: SuiteRef
+    placement: Placement
+    batch_size: int
+    data: DataSource
+    classes: int | None = None
+    """Number of classes of the data, where it is not the suite's own."""
+    techniques: tuple[str, ...] = ()
+    """What else all arms are trained with, by canonical names, such as channels-last."""
+
+    def __post_init__(self) -> None:
+        require(self.batch_size > 0, "--batch-sizes", "whole numbers above 0", self.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A cell and its phase: what one process is asked to do."""
+
+    cell: Cell
+    phase: Phase
+    precisions: tuple[str, ...]
+    """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
+    replicate: int = 0
+    """Which of the protocol's processes this is (floor, speed)."""
+    seed: int = 0
+    """Seed of weights, data order and augmentation."""
+    epochs: int = 1
+    """Epochs to train (train)."""
+    target_accuracy_pct: float | None = None
+    """Test accuracy to tell the time to (train)."""
+    clip_grad: float | None = None
+    """Norm to clip gradients to (train)."""
+    protocol: Protocol = Protocol()
+
+    def __post_init__(self) -> None:
+        require(self.phase in get_args(Phase), "Trial.phase", f"one of {', '.join(get_args(Phase))}", self.phase)
+        require(bool(self.precisions), "Trial.precisions", "at least one precision", self.precisions)
+        require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
+
+    @property
+    def id(self) -> str:
+        """A readable name, unique within a run."""
+        cell = self.cell
+        arms = "" if self.phase in ("speed", "ladder") and len(self.precisions) > 1 else f"-{self.precisions[0]}"
+        replicate, seed = f"-r{self.replicate}", f"-s{self.seed}"
+        tails = dict.fromkeys(("floor", "speed", "ladder"), replicate)
+        tails |= dict.fromkeys(("train", "numerics", "inference"), seed)
+        tail = tails.get(self.phase, "")
+        changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
+        changed += "".join(f"+{technique}" for technique in cell.techniques)
+        batch = "" if self.phase == "fit" else f"-b{cell.batch_size}"
+        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}-{self.phase}{arms}{tail}"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where within a run's folder its training is kept until it has ended (train)."""
+        return Path("checkpoints") / f"{re.sub(r'[^A-Za-z0-9._=+-]', '_', self.id)}.pt"
+
+    @property
+    def config(self) -> str:
+        """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
+        asked = asdict(self)
+        del asked["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
+        if self.phase == "fit":
+            del asked["cell"]["batch_size"]  # which is the answer
+        text = json.dumps(asked, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

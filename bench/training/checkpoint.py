@@ -1,0 +1,125 @@
+"""Checkpoints: a training after some epoch, written whole or not at all, to go on from.
+
+What is kept is what the next epoch depends on: weights, the optimizer's and the schedule's state, the GradScaler's
+scale and the state of all generators. Data order and augmentation are a function of seed and epoch, so the
+number of epochs says the rest. On a CPU, and in the same precision, a training that goes on from a checkpoint ends
+with the same bits as one that was never interrupted.
+
+Of processes that train together, which have the same weights, the first one keeps its state and all generators'.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.results.records import EpochResult
+from bench.training import distributed, rng
+from bench.training.rng import KINDS
+from bench.training.step import Arm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The state of a training, and the epochs that led to it."""
+
+    config: str
+    """Hash of the trial."""
+    epochs: tuple[EpochResult, ...]
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any] | None
+    scaler: dict[str, Any]
+    """Empty where the precision does not scale the loss."""
+    generators: dict[str, Tensor]
+    """States of the generators that ``chance`` names, with the rank behind the name in all but the first process."""
+
+    @staticmethod
+    def of(arm: Arm, config: str, epochs: Sequence[EpochResult]) -> Checkpoint:
+        """Take the state of ``arm``; tensors are its own, not copies, so write it before training goes on.
+
+        All processes that train together must call it.
+        """
+        own = {_generator(kind): state for kind, state in rng.states(arm.device).items()}
+        generators = {name: state for each in distributed.gathered(own) for name, state in each.items()}
+        return Checkpoint(
+            config=config,
+            epochs=tuple(epochs),
+            model=arm.weights.state_dict(),
+            optimizer=arm.optimizer.state_dict(),
+            schedule=arm.schedule.state_dict() if arm.schedule is not None else None,
+            scaler=arm.scaler.state_dict(),
+            generators=generators,
+        )
+
+    def restore(self, arm: Arm) -> None:
+        """Bring ``arm``, newly built from the same suite, to this state.
+
+        The arm may be of another precision: kept are its fp32 weights, where it has any. Where the checkpoint holds
+        no scale, having been trained without loss scaling, the arm goes on with its new GradScaler; where the arm
+        does not scale, the checkpoint's scale is of no use.
+        """
+        arm.weights.load_state_dict(self.model)
+        arm.optimizer.load_state_dict(self.optimizer)
+        if arm.schedule is not None and self.schedule is not None:
+            arm.schedule.load_state_dict(self.schedule)
+        if self.scaler and arm.scaler.is_enabled():
+            arm.scaler.load_state_dict(self.scaler)
+        own = {kind: self.generators[_generator(kind)] for kind in KINDS if _generator(kind) in self.generators}
+        rng.restore(own, arm.device)
+
+    def write(self, path: Path) -> None:
+        """Replace ``path``, atomically: a process killed here leaves the checkpoint that was there before."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        state["epochs"] = [asdict(epoch) for epoch in self.epochs]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.part")
+        with draft.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())  # Now, for written back later it would disturb the next epoch's time.
+        draft.replace(path)
+
+
+def _generator(kind: str) -> str:
+    return f"{kind} {distributed.rank()}" if distributed.rank() else kind
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Return what is in ``path``, its tensors on the CPU; None where there is nothing that can be read.
+
+    It is loaded with ``weights_only=True``: a file that holds more than tensors and plain values cannot be read.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        epochs = tuple(EpochResult(**epoch) for epoch in state.pop("epochs"))
+        return Checkpoint(**state, epochs=epochs)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        # A damaged file raises nearly anything. Without a checkpoint, training begins anew.
+        print(f"The checkpoint {path} cannot be read, so training begins anew: {error}")
+        return None
+
+
+def stored_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
+    """Return the size of the model's weights and buffers as ``torch.save`` writes them.
+
+    Args:
+        model: whose state dict is saved.
+        dtype: what floating-point tensors are cast to before; None stores them as they are.
+    """
+    state = {
+        name: value.to(dtype) if dtype is not None and value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.tell()

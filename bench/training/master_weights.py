@@ -1,0 +1,126 @@
+"""Weights held in 16 bits, with an fp32 master copy or without one.
+
+With a master copy a step is that of *Mixed Precision Training* (Micikevicius et al., arXiv 1710.03740, section 3):
+the weights are a 16-bit copy of the master's (1), the forward pass is in 16 bits (2), the loss in fp32 (3), which the
+GradScaler multiplies by its scale (4), the backward pass is in 16 bits (5), each weight's gradient is widened to fp32
+as soon as it is whole (6), the GradScaler divides it by its scale (7), and the optimizer updates the master (8).
+Batch norm has fp32 weights and statistics there. Without a master copy, the naive control, everything but the loss is
+in 16 bits, and the optimizer updates the 16-bit weights themselves.
+
+All of it hangs on the model and the optimizer as hooks, so that the training step is the same for every precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+
+from bench.spec.suite import Precision
+
+
+class Weights:
+    """A model's weights in the type that a precision holds them in, and the fp32 ones that they are copies of."""
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        """Turn ``model`` into the precision's type in place; a precision with fp32 weights leaves it alone."""
+        self._model = model
+        self._dtype = getattr(torch, precision.weights) if precision.weights else None
+        self._masters: dict[nn.Parameter, nn.Parameter] = {}
+        layers = model.modules() if precision.float8 else ()
+        self._float8 = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear]
+        if self._dtype is None:
+            return
+        for module in model.modules():
+            if precision.master and isinstance(module, _BatchNorm):
+                continue
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                exact, tensor.data = tensor.data, _to(tensor.data, self._dtype)
+                if precision.master and isinstance(tensor, nn.Parameter) and tensor.dtype != exact.dtype:
+                    self._masters[tensor] = nn.Parameter(exact, requires_grad=tensor.requires_grad)
+                    if tensor.requires_grad:
+                        tensor.register_post_accumulate_grad_hook(self._widen_gradient)
+        model.register_forward_pre_hook(self._narrow_inputs)
+        model.register_forward_hook(self._widen_outputs)
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return what the optimizer updates, in the order of the model's parameters: masters where there are any."""
+        return [self._masters.get(weight, weight) for weight in self._model.parameters()]
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Copy the masters into the weights after each step of ``optimizer``; a step that is skipped changes none."""
+        if self._masters:
+            optimizer.register_step_post_hook(lambda *_: self._copy_masters())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the model's state dict with each master in its weight's place, so that nothing is lost."""
+        state: dict[str, Tensor] = self._model.state_dict()
+        for name, weight in self._model.named_parameters(remove_duplicate=False):
+            if weight in self._masters:
+                state[name] = self._masters[weight].detach()
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load a state dict of any precision's, rounded to the types that are held here."""
+        self._model.load_state_dict(state)
+        for name, weight in self._model.named_parameters():
+            if weight in self._masters:
+                self._masters[weight].copy_(state[name])
+
+    @contextmanager
+    def in_fp32(self) -> Iterator[None]:
+        """Let the model compute in fp32 meanwhile, with the masters, or the 16-bit weights widened."""
+        with ExitStack() as stack:
+            for linear in self._float8:
+                linear.forward = MethodType(nn.Linear.forward, linear)  # type: ignore[method-assign]
+                stack.callback(delattr, linear, "forward")
+            if self._dtype is not None:
+                stack.enter_context(self._widened())
+            yield
+
+    @contextmanager
+    def _widened(self) -> Iterator[None]:
+        weights = list(self._model.parameters())
+        held = [(tensor, tensor.data) for tensor in (*weights, *self._model.buffers())]
+        dtype, self._dtype = self._dtype, torch.float32
+        try:
+            for tensor, data in held:
+                if data.is_floating_point():
+                    master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
+                    tensor.data = data.float() if master is None else master.data
+            yield
+        finally:
+            for tensor, data in held:
+                tensor.data = data
+            self._dtype = dtype
+
+    def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return tree_map(lambda leaf: _to(leaf, self._dtype), inputs)
+
+    def _widen_outputs(self, _model: nn.Module, _inputs: tuple[Any, ...], outputs: Any) -> Any:
+        return tree_map(lambda leaf: _to(leaf, torch.float32), outputs)
+
+    def _widen_gradient(self, weight: Tensor) -> None:
+        if weight.grad is None:
+            return
+        master = self._masters[weight]  # type: ignore[index]  # its hook is on a Parameter
+        if master.grad is None:
+            master.grad = weight.grad.float()
+        else:
+            master.grad.add_(weight.grad)  # in place, where zeroing and a captured graph expect it; the sum is in fp32
+        weight.grad = None
+
+    @torch.no_grad()
+    def _copy_masters(self) -> None:
+        torch._foreach_copy_(list(self._masters), list(self._masters.values()))
+
+
+def _to(leaf: Any, dtype: torch.dtype | None) -> Any:
+    return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

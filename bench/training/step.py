@@ -1,0 +1,273 @@
+"""Training, in plain sight: one step and one loop for every precision.
+
+What a precision changes is what ``Arm`` holds: a region that autocasts, a GradScaler that scales, weights that are
+16-bit copies of others, or none of these. The step itself is the same for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.spec.suite import Data, Precision, Suite
+from bench.spec.techniques import PLAIN, Techniques
+from bench.training import amp as switches
+from bench.training import distributed
+from bench.training import techniques as how
+from bench.training.checkpointing import recompute_activations
+from bench.training.cuda_graphs import GraphedStep
+from bench.training.master_weights import Weights
+from bench.training.rng import seed_all
+from bench.training.synced_norm import synchronised_norms
+
+# How many optimizer steps were taken, and not skipped by a GradScaler.
+
+
+class TakenSteps:
+    """Counts an optimizer's steps, as a hook on it; those that a GradScaler skips do not count.
+
+    They never reach an ordinary optimizer. A fused one is called all the same, with a tensor on the device that
+    tells it to change nothing; these tensors are kept, and looked at when the count is asked for.
+    """
+
+    def __init__(self, watched: torch.optim.Optimizer | None = None) -> None:
+        """Hang on an optimizer, or, where nothing skips its steps, on none."""
+        self.called, self._found_inf = 0, list[Tensor]()
+        """Of an optimizer that nothing skips, whoever takes its steps counts them here."""
+        if watched is not None:
+            watched.register_step_post_hook(self)
+
+    def __call__(  # the signature that torch gives hooks
+        self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> None:
+        """Count one."""
+        self.called += 1
+        if (found := getattr(optimizer, "found_inf", None)) is not None:
+            self._found_inf.append(found)
+
+    @property
+    def count(self) -> int:
+        """Steps taken so far; with a fused optimizer under a GradScaler, this waits for the device."""
+        if self._found_inf:
+            self.called -= int(torch.stack(self._found_inf).count_nonzero())
+            self._found_inf.clear()
+        return self.called
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """A model in training at one precision on one device."""
+
+    precision: Precision
+    device: torch.device
+    model: nn.Module
+    loss: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    scaled: bool
+    """Whether the scaler does anything; where it does not, a step leaves it alone."""
+    taken: TakenSteps
+    """Counts the optimizer steps that the scaler let through."""
+    weights: Weights
+    """The model's, and what the optimizer updates in their place where there is a master copy."""
+    forward: Callable[..., Tensor]
+    """The model in the training step: itself, or what torch.compile made of it."""
+    region: AbstractContextManager[None] | None
+    """The training step's autocast region, made once; None where the precision has none."""
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    clip_grad: float | None = None
+    """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
+    techniques: Techniques = PLAIN
+    graph: GraphedStep | None = None
+    """Computes the gradients by a CUDA graph, where one is used."""
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return a region in which the forward pass and the loss run as the precision says now."""
+        return switches.autocast(self.precision, self.device)
+
+
+def build_arm(
+    suite: Suite,
+    data: Data,
+    precision: Precision,
+    device: torch.device,
+    *,
+    seed: int,
+    steps: int | None = None,
+    clip_grad: float | None = None,
+    techniques: Techniques = PLAIN,
+) -> Arm:
+    """Build a suite's model, loss and optimizer, with the same initial weights for every precision, but for rounding.
+
+    Args:
+        suite: the recipe.
+        data: the suite's data, with the number of classes that there really are.
+        precision: the arm.
+        device: where the model is moved to after it has been initialised on the CPU.
+        seed: seed of the initial weights and of dropout.
+        steps: optimizer steps of the whole run, for the schedule; None trains at a constant rate.
+        clip_grad: the norm to clip gradients to; None leaves them alone.
+        techniques: how else it is trained.
+
+    Raises:
+        UnsupportedError: a technique does not go with this suite or device.
+    """
+    how.require_supported(techniques, suite, data, device)
+    seed_all(seed)
+    model = suite.model(data).to(device).train()
+    if techniques.sync_bn:
+        model = synchronised_norms(model)
+    if techniques.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if techniques.checkpointing:
+        recompute_activations(model, compiled=techniques.compile)
+    loss = build_loss(suite, data)
+    if precision.float8:
+        switches.use_float8(model)
+    weights = Weights(model, precision)
+    scaler = switches.grad_scaler(precision, device)
+    optimizer = suite.optimizer(weights.trained())
+    if techniques.fused_optimizer:
+        optimizer = how.fused(optimizer, scaled=scaler.is_enabled())
+    schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
+    taken = TakenSteps(optimizer if scaler.is_enabled() else None)  # a hook costs some microseconds a step
+    weights.follow(optimizer)
+    arm = Arm(
+        precision=precision,
+        device=device,
+        model=model,
+        loss=loss.to(device),
+        optimizer=optimizer,
+        scaler=scaler,
+        scaled=scaler.is_enabled(),
+        taken=taken,
+        weights=weights,
+        forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
+        region=switches.autocast(precision, device) if precision.autocast else None,
+        schedule=schedule,
+        clip_grad=clip_grad,
+        techniques=techniques,
+    )
+    if techniques.cuda_graphs:
+        return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
+    return arm
+
+
+def _forward(model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Callable[..., Tensor]:
+    if distributed.ranks() > 1:
+        seed_all(seed + 7919 * distributed.rank())  # dropout is not to be the same in every part of a batch
+        return distributed.parallel(model, device, techniques)
+    return how.compiled(model) if techniques.compile else model
+
+
+def build_loss(suite: Suite, data: Data) -> nn.Module:
+    """Build the suite's loss, or the default: cross entropy, or mean square error for regression."""
+    if suite.loss is not None:
+        return suite.loss()
+    return nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+
+
+def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Train on one batch.
+
+    Args:
+        arm: what to train.
+        inputs: shape (batch, *input shape), on the arm's device.
+        targets: shape (batch,) of classes, or (batch, *target shape).
+
+    Returns:
+        The loss, a scalar still on the device, so that nothing waits for it; its graph is used up.
+    """
+    loss = arm.graph(inputs, targets) if arm.graph else leave_gradients(arm, inputs, targets)
+    if arm.clip_grad is not None:
+        arm.scaler.unscale_(arm.optimizer)  # the norm is the gradients' own, not the scaled ones'
+        nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
+    if arm.scaled:
+        arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
+        arm.scaler.update()
+    else:
+        arm.optimizer.step()
+        arm.taken.called += 1
+    if arm.schedule is not None:
+        arm.schedule.step()
+    return loss
+
+
+def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Run forward and backward over a batch, in as many parts as gradients are accumulated over.
+
+    Takes what ``training_step`` takes, drops the gradients there were, and returns the mean of the parts' losses.
+    """
+    techniques = arm.techniques
+    arm.optimizer.zero_grad(set_to_none=techniques.set_to_none)
+    if techniques.channels_last:
+        inputs = how.arrange(inputs, techniques)
+    if (parts := techniques.grad_accumulation) == 1:
+        return _add_gradients(arm, inputs, targets)
+    chunks = how.cut(inputs, targets, parts)
+    return torch.stack([_add_gradients(arm, some, wanted, parts).detach() for some, wanted in chunks]).sum()
+
+
+def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int = 1) -> Tensor:
+    """Add the gradients of one part of a batch; return its share of the loss."""
+    loss: Tensor
+    if arm.region is None:
+        loss = arm.loss(arm.forward(inputs), targets)
+    else:
+        with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
+            loss = arm.loss(arm.forward(inputs), targets)
+    if parts > 1:
+        loss = loss / parts
+    (arm.scaler.scale(loss) if arm.scaled else loss).backward()
+    return loss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """What one pass over the training data came to."""
+
+    loss: float
+    """Mean over the epoch's batches."""
+    seconds: float
+    wait_seconds: float
+    """Host time spent in asking for the next batch."""
+    samples: int
+    skipped_steps: int
+
+
+def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
+    """Train on every batch once; the clock covers loading and training, and stops when the device is done."""
+    losses: list[Tensor] = []
+    wait_ns = samples = 0
+    taken = arm.taken.count
+    synchronize(arm.device)
+    clock = distributed.clock()
+    start, asked = clock(), time.perf_counter_ns()
+    for inputs, targets in batches:
+        wait_ns += time.perf_counter_ns() - asked
+        losses.append(training_step(arm, inputs, targets).detach())
+        samples += len(inputs)
+        asked = time.perf_counter_ns()
+    wait_ns += time.perf_counter_ns() - asked
+    synchronize(arm.device)
+    seconds = (clock() - start) / 1e9
+    return Epoch(
+        loss=distributed.mean(float(torch.stack(losses).float().mean())),
+        seconds=seconds,
+        wait_seconds=wait_ns / 1e9,
+        samples=samples * distributed.ranks(),
+        skipped_steps=len(losses) - (arm.taken.count - taken),
+    )
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that was asked of it; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,160 @@
+"""One process: a trial in, records out, on a channel of their own; stdout and stderr go to a log.
+
+The fork server imports this module, and with it torch, once; every worker is a fork of it that has not
+touched any device yet.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torchvision
+
+from bench.data import Prepared, Share, prepare
+from bench.nodes import Rendezvous
+from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
+from bench.results.records import Device, Done, Message, TrialResult
+from bench.spec.suite import Data, UsageError
+from bench.spec.trial import DataSource, Trial
+from bench.training import distributed, rank_launcher
+from bench.worker.failures import failure
+
+PRELOADED = (torchvision.__name__, torch.__name__)
+_PHASES: dict[str, ModuleType] = {
+    "fit": fit,
+    "memory": memory,
+    "floor": speed,
+    "speed": speed,
+    "energy": energy,
+    "train": training,
+    "numerics": numerics,
+    "inference": inference,
+    "ladder_memory": rung_memory,
+    "ladder": ladder,
+}
+
+
+def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
+    """Call a function in this process, and send its messages and its value or error over ``connection``.
+
+    Args:
+        connection: the channel back.
+        log: path of the file that takes what is printed.
+        compiled: path of the folder that takes what torch.compile makes. It is this process's own and new, so that
+            what compiling takes is not what an earlier process left to do; the caller removes it.
+        target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
+        arguments: what to call it with.
+    """
+    _print_to(log)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    gc.freeze()  # what the fork server imported is never garbage
+    try:
+        module, name = target.split(":")
+        value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
+        connection.send(Done(value=value))
+    except rank_launcher.RankError as error:
+        print(error.told, file=sys.stderr)  # last, for the log's end is what a reader sees
+        connection.send(error.failed)
+    except Exception as error:
+        word = failure(error)
+        if word.kind in ("oom", "error"):
+            traceback.print_exc()
+        connection.send(word)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.close()
+
+
+def run_share(rendezvous: Rendezvous, trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Run this node's processes of a trial on several nodes; those of the others are started there."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()  # else they would wait for who may never come
+    run_trial(trial, device, None, send, rendezvous)
+
+
+def run_trial(
+    trial: Trial,
+    device: Device,
+    workspace: Path | None,
+    send: Callable[[Message], None],
+    rendezvous: Rendezvous | None = None,
+) -> None:
+    """Run one trial and send its records; with a workspace, training keeps its checkpoints there."""
+    started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+
+    def stamped(message: Message) -> None:
+        if isinstance(message, TrialResult):
+            message = replace(message, started=started, wall_s=time.monotonic() - start)
+        send(message)
+
+    if (members := len(trial.cell.placement.members)) > 1:
+        alone = workspace is not None and trial.phase == "train" and rendezvous is None
+        kept = workspace / trial.checkpoint if alone and workspace else None
+        rank_launcher.run(
+            trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous, checkpoint=kept
+        )
+    elif trial.phase == "train" and workspace is not None:
+        training.run(trial, device, stamped, workspace / trial.checkpoint)
+    else:
+        _PHASES[trial.phase].run(trial, device, stamped)
+
+
+def run_rank(
+    trial: Trial,
+    device: Device,
+    send: Callable[[Message], None],
+    checkpoint: Path | None,
+    share: Share,
+) -> None:
+    """Run one process of a trial on several devices, after joining the others."""
+    index = trial.cell.placement.device_of(share.rank)
+    distributed.join(torch.device("cpu") if index is None else torch.device("cuda", index))
+    if trial.phase == "train":
+        training.run(trial, device, send, checkpoint, share)
+    else:
+        _PHASES[trial.phase].run(trial, device, send)
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
+    """Download or decode a suite's images, if they are not there yet."""
+    try:
+        return prepare(data, source)
+    except OSError as error:
+        raise UsageError(f"The images of {source} cannot be prepared in '{source.directory}': {error}.") from error
+
+
+def _print_to(log: str) -> None:
+    """Send this process's stdout and stderr, those of C code too, to a file."""
+    try:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except FileNotFoundError:  # whoever asked was stopped while this process began, and has tidied up
+        os._exit(1)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()

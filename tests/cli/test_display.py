@@ -1,0 +1,79 @@
+from dataclasses import replace
+
+import pytest
+
+from bench.cli.display import describe_results, describe_sample, describe_trial, show_plan
+from bench.planning.plan import Plan
+from bench.results.records import MemoryPeak, Sample, Speed, Training, TrialResult
+
+SPEED = Speed(steady=True, warmup_steps=5, settle_steps=1, block_steps=1, step_ms=2.5)
+ARM = replace(SPEED, step_ms=1.25, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+TRAINING = Training(
+    epochs=2,
+    time_per_epoch_s=3.0,
+    total_s=7.0,
+    train_samples_per_s=10.0,
+    train_loss=0.5,
+    test_loss=0.6,
+    test_accuracy_pct=81.25,
+    data_wait_pct=1.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (TrialResult(precision="fp32", status="ok", speed=SPEED), "fp32 2.5 ms"),
+        (TrialResult(precision="amp-bf16", status="ok", speed=ARM), "amp-bf16 1.25 ms = 2.000× fp32 [1.900, 2.100]"),
+        (TrialResult(precision="fp32", status="unconverged", speed=SPEED), "fp32 2.5 ms (unconverged)"),
+        (TrialResult(precision="fp32", status="ok", memory=MemoryPeak()), "peak unknown"),
+        (TrialResult(precision="fp32", status="ok", memory=MemoryPeak(peak_allocated_bytes=2**30)), "peak 1,024 MiB"),
+        (TrialResult(precision="fp32", status="ok", training=TRAINING), "3.00 s/epoch, loss 0.5000, 81.25 % right"),
+        (TrialResult(precision="fp32", status="oom", detail="too big"), "fp32 oom: too big"),
+    ],
+)
+def test_a_result_is_told_in_a_line(result, text):
+    assert describe_results([result]) == text
+
+
+def test_a_gpus_state_is_told_without_what_is_unknown():
+    sample = Sample(time_s=0.0, placement="0", uuid="GPU-1", temperature_c=61.0, power_w=350.4)
+    assert describe_sample(sample) == "61 °C, 350 W"
+    assert describe_sample(Sample(time_s=0.0, placement="0", uuid="GPU-1")) == ""
+
+
+def test_a_trial_is_named_by_what_it_does(tiny_trial):
+    assert describe_trial(tiny_trial) == "tiny, cpu, batch 4, memory (fp32)"
+    speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"), replicate=1)
+    assert describe_trial(speed) == "tiny, cpu, batch 4, speed (process 2 of 2)"
+    assert describe_trial(replace(tiny_trial, phase="train", epochs=3)).endswith("train (fp32, seed 0, 3 epochs)")
+    assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
+    suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))
+    variant = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
+    assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
+
+
+def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
+    trials = (tiny_trial, replace(tiny_trial, phase="train", epochs=3))
+    show_plan(Plan(trials=trials, seconds=(10.0, 110.0)), machine, ["Mind the gap."], default_device=True)
+    text = capsys.readouterr().out
+    assert "cpu: Test CPU (CPU); torch 2.15" in text
+    assert "No --gpus was given: measuring on the CPU, for there is no GPU." in text
+    assert "Warning: Mind the gap." in text
+    assert "tiny on cpu: fp32; batch 4; 3 epochs at batch 4 on synthetic; about 2 min" in text
+    assert "2 trials, about 2 min in all" in text
+    show_plan(Plan(trials=trials, seconds=(10.0, None)), machine, [], default_device=False)
+    assert "2 trials, an unknown time in all" in capsys.readouterr().out
+    show_plan(Plan(trials=(replace(trials[1], epochs=1),), seconds=(9.0,)), machine, [], default_device=False)
+    assert "; 1 epoch at batch 4 on synthetic; about 9 s" in capsys.readouterr().out
+    show_plan(Plan(trials=trials[:1], seconds=(None,)), machine, [], default_device=False)
+    assert "\n1 trial, an unknown time in all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [{"techniques": ("compile",)}, {}])
+def test_the_plan_says_that_compiling_is_not_in_its_estimate(tiny_trial, machine, capsys, more):
+    trial = replace(tiny_trial, cell=replace(tiny_trial.cell, **more))
+    show_plan(Plan(trials=(trial,), seconds=(9.0,)), machine, [], default_device=False)
+    line, total = capsys.readouterr().out.splitlines()[-2:]
+    assert line.endswith("about 9 s, without compiling" if more else "about 9 s")
+    assert total == "1 trial, about 9 s in all" + (", without compiling" if more else "")

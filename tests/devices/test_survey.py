@@ -1,0 +1,149 @@
+import time
+
+import pytest
+import torch
+
+from bench.devices import survey
+from bench.devices.nvidia import open_nvml
+from bench.spec.suite import UsageError
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
+
+WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [
+        ((2, 0), "sm_20"),
+        ((3, 7), "Kepler"),
+        ((6, 1), "Pascal"),
+        ((7, 0), "Volta"),
+        ((7, 5), "Turing"),
+        ((8, 6), "Ampere"),
+        ((8, 9), "Ada"),
+        ((9, 0), "Hopper"),
+        ((12, 0), "Blackwell"),
+    ],
+)
+def test_compute_capabilities_have_their_generations_name(capability, name):
+    assert survey.architecture(capability) == name
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch_list", "runs"),
+    [
+        ((7, 0), WHEEL, False),
+        ((6, 0), WHEEL, False),
+        ((7, 5), WHEEL, True),
+        ((8, 9), WHEEL, True),  # a binary for 8.6 runs on 8.9
+        ((8, 7), ("sm_89",), False),
+        ((9, 0), ("sm_90a",), True),
+        ((12, 0), ("sm_90",), False),
+        ((12, 0), ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
+        ((6, 0), ("compute_70",), False),
+        ((12, 1), ("sm_120",), True),
+    ],
+)
+def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capability, arch_list, runs):
+    assert survey.has_kernels(capability, arch_list) is runs
+
+
+def fake_gpu(monkeypatch, *, major, minor, name="Test GPU", uuid="1234"):
+    class Properties:
+        multi_processor_count = 10
+        total_memory = 2**34
+
+    Properties.uuid = uuid
+
+    Properties.major, Properties.minor, Properties.name = major, minor, name
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
+    monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
+    monkeypatch.setattr(survey, "open_nvml", lambda: None)
+
+
+def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(monkeypatch):
+    fake_gpu(monkeypatch, major=6, minor=0, name="Tesla P100")
+    with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"):
+        survey.survey(("0",), print)
+
+
+def test_a_gpu_is_described_for_the_tables(monkeypatch):
+    fake_gpu(monkeypatch, major=7, minor=5)
+    (device,) = survey.survey(None, print).devices
+    assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
+    assert set(device.unsupported) == {"tf32", "amp-bf16", "bf16", "fp8"}
+
+
+NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "source"),
+    [
+        ({"energy_tick_s": 0.01}, "counter"),
+        ({"errors": NO_COUNTER}, "power"),
+        ({"errors": NO_COUNTER, "power_w": 0.0}, None),
+        ({"errors": {"nvmlDeviceGetName": fake.GPU_IS_LOST}}, None),
+    ],
+)
+def test_where_energy_is_read_from_is_found_out_by_calling(monkeypatch, gpu, source):
+    fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
+    start = time.monotonic()
+    FakeDriver([FakeGpu("GPU-a", **gpu)], clock=lambda: time.monotonic() - start).install(monkeypatch)
+    monkeypatch.setattr(survey, "open_nvml", open_nvml)
+    (device,) = survey.survey(None, print).devices
+    assert device.energy == source
+
+
+def test_driver_limits_and_clocks_are_kept_for_each_device(monkeypatch):
+    gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
+    FakeDriver([gpu], version="570.1").install(monkeypatch)
+    fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
+    monkeypatch.setattr(survey, "open_nvml", open_nvml)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    found = survey.survey(None, print)
+    (device,) = found.devices
+    assert (found.driver, found.cudnn) == ("570.1", "91002")
+    assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
+    assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
+
+
+def test_a_mig_slice_and_a_gpu_that_nvml_does_not_know_have_no_energy(monkeypatch):
+    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])]).install(monkeypatch)
+    for uuid in ("s", "other"):
+        fake_gpu(monkeypatch, major=9, minor=0, uuid=uuid)
+        monkeypatch.setattr(survey, "open_nvml", open_nvml)
+        (device,) = survey.survey(None, print).devices
+        assert device.energy is None
+    assert survey.survey(("cpu",), print).devices[0].energy is None
+
+
+def test_an_index_beyond_the_last_names_those_there_are(monkeypatch):
+    fake_gpu(monkeypatch, major=8, minor=0)
+    with pytest.raises(UsageError, match=r"no GPU 1 here. There is: 0 \(Test GPU\). .* --gpus cpu"):
+        survey.survey(("0", "1"), print)
+
+
+def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(survey, "nvml_problem", lambda: "no library")
+    with pytest.raises(
+        UsageError, match=r"no GPU 0 and no GPU 1 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
+    ):
+        survey.survey(("0", "1"), print)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UsageError, match="built without CUDA"):
+        survey.survey(("0",), print)
+
+
+def test_the_cpu_is_described_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    (device,) = survey.survey(None, print).devices
+    assert (device.placement, device.kind) == ("cpu", "cpu")
+    assert device.name
+    assert device.fp32_gflops > 0

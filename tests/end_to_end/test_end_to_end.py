@@ -1,0 +1,314 @@
+"""The command line as a user meets it: words in; an exit code, files and a report out."""
+
+import csv
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+
+import bench
+from bench import stats
+from bench.data.folder import of_folder
+from bench.planning import max_batch
+from bench.run import execute
+from tests.conftest import TINY, call
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = ("--suite", "tiny.py", "--gpus", "cpu")
+SHORT = (*CPU, "--quick", "--time-budget", "0.3")
+ARMS = ("--precisions", "fp32,amp-bf16")
+FULL = (*SHORT, *ARMS, "--epochs", "2", "--set", "lr=0.1", "--batch-sizes", "4", "--data", "folder:images")
+
+
+def table(folder, name="trials"):
+    with (folder / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fill(folder):
+    """Put the tiny suite there, and images of two classes that a small model can tell apart, 8 × 8."""
+    (folder / "tiny.py").write_text(TINY)
+    chance = np.random.default_rng(0)
+    for split, count in (("train", 24), ("test", 8)):
+        for label, mean in (("dark", 60), ("light", 190)):
+            (folder / "images" / split / label).mkdir(parents=True)
+            for number in range(count):
+                pixels = chance.normal(mean, 20, (8, 8, 3)).clip(0, 255).astype("uint8")
+                Image.fromarray(pixels).save(folder / "images" / split / label / f"{number}.png")
+
+
+@pytest.fixture
+def place(tmp_path):
+    fill(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder in which a run that measured, timed and trained has finished; and what it said."""
+    folder = tmp_path_factory.mktemp("finished")
+    fill(folder)
+    return folder, call(*FULL, "--resume", "results/mine", cwd=folder)
+
+
+def test_from_images_to_rows(finished):
+    folder, done = finished
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(folder / "results" / "mine")
+    assert [(row["phase"], row["precision"]) for row in rows] == [
+        ("memory", "fp32"),
+        ("memory", "amp-bf16"),
+        ("speed", "fp32"),
+        ("speed", "amp-bf16"),
+        ("train", "fp32"),
+        ("train", "amp-bf16"),
+    ]
+    assert all(float(row["test_accuracy_pct"]) > 80 for row in rows if row["phase"] == "train")
+    assert all(float(row["peak_resident_bytes"]) > 0 for row in rows if row["phase"] == "memory")
+
+
+def test_the_speedup_in_trials_is_the_one_that_the_blocks_give(finished):
+    run = finished[0] / "results" / "mine"
+    quads = defaultdict(lambda: defaultdict(list))
+    for block in table(run, "blocks"):
+        quads[block["quad"]][block["precision"]].append(float(block["time_ms"]) / int(block["steps"]))
+    logs = [stats.quad_log_ratio(quad["fp32"], quad["amp-bf16"]) for quad in quads.values()]
+    expected = stats.quads_interval(logs).exp()
+    row = next(row for row in table(run) if row["speedup"])
+    speedup, low, high = (float(row[name]) for name in ("speedup", "speedup_low", "speedup_high"))
+    assert (speedup, low, high) == pytest.approx((expected.center, expected.low, expected.high))
+    assert low < speedup < high
+
+
+def test_a_run_ends_with_its_report(finished):
+    folder, done = finished
+    report = folder / "reports" / "mine"
+    assert f"Report: {Path('reports/mine/report.md')}" in done.stdout
+    assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png"}
+    assert "amp-bf16" in (report / "report.md").read_text()
+
+
+def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
+    folder, _ = finished
+    run = json.loads((folder / "results" / "mine" / "run.json").read_text())
+    rows = table(folder / "results" / "mine")
+    assert run["version"] == bench.__version__
+    assert {trial["trial"] for trial in run["planned"]} == {row["trial"] for row in rows}
+    (images,) = run["data"]
+    assert images["source"] == f"folder:{folder / 'images'}"
+    assert (images["classes"], images["train_samples"]) == (2, 48)
+    assert images["fingerprint"] == of_folder(str(folder / "images"))
+
+
+def test_a_run_cut_short_is_reported_as_unfinished_with_what_is_missing(finished, tmp_path):
+    folder, _ = finished
+    shutil.copytree(folder / "results" / "mine", tmp_path / "cut")
+    path, trials = tmp_path / "cut" / "run.json", tmp_path / "cut" / "trials.csv"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps({**run, "finished": None}))
+    kept = [line for line in trials.read_text().splitlines(keepends=True) if "-train-" not in line]
+    trials.write_text("".join(kept))
+    assert call("report", "cut", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "reports" / "cut" / "report.md").read_text()
+    assert f"2 of {len(run['planned'])} planned trials are missing (2 train)" in page
+
+
+def test_a_finished_run_gone_on_with_measures_nothing(finished):
+    folder = finished[0]
+    rows = table(folder / "results" / "mine")
+    for words in ((*FULL, "--resume", "results/mine"), ("--resume", "results/mine")):
+        again = call(*words, cwd=folder)
+        assert again.returncode == 0, again.stderr
+        assert table(folder / "results" / "mine") == rows
+    other = call(*FULL, "--seeds", 1, "--resume", "results/mine", cwd=folder)
+    assert other.returncode == 2
+    assert "was started with other seeds" in other.stderr
+    assert table(folder / "results" / "mine") == rows
+
+
+@contextmanager
+def screen():
+    """Yield a terminal to write to, and a list of what has been written once every process has closed it."""
+    ours, theirs = pty.openpty()
+    seen = []
+    reader = threading.Thread(target=lambda: seen.extend(read_all(ours)))
+    reader.start()
+    try:
+        yield theirs, seen
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
+
+
+def read_all(terminal):
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # how Linux says that the other end of a terminal is closed
+            return
+        if not part:
+            return
+        yield part.decode()
+
+
+def test_a_terminal_gets_a_live_display_and_the_same_results(place, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    with screen() as (terminal, seen), os.fdopen(terminal, "w", closefd=False) as file:
+        done = call(*SHORT, "--precisions", "fp32", "--batch-sizes", 4, "--out", "out", cwd=place, stdout=file)
+    text = "".join(seen)
+    assert done.returncode == 0, done.stderr
+    assert "starting" in text
+    assert "\x1b[" in text
+    assert "Report:" in text
+    assert [row["phase"] for row in table(place / "out")] == ["memory", "speed"]
+
+
+def test_ctrl_c_stops_a_run_which_goes_on_where_it_stopped(place):
+    words = (*CPU, "--precisions", "fp32", "--batch-sizes", "4", "--phases", "memory,speed")
+    words = (*words, "--time-budget", "0.3", "--target-ci", "0.0001%")
+    script = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", "out"]
+    with screen() as (terminal, seen):
+        process = subprocess.Popen(script, cwd=place, stdout=terminal, stderr=terminal, start_new_session=True)
+        while not (place / "out" / "trials.csv").exists() or len(table(place / "out")) < 1:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+        process.wait()
+    assert process.returncode == 130
+    assert "go on with --resume out" in "".join(seen)
+    assert "Traceback" not in "".join(seen)
+    before = table(place / "out")
+    assert 1 <= len(before) < 4
+    done = call(*words, "--resume", "out", cwd=place)
+    assert done.returncode == 0, done.stderr
+    after = table(place / "out")
+    assert after[: len(before)] == before
+    assert len(after) == 4
+
+
+def session_of(process):
+    """Return the processes of a session that still run."""
+    found = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            running = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            found += [pid] if os.getsid(pid) == process.pid and running else []
+    return found
+
+
+def test_a_run_that_is_told_to_end_leaves_nobody_computing(place):
+    words = (*CPU, "--precisions", "fp32", "--batch-sizes", "4", "--phases", "memory,speed", "--time-budget", "60")
+    script = [sys.executable, str(ROOT / "run_bench.py"), *words, "--target-ci", "0.0001%", "--out", "out"]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(script, cwd=place, start_new_session=True, **piped) as process:
+        while not (place / "out" / "trials.csv").exists() or len(table(place / "out")) < 1:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()  # it alone, as kill and a scheduler do
+        said = process.communicate()[0].decode()
+    assert process.returncode == 143
+    assert "go on with --resume out" in said
+    assert "Traceback" not in said
+    for _ in range(100):
+        if not session_of(process):
+            break
+        time.sleep(0.1)
+    assert session_of(process) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--data", "folder:images"), "broken.png"),
+        (("--data", "folder:missing"), "'missing' does not exist"),
+        (("--precisions", "tf32"), "cannot do tf32"),
+        (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
+        (("--sweep", "depth=3,4"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
+        (("--sweep", "width=3,deep"), "--sweep width must be a whole number, not 'deep'"),
+        (("--sweep", "width"), "--sweep takes NAME=V1,V2, not 'width'"),
+        (("--sweep", "width=3,4", "--set", "width=5"), "width is set twice"),
+        (("--sweep", "batch_size=3,4", "--batch-sizes", "5"), "give one of the two"),
+        (("--out", "images"), "exists already"),
+    ],
+)
+def test_what_cannot_be_done_is_2_with_a_sentence_and_writes_nothing(place, words, part):
+    (place / "images" / "train" / "dark" / "broken.png").write_bytes(b"no image")
+    before = sorted(place.rglob("*"))
+    done = call(*SHORT, *words, cwd=place)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path for path in sorted(place.rglob("*")) if "__pycache__" not in str(path)] == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_gpus_where_there_are_none_are_refused_with_what_to_do(tmp_path):
+    done = call("--suite", "resnet50", "--gpus", "0,1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("run_bench: There is no GPU 0 and no GPU 1 here: ")
+    assert "Use --gpus cpu" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monkeypatch):
+    monkeypatch.setitem(max_batch.STEP_LIMIT_S, "cpu", 0.0)  # so that the first size that is tried is the largest
+    words = (*SHORT, *ARMS, "--batch-sizes", "max", "--resume", "out")
+    dry = call(*words, "--dry-run", cwd=place)
+    assert "batch the largest that fits, found when it runs; an unknown time" in dry.stdout
+    assert not (place / "out").exists()
+    done = call(*words, cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(place / "out")
+    assert [(row["phase"], row["batch_size"]) for row in rows] == [
+        (phase, "4") for phase in ("fit", "fit", "memory", "memory", "speed", "speed")
+    ]
+    assert "4 fits, 8 not tried (time)" in rows[0]["detail"]
+    planned = json.loads((place / "out" / "run.json").read_text())["planned"]
+    assert [trial["phase"] for trial in planned] == ["memory", "memory", "speed"]
+    assert "Largest batch" in (place / "reports" / "out" / "report.md").read_text()
+    monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
+    assert call("--resume", "out", cwd=place).returncode == 0
+    assert table(place / "out") == rows
+
+
+def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
+    words = ("--precisions", "fp32", "--phases", "speed", "--time-budget", "0.1")
+    words = (*CPU, "--quick", *words, "--sweep", "width=8,16", "--sweep", "batch_size=4,5", "--out", "out")
+    sweepable = TINY.replace("lr: float = 0.01", "lr: float = 0.01, batch_size: int = 4")
+    (place / "tiny.py").write_text(sweepable.replace("batch_size=4,", "batch_size=batch_size,"))
+    assert "tiny on cpu, 4 variants" in call(*words, "--dry-run", cwd=place).stdout
+    done = call(*words, cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["parameters"], row["batch_size"]) for row in table(place / "out")] == [
+        ("batch_size=4 width=8", "4"),
+        ("batch_size=5 width=8", "5"),
+        ("batch_size=4 width=16", "4"),
+        ("batch_size=5 width=16", "5"),
+    ]
+    report = (place / "reports" / "out" / "report.md").read_text()
+    assert report.index("## Sweep of tiny's width") < report.index("## Sweep of tiny's batch_size")
+
+
+def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):
+    done = call(*SHORT, "--set", "fail=raise", "--out", "out", cwd=place)
+    assert done.returncode == 1
+    rows = table(place / "out")
+    assert {(row["batch_size"], row["phase"], row["status"]) for row in rows} == {
+        (batch, "memory", "failed") for batch in ("4", "8")
+    }
+    assert all("the model broke" in row["detail"] for row in rows)

@@ -1,0 +1,198 @@
+"""A Ray cluster on this machine: nodes that declare accelerators they have not, and CPUs that stand in for them."""
+
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from tests.conftest import TINY, call  # noqa: E402
+from tests.results.test_store import rows  # noqa: E402
+
+HEAD, OTHER = "127.0.0.2", "127.0.0.3"
+"""Loopback addresses; Ray takes 127.0.0.1 for the machine's own address on its network."""
+STORE_BYTES = 80 * 2**20
+QUICK = ("--batch-sizes", "4", "--precisions", "fp32,amp-fp16-noscale", "--data", "synthetic", "--time-budget", "0.2")
+
+
+class Nodes:
+    """A head without accelerators, and nodes that come and go."""
+
+    def __init__(self):
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        self.cluster = Cluster(initialize_head=True, head_node_args={**head, "node_ip_address": HEAD})
+        self.address = self.cluster.address
+        self.there = {}
+
+    def add(self, accelerator, address=OTHER):
+        with mock.patch("ray._private.utils.set_sigterm_handler"):  # which only a main thread may set
+            added = self.there[accelerator] = self.cluster.add_node(
+                num_cpus=1,
+                resources={f"accelerator_type:{accelerator}": 1},
+                object_store_memory=STORE_BYTES,
+                node_ip_address=address,
+            )
+        return added
+
+    def need(self, *accelerators):
+        for accelerator in accelerators:
+            if accelerator not in self.there:
+                self.add(accelerator)
+
+    def lose(self, accelerator):
+        self.cluster.remove_node(self.there.pop(accelerator), allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    found = Nodes()
+    yield found
+    ray.shutdown()
+    found.cluster.shutdown()
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """The tiny suite, of which a part comes from another file of its folder."""
+    (tmp_path / "width.py").write_text("WIDTH = 16\n")
+    path = tmp_path / "tiny.py"
+    path.write_text(
+        TINY.replace("width: int = 16", "width: int = WIDTH").replace(
+            "from bench", "from width import WIDTH\nfrom bench", 1
+        )
+    )
+    return path
+
+
+def run(nodes, suite, *words):
+    folder = suite.parent / "run"
+    done = call("--suite", suite, "--on", f"ray://{nodes.address}", "--out", folder, *QUICK, *words, cwd=suite.parent)
+    return folder, done
+
+
+def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(nodes, suite):
+    nodes.need("V100", "A100")
+    folder, done = run(nodes, suite, "--phases", "memory,train", "--epochs", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = Counter(
+        (row["placement"], row["phase"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")
+    )
+    arms = ("fp32", "amp-fp16-noscale")
+    wanted = [(place, phase, arm) for place in ("V100", "A100") for phase in ("memory", "train") for arm in arms]
+    assert found == Counter({(*key, "ok"): 1 for key in wanted})
+    trials = {row["trial"] for row in rows(folder, "trials.csv") if row["phase"] == "train"}
+    assert Counter(row["trial"] for row in rows(folder, "epochs.csv")) == dict.fromkeys(trials, 2)
+    environment = json.loads((folder / "run.json").read_text())["environment"]
+    assert [(node["accelerator"], bool(node["host"]), bool(node["torch"])) for node in environment["nodes"]] == [
+        ("A100", True, True),
+        ("V100", True, True),
+    ]
+
+
+@contextmanager
+def after_first_row_of(place, folder, action):
+    """Do something in a thread when a trial of ``place`` has been stored."""
+    over = threading.Event()
+
+    def watch():
+        path = folder / "trials.csv"
+        while not over.wait(0.05):
+            if path.exists() and any(row["placement"] == place for row in rows(folder, "trials.csv")):
+                action()
+                over.wait()  # a node ends with the thread that started it
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def slow(suite, seconds=1.0):
+    suite.write_text(
+        suite.read_text().replace(
+            "        if fail ==", f"        import time; time.sleep({seconds})\n        if fail ==", 1
+        )
+    )
+    return suite
+
+
+@pytest.mark.slow
+def test_what_a_lost_node_did_not_finish_is_run_again_on_another_of_its_type(nodes, suite):
+    nodes.need("V100", "A100")
+
+    def replace_node():
+        first = nodes.there["V100"]
+        nodes.add("V100")
+        nodes.cluster.remove_node(first, allow_graceful=False)
+
+    with after_first_row_of("V100", suite.parent / "run", replace_node):
+        folder, done = run(nodes, slow(suite), "--phases", "memory,train")
+        nodes.lose("V100")  # it would end with the thread that started it
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows(folder, "trials.csv")
+    assert Counter(row["trial"] for row in found) == dict.fromkeys({row["trial"] for row in found}, 1)
+    assert Counter((row["placement"], row["status"]) for row in found) == {("V100", "ok"): 4, ("A100", "ok"): 4}
+    assert Counter(row["trial"] for row in rows(folder, "epochs.csv")).most_common(1)[0][1] == 1
+    warnings = " ".join(json.loads((folder / "run.json").read_text())["warnings"])
+    assert "was lost" in warnings
+    assert "was run again" in warnings
+
+
+@pytest.mark.slow
+def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_on(nodes, suite):
+    nodes.need("V100", "A100")
+    with after_first_row_of("V100", suite.parent / "run", lambda: nodes.lose("V100")):
+        folder, done = run(nodes, slow(suite), "--phases", "memory,train")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = rows(folder, "trials.csv")
+    assert Counter(row["status"] for row in found if row["placement"] == "A100") == {"ok": 4}
+    statuses = Counter(row["status"] for row in found if row["placement"] == "V100")
+    assert statuses["ok"] >= 1
+    assert statuses["failed"] >= 1
+    details = [row["detail"] for row in found if row["status"] == "failed"]
+    assert all("no other node with V100" in detail for detail in details)
+    failed = {(row["phase"], row["precision"]) for row in found if row["status"] == "failed"}
+    unfit = {precision for phase, precision in failed if phase == "memory"}  # is not tried further
+    accounted = {(row["phase"], row["precision"]) for row in found if row["placement"] == "V100"}
+    arms = {"fp32", "amp-fp16-noscale"}
+    assert accounted | {("train", arm) for arm in unfit} == {
+        (phase, arm) for phase in ("memory", "train") for arm in arms
+    }
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_what_runs_and_keeps_what_was_finished(nodes, suite):
+    nodes.need("A100")
+    with after_first_row_of("A100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)):
+        folder, done = run(nodes, slow(suite, 1.5), "--accelerators", "A100", "--phases", "memory")
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok"]
+    done = call("--resume", folder, cwd=suite.parent)
+    assert done.returncode == 0, done.stdout + done.stderr  # so the accelerator was given back
+    assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok", "ok"]
+
+
+def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
+    nodes.need("A100")
+    folder, done = run(nodes, suite, "--accelerators", "A100,H100")
+    assert done.returncode == 2
+    assert "The cluster has no H100. It has: A100" in done.stderr
+    folder, done = run(nodes, suite, "--accelerators", "A100,A100+A100")
+    assert done.returncode == 2
+    assert "A100+A100 takes 2 A100, and the cluster has 1." in done.stderr
+    words = ("--accelerators", "A100", "--phases", "train", "--data", f"folder:{suite.parent / 'nowhere'}")
+    folder, done = run(nodes, suite, *words)
+    assert done.returncode == 2
+    assert f"A100 on {os.uname().nodename}: " in done.stderr
+    assert "nowhere" in done.stderr
+    assert not folder.exists()

@@ -1,0 +1,165 @@
+"""A placement group whose bundles Ray, of which there is none here, has put on nodes."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from bench.launch.local import Ending
+from bench.launch.pool import agreed, pool, together
+from bench.launch.ray.actor import interface
+from bench.launch.ray.placement_group import Group
+from bench.launch.ray.pool import Lane
+from bench.launch.ray.trial import CancelledError, NodeLostError, Source
+from bench.results.records import Device
+from bench.spec.suite import UsageError
+from bench.spec.trial import Placement
+
+
+class Method:
+    def __init__(self, function):
+        self.remote = function
+
+
+class Actor:
+    def __init__(self, node, gpus):
+        self.shared = None
+        self.whereabouts = Method(lambda: (node, f"host {node}", f"10.0.0.{node}"))
+        self.visible = Method(lambda: gpus)
+        self.share = Method(self.take)
+        self.stop = Method(lambda: None)
+        self.__ray_ready__ = Method(lambda: True)
+
+    def take(self, *shared):
+        self.shared = shared
+
+
+class Options:
+    def __init__(self, actors):
+        self.actors, self.asked = actors, []
+
+    def options(self, **asked):
+        self.asked.append(asked)
+        return Method(lambda *_, **__: self.actors[len(self.asked) - 1])
+
+
+class Ray:
+    """As much of Ray's module as a group uses."""
+
+    exceptions = SimpleNamespace(RayError=OSError)
+
+    def __init__(self, *places, nodes=()):
+        self.actors = [Actor(node, gpus) for node, gpus in places]
+        self.groups, self.removed, self.killed = [], [], []
+        self.options = Options(self.actors)
+        strategies = SimpleNamespace(PlacementGroupSchedulingStrategy=lambda **asked: asked)
+        self.util = SimpleNamespace(
+            placement_group=self.group, remove_placement_group=self.removed.append, scheduling_strategies=strategies
+        )
+        self.remote = lambda _class: self.options
+        self.kill = self.killed.append
+        self.nodes = lambda: nodes
+
+    def group(self, bundles, **asked):
+        self.groups.append((bundles, asked))
+        return SimpleNamespace(wait=lambda _s: True)
+
+    def wait(self, references, **_):
+        return references, []
+
+
+BUNDLE = {"GPU": 1, "CPU": 1, "accelerator_type:V100": 0.001}
+
+
+def placed(*places):
+    ray = Ray(*places)
+    group = Group(ray, BUNDLE, len(places))
+    group.place(lambda: None, lambda value: value, 1.0)
+    return ray, group
+
+
+def test_bundles_of_one_node_are_one_part_that_sees_all_their_gpus():
+    ray, group = placed(("1", "3"), ("1", "5"))
+    assert ray.groups == [([BUNDLE, BUNDLE], {"strategy": "PACK"})]
+    assert [asked["num_gpus"] for asked in ray.options.asked] == [1, 1]
+    (share,) = group.shares(2)
+    assert (share.first, share.local, share.placement(2, on_gpu=True)) == (0, 2, "0+1")
+    assert [actor.shared for actor in ray.actors] == [("3,5", False), None]
+    (alone,) = group.shares(1)
+    assert alone.placement(1, on_gpu=True) == "0"
+
+
+def test_over_several_nodes_each_rank_has_a_gpu_of_its_own_node():
+    ray, group = placed(("1", "0"), ("2", "4"), ("2", "6"))
+    first, second = group.shares(3)
+    assert [(share.part.node, share.first, share.local) for share in (first, second)] == [("2", 0, 2), ("1", 2, 1)]
+    names = [Placement(name=share.placement(3, on_gpu=True)) for share in (first, second)]
+    assert [names[0].device_of(rank) for rank in (0, 1)] == [0, 1]
+    assert names[1].device_of(2) == 0
+    assert first.placement(3, on_gpu=False) == "cpu+cpu+cpu"
+    assert [actor.shared for actor in ray.actors] == [("0", True), ("4,6", True), None]
+    assert len(group.shares(2)) == 1
+
+
+def test_a_group_that_is_removed_leaves_nothing():
+    ray, group = placed(("1", "0"), ("2", "0"))
+    group.remove()
+    assert ray.killed == ray.actors
+    assert len(ray.removed) == 1
+
+
+def test_nodes_to_avoid_are_named():
+    ray = Ray()
+    Group(ray, BUNDLE, 1, ["a", "b"])
+    assert ray.groups[0][1]["bundle_label_selector"] == [{"ray.io/node-id": "!in(a,b)"}]
+
+
+def node(name, **resources):
+    return {"Alive": True, "NodeID": name, "Resources": {"accelerator_type:V100": 1.0, **resources}}
+
+
+def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
+    assert Lane(Ray(nodes=[node("a", GPU=4.0, CPU=8.0), node("b", GPU=2.0, CPU=1.0)]), "V100", 5).room == 5
+    assert Lane(Ray(nodes=[node("a", CPU=8.0), node("b", CPU=8.0)]), "V100", 2).room == 2
+    with pytest.raises(NodeLostError, match="only 1 V100 left, and 2 are to train together"):
+        Lane(Ray(nodes=[node("a", CPU=8.0)]), "V100", 2)._open(2)
+    with pytest.raises(NodeLostError, match="no other node with V100"):
+        Lane(Ray(), "V100", 2)._open(1)
+
+
+def test_devices_of_several_nodes_are_one(machine):
+    gpu = Device(placement="0", kind="cuda", name="V100", architecture="Volta", memory_total_bytes=16, energy="counter")
+    found = together([replace(gpu, fp32_gflops=5.0), gpu, replace(gpu, fp32_gflops=3.0)])
+    assert (found.name, found.memory_total_bytes, found.energy) == ("3 × V100", 48, None)
+    assert found.fp32_gflops == 3.0  # the estimate is of the slowest
+    assert "fp16-master" in found.unsupported
+    assert [node.host for node in pool([machine, machine]).nodes] == ["here", "here"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(monkeypatch, tiny_trial, cpu, nodes):
+    lane = Lane(Ray(), "V100", nodes)
+    trial = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="+".join(["V100"] * nodes))))
+    died = Ending(kind="died", text="by signal 9")
+
+    def start(*_):
+        lane.closed.set()
+        yield died
+
+    part = Source(name="V100 on host", listen=start, halt=lambda: None)
+    monkeypatch.setattr(lane, "_open", lambda _count: SimpleNamespace(shares=lambda count: ("a part",) * count))
+    monkeypatch.setattr(lane, "_start", start)
+    monkeypatch.setattr(lane, "_sources", lambda *_: [part] * nodes)
+    with pytest.raises(CancelledError):
+        lane.run(trial, cpu, lambda _message: None)
+
+
+def test_nodes_must_agree():
+    assert agreed("m:f", {"a": 1, "b": 1}) == 1
+    with pytest.raises(UsageError, match="do not agree about f: a: 1; b: 2"):
+        agreed("m:f", {"a": 1, "b": 2})
+
+
+def test_the_interface_of_an_address_is_found():
+    assert interface("127.0.0.1")
+    assert interface("192.0.2.1") is None

@@ -1,0 +1,108 @@
+"""GPUs that train together are watched one by one: before a run, in telemetry, and while quads are timed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from bench.devices.nvidia import open_nvml
+from bench.devices.processes import Neighbour
+from bench.measure.disturbance import open_watch
+from bench.phases import speed
+from bench.planning import warnings
+from bench.results.records import Device, TrialResult
+from bench.run.session import sampled
+from bench.spec.suite import UsageError
+from bench.spec.trial import Placement
+from tests.devices.fake_gpu import FakeClock, FakeGpu
+from tests.devices.fake_nvml import FakeDriver
+from tests.processes import together
+
+THERMAL = 0x20
+ANN = Neighbour(pid=5, user="ann", command="python", memory_bytes=2**30)
+PAIR = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
+SPREAD = replace(PAIR, placement="0+1@2", uuids=())
+
+
+def machine_of(machine, *devices):
+    return replace(machine, devices=devices)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Who is on which GPU; a test may change it."""
+    known = {"GPU-a": [], "GPU-b": []}
+    monkeypatch.setattr(warnings.neighbours, "neighbours", lambda: known)
+    return known
+
+
+def test_a_neighbour_on_any_of_them_is_warned_of_and_with_exclusive_refused(machine, seen):
+    assert warnings.busy(machine_of(machine, PAIR), exclusive=True) == []
+    seen["GPU-b"] = [ANN]
+    (said,) = warnings.busy(machine_of(machine, PAIR), exclusive=False)
+    assert said.startswith("GPU 1 is in use by ann")
+    with pytest.raises(UsageError, match=r"GPU 1 is in use by ann.*leave out --exclusive"):
+        warnings.busy(machine_of(machine, PAIR), exclusive=True)
+
+
+def test_exclusive_is_refused_where_it_cannot_be_kept(machine, seen):
+    del seen["GPU-a"]
+    with pytest.raises(UsageError, match="Who is on GPU 0 cannot be told"):
+        warnings.busy(machine_of(machine, PAIR), exclusive=True)
+    with pytest.raises(UsageError, match=r"Who is on GPU 0\+1@2 cannot be told"):
+        warnings.busy(machine_of(machine, SPREAD), exclusive=True)
+    assert warnings.busy(machine_of(machine, SPREAD), exclusive=False) == []
+    assert warnings.busy(machine, exclusive=True) == []  # nobody is refused a CPU
+
+
+def test_telemetry_is_read_of_each_of_them_once(machine):
+    alone = replace(PAIR, placement="0", uuid="GPU-a", uuids=())
+    found = sampled(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
+    assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
+
+
+def test_children_of_ours_are_not_foreign(monkeypatch):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        FakeDriver([FakeGpu("GPU-a", processes={child.pid: 1, 1: 1})]).install(monkeypatch)
+        with open_nvml() as nvml:
+            assert nvml.foreign_processes("GPU-a", {os.getpid()}) == 1
+            assert nvml.foreign_processes("GPU-a", {1}) == 1
+
+
+def watch(rank, others_pid):
+    """Watch two GPUs, of which the second is hot, and on which each of us computes and so does somebody else."""
+    clock = FakeClock()
+    with pytest.MonkeyPatch.context() as patched:
+        gpus = [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=THERMAL)]
+        FakeDriver(gpus, clock=clock).install(patched)
+        with open_watch(replace(PAIR, uuids=("GPU-a", "GPU-b")), clock) as mine:
+            pids = speed.joined.gathered(os.getpid())
+            clock.advance(1)
+            gpus[rank].work += [(10**6, pid, 40) for pid in (*pids, others_pid)]
+            return mine.edge()
+
+
+def test_each_watches_its_own_and_takes_nobody_who_trains_with_it_for_a_stranger(tmp_path):
+    first, second = together(tmp_path, watch, 77)
+    assert first == "another process used the GPU (pid 77, 40 % of its time)"
+    assert second == f"thermal slowdown; {first}"
+
+
+def time_two(rank, trial):
+    sent = []
+    with pytest.MonkeyPatch.context() as patched:
+        FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=THERMAL)], clock=FakeClock()).install(patched)
+        speed.run(trial, replace(PAIR, uuids=("GPU-a", "GPU-b")), sent.append)
+    return [message for message in sent if isinstance(message, TrialResult)]
+
+
+def test_what_one_of_them_suffers_voids_the_quads_of_all(tmp_path, tiny_trial):
+    tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
+    trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
+    for (result,) in together(tmp_path, time_two, trial):
+        assert (result.status, result.speed.quads) == ("invalid", 0)
+        assert "device cpu: thermal slowdown" in result.detail

@@ -1,0 +1,240 @@
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from bench.planning.estimate import estimate_s
+from bench.planning.plan import Plan, make_plan
+from bench.results.records import Device
+from bench.run.prepare import _require_full_batches
+from bench.spec.request import PreparedData, Request, choose_source
+from bench.spec.suite import Data, Suite, UsageError
+from bench.spec.trial import DataSource, Placement, Protocol, SuiteRef, Trial
+
+SUITE = Suite(
+    name="small",
+    title="",
+    data=Data(input_shape=(3, 8, 8), classes=2, source="cifar10"),
+    model=lambda data: None,
+    optimizer=lambda parameters: None,
+    batch_size=32,
+    batch_sizes=(16, 32, 64),
+    cpu_batch_sizes=(8,),
+    epochs=4,
+)
+VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shape=(8,)))
+REF = SuiteRef(name="small")
+SYNTHETIC = PreparedData(source=DataSource(kind="synthetic"))
+
+
+def gpu(index=0, **more):
+    return Device(placement=str(index), kind="cuda", name="Test GPU", architecture="Ampere", fp32_gflops=1e4, **more)
+
+
+def plan(machine, *devices, **asked):
+    machine = replace(machine, devices=devices) if devices else machine
+    return make_plan(Request(suites=(REF,), **asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9})
+
+
+def arms(trials, phase):
+    return [trial.precisions for trial in trials if trial.phase == phase]
+
+
+def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_recipe(machine):
+    trials = plan(machine).trials
+    assert arms(trials, "memory") == [("fp32",), ("amp-bf16",)]
+    assert arms(trials, "speed") == [("fp32", "amp-bf16")] * 3
+    assert arms(trials, "train") == [("fp32",), ("amp-bf16",)]
+    assert {(t.phase, t.cell.batch_size) for t in trials} == {("memory", 8), ("speed", 8), ("train", 32)}
+    assert {t.epochs for t in trials if t.phase == "train"} == {4}
+
+
+def test_an_ampere_compares_four_and_a_pascal_two(machine):
+    assert arms(plan(machine, gpu()).trials, "speed")[0] == ("fp32", "tf32", "amp-fp16", "amp-bf16")
+    pascal = gpu(unsupported={"tf32": "no", "amp-bf16": "no"})
+    assert arms(plan(machine, pascal).trials, "speed")[0] == ("fp32", "amp-fp16")
+
+
+def test_every_gpu_is_measured_on_its_own(machine):
+    trials = plan(machine, gpu(0), gpu(1)).trials
+    assert {trial.cell.placement.name for trial in trials} == {"0", "1"}
+    assert len({trial.id for trial in trials}) == len({trial.config for trial in trials}) == len(trials)
+
+
+def test_the_baseline_comes_first_whatever_the_order_asked(machine):
+    assert arms(plan(machine, precisions=("amp-bf16", "fp32")).trials, "speed")[0] == ("fp32", "amp-bf16")
+
+
+def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
+    with pytest.raises(UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, amp-fp16, amp-bf16"):
+        plan(machine, precisions=("tf32",))
+    both = plan(machine, replace(machine.devices[0], name="Other"), gpu(), precisions=("tf32",)).trials
+    assert {trial.cell.placement.name for trial in both} == {"cpu", "0"}
+
+
+def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(machine):
+    found = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), precisions=("tf32", "amp-bf16", "fp32"))
+    assert arms(found.trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
+    assert arms(found.trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
+    assert len({trial.id for trial in found.trials}) == len(found.trials)
+    times = zip(found.trials, found.seconds, strict=True)
+    assert {trial.precisions for trial, seconds in times if seconds == 0} == {("tf32",)}
+
+
+def test_what_a_technique_keeps_from_running_takes_no_time(machine):
+    able = replace(machine.devices[0], fp32_gflops=100.0)
+    found = plan(machine, able, techniques=("cuda-graphs",), phases=("fit", "memory", "speed", "train"))
+    assert set(found.seconds) == {0}
+    phases = ("ladder_memory", "ladder")
+    climbed = plan(machine, able, techniques=("cuda-graphs",), phases=phases)
+    missing = {
+        trial.precisions[0] for trial, seconds in zip(climbed.trials, climbed.seconds, strict=True) if not seconds
+    }
+    assert {name.split("+")[-1] for name in missing} == {"non-blocking", "cuda-graphs"}
+    assert all(seconds > 0 for seconds in plan(machine, able, techniques=("compile",)).seconds)
+
+
+def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
+    found = plan(machine, techniques=("set-to-none", "channels-last")).trials
+    assert {trial.cell.techniques for trial in found} == {("channels-last",)}
+    named, plain = (plan(machine, techniques=names).trials for names in (("set-to-none",), ()))
+    assert [trial.config for trial in named] == [trial.config for trial in plain]
+
+
+def test_options_change_nothing_in_what_a_device_can_do(machine, cpu):
+    able = replace(cpu, unsupported={"amp-fp16": "no operators"})
+    found = plan(machine, able, precisions=("fp32", "amp-fp16:init_scale=8"), phases=("speed",)).trials
+    assert arms(found, "speed") == [("fp32",)] * 3 + [("amp-fp16:init_scale=8",)]
+
+
+def test_memory_comes_before_speed_and_training_last_within_a_cell(machine):
+    phases = [trial.phase for trial in plan(machine, batch_sizes=(16,)).trials]
+    assert phases == ["memory"] * 2 + ["speed"] * 3 + ["train"] * 2
+
+
+def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine):
+    trials = plan(machine, batch_sizes=(16, 64), seeds=(0, 1), epochs=2).trials
+    trained = [(t.cell.batch_size, t.seed, t.precisions[0]) for t in trials if t.phase == "train"]
+    arms = ("fp32", "amp-bf16")
+    assert trained == [(b, s, p) for b in (16, 64) for s in (0, 1) for p in (arms if s == 0 else arms[::-1])]
+    assert {t.epochs for t in trials} == {1, 2}
+
+
+def test_only_the_phases_asked_for_are_planned(machine):
+    assert {trial.phase for trial in plan(machine, phases=("speed",)).trials} == {"speed"}
+
+
+def test_a_change_of_anything_asked_changes_the_config_and_nothing_else_does(machine):
+    first, again = plan(machine).trials[2], plan(machine).trials[2]
+    assert first.config == again.config
+    for other in (
+        replace(first, seed=1),
+        replace(first, replicate=9),
+        replace(first, precisions=("fp32",)),
+        replace(first, protocol=Protocol(target_ci=0.02)),
+        replace(first, cell=replace(first.cell, batch_size=9)),
+        replace(first, cell=replace(first.cell, suite=SuiteRef(name="small", parameters=(("lr", 0.2),)))),
+    ):
+        assert other.config != first.config
+
+
+def test_data_that_are_no_images_stay_synthetic(tmp_path):
+    asked = Request(suites=(REF,), data=f"folder:{tmp_path}")
+    assert choose_source(SUITE, asked).kind == "folder"
+    assert choose_source(VECTORS, asked).kind == "synthetic"
+    assert choose_source(SUITE, Request(suites=(REF,))).kind == "cifar10"
+
+
+@pytest.mark.parametrize(("phase", "refused"), [("train", True), ("ladder", True), ("speed", False)])
+def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machine, phase, refused):
+    made = plan(machine, gpu())
+    one = replace(made.trials[0], phase=phase)
+    few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
+    with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
+        _require_full_batches(Plan(trials=(one,), seconds=(None,)), few)
+    enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
+    _require_full_batches(Plan(trials=(one,), seconds=(None,)), enough)
+
+
+def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
+    short, long = (plan(machine, gpu(), epochs=epochs) for epochs in (1, 10))
+    assert sum(short.seconds) < sum(long.seconds)
+    trial = short.trials[0]
+    assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), None) is None
+    assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) < estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e12)
+
+
+def test_the_estimate_of_processes_that_train_together_has_what_they_take_to_start(machine):
+    alone = plan(machine, gpu()).trials[0]
+    both = replace(alone, cell=replace(alone.cell, placement=Placement(name="0+1")))
+    one, two = (estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) for trial in (alone, both))
+    assert two == pytest.approx(one + 5)
+
+
+def test_the_estimate_of_training_uses_the_datas_own_size(machine):
+    trial = next(trial for trial in plan(machine, gpu()).trials if trial.phase == "train")
+    real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
+    assert estimate_s(trial, SUITE, real, gpu(), 1e9) > 10 * estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9)
+
+
+def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_precision(machine):
+    trials = [t for t in plan(machine, gpu(), seeds=(5, 3, 8, 1)).trials if t.phase == "train"]
+    assert list(dict.fromkeys(trial.seed for trial in trials)) == [5, 3, 8, 1]
+    places = {}
+    for place, trial in enumerate(trials):
+        places.setdefault(trial.precisions[0], []).append(place)
+    assert {len(found) for found in places.values()} == {4}
+    assert {sum(found) for found in places.values()} == {sum(range(16)) / 4}  # all the same on average
+    assert [trial.precisions[0] for trial in trials[:2]] == ["fp32", "tf32"]
+
+
+def test_what_is_asked_of_training_reaches_its_trials_alone_and_their_configs(machine):
+    asked, plain = plan(machine, target_accuracy_pct=93.0, clip_grad=1.0).trials, plan(machine).trials
+    for one, other in zip(asked, plain, strict=True):
+        trains = one.phase == "train"
+        assert (one.target_accuracy_pct, one.clip_grad) == ((93.0, 1.0) if trains else (None, None))
+        assert (one.config != other.config) == trains
+
+
+def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine, cpu):
+    emulating = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0)
+    fast = replace(cpu, fp32_gflops=200.0, bf16_gflops=900.0)
+
+    def arms(device, phase, **asked):
+        return {
+            name for trial in plan(machine, device, **asked).trials if trial.phase == phase for name in trial.precisions
+        }
+
+    assert arms(fast, "speed") == arms(fast, "train") == {"fp32", "amp-bf16"}
+    assert arms(emulating, "speed") == arms(emulating, "train") == {"fp32"}
+    assert arms(emulating, "train", precisions=("fp32", "amp-bf16")) == {"fp32", "amp-bf16"}
+    rungs = {"fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"}
+    assert arms(emulating, "ladder_memory", phases=("ladder_memory",)) == rungs
+    named = arms(emulating, "ladder_memory", phases=("ladder_memory",), precisions=("fp32", "amp-bf16"))
+    assert "amp-bf16+set-to-none" in named
+    both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", precisions=("fp32", "amp-bf16"))
+    long, short = (estimate_s(both, SUITE, SYNTHETIC, device, 1e12) for device in (emulating, fast))
+    assert long > 5 * short
+
+
+def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine):
+    asked = {"techniques": ("channels-last", "sync-bn", "bf16-allreduce"), "phases": ("memory", "speed", "train")}
+    both = replace(gpu(), placement="0+1", name="2 × Test GPU")
+    found = {(trial.cell.placement.name, trial.cell.techniques) for trial in plan(machine, gpu(), both, **asked).trials}
+    assert found == {("0", ("channels-last",)), ("0+1", asked["techniques"])}
+    alone = plan(machine, gpu(0), gpu(1), **asked).trials
+    assert {trial.cell.techniques for trial in alone} == {asked["techniques"]}
+
+
+def test_the_estimate_of_numerics_has_all_its_steps_and_grows_with_each(machine):
+    (looked,) = plan(machine, gpu(), precisions=("fp32",), phases=("numerics",)).trials
+    (held,) = plan(machine, gpu(), precisions=("fp32",), batch_sizes=(32,), phases=("memory",)).trials
+    a_step_s = SUITE.batch_size * 1e12 / (0.4 * 1e13)  # FLOPs over the share of 10 TFLOP/s that a step is to reach
+
+    def grown_s(trial):
+        done = [estimate_s(trial, SUITE, SYNTHETIC, gpu(), flops) for flops in (1e12, 2e12)]
+        return done[1] - done[0]
+
+    assert looked.cell.batch_size == held.cell.batch_size == SUITE.batch_size
+    assert grown_s(held) < 10 * a_step_s
+    assert grown_s(looked) >= 60 * a_step_s  # as many as are trained

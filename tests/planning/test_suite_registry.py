@@ -1,0 +1,121 @@
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.data import random_batches
+from bench.planning import suite_registry
+from bench.spec.suite import PRECISIONS, Data, UsageError
+from bench.spec.trial import SuiteRef
+from bench.training.step import build_arm, training_step
+
+PARAMETERS_M = {
+    "cifar10_lightning": 11.17,
+    "intel_resnet18": 11.18,
+    "mlp": 50.3,
+    "resnet18": 11.17,
+    "resnet20": 0.27,
+    "resnet50": 23.52,
+    "underflow": 0.0187,
+    "vit_b_16": 85.8,
+}
+
+
+@pytest.mark.parametrize("name", suite_registry.names())
+def test_every_suite_has_its_recipes_size(name):
+    suite = suite_registry.load(SuiteRef(name=name))
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+    assert suite.name == name
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(PARAMETERS_M[name], rel=0.01)
+
+
+def test_cifar_resnets_keep_the_resolution_in_their_stem():
+    suite = suite_registry.load(SuiteRef(name="resnet18"))
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+        stem = model.maxpool(model.conv1(torch.empty(1, 3, 32, 32)))
+    assert stem.shape == (1, 64, 32, 32)
+
+
+def test_parameters_are_converted_to_the_type_of_their_default():
+    ref = suite_registry.refer("mlp", {"width": "64", "lr": "0.5", "unrelated": "1"})
+    assert ref.parameters == (("lr", 0.5), ("width", 64))
+    suite = suite_registry.load(ref)
+    assert suite.model(suite.data)[0].weight.shape == (64, 64)
+    with pytest.raises(UsageError, match="--set width must be a whole number, not 'wide'"):
+        suite_registry.refer("mlp", {"width": "wide"})
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "1e999", "fast"])
+def test_a_number_that_is_none_is_refused_with_the_word(word):
+    with pytest.raises(UsageError, match=f"--set lr must be a number, not '{word}'"):
+        suite_registry.refer("mlp", {"lr": word})
+
+
+def test_the_list_tells_where_a_recipe_comes_from_and_how_long_its_training_is():
+    lines = suite_registry.overview()
+    first = next(at for at, line in enumerate(lines) if line.split()[0] == "resnet20")
+    assert lines[first + 1].strip().startswith("5 epochs (200 in the recipe); He et al., Deep Residual Learning")
+    assert "momentum=0.9" in lines[first + 2]
+
+
+def test_classes_of_the_data_reach_the_model():
+    suite = suite_registry.load(SuiteRef(name="resnet20"))
+    assert suite.model(Data(input_shape=(3, 32, 32), classes=6))[-1].out_features == 6
+
+
+def test_a_suite_of_ones_own_is_loaded_from_its_file(tiny_file):
+    ref = suite_registry.refer(str(tiny_file), {"width": "4"})
+    assert (ref.name, ref.file) == ("tiny", str(tiny_file))
+    assert suite_registry.load(ref).model(Data(input_shape=(3, 8, 8), classes=2))[1].out_features == 4
+
+
+def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-suite.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) < 30
+    (tmp_path / "my_model.py").write_text(code)
+    suite = suite_registry.load(suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"}))
+    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], torch.device("cpu"), seed=0)
+    batch = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)[0]
+    assert torch.isfinite(training_step(arm, *batch))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def suite(:\n  pass", "line 1"),
+        ("import nothing_like_that", "line 1: ModuleNotFoundError"),
+        ("x = 1", "has no function suite()"),
+        ("def suite(lr):\n  pass", "'lr' needs a default"),
+        ("def suite(lr=None):\n  pass", "'lr' needs a default"),
+        ("suite = int", "suite must be a function"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit"),
+        ("def suite():\n  return 1", "must return a bench.spec.suite.Suite, not int"),
+        ("def suite():\n  x = 0\n  return 1 / x", "line 3: ZeroDivisionError"),
+    ],
+)
+def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, text, sentence):
+    path = tmp_path / f"broken_{abs(hash(text))}.py"
+    path.write_text(textwrap.dedent(text))
+    with pytest.raises(UsageError) as caught:
+        suite_registry.refer(str(path))
+    assert sentence in str(caught.value)
+    assert path.name in str(caught.value)
+
+
+def test_an_unknown_suite_gets_the_nearest_name():
+    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_lightning"):
+        suite_registry.refer("resnet5")
+
+
+def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone():
+    ref = suite_registry.refer("mlp", {"lr": "0.5"})
+    found = suite_registry.vary(ref, "width", ("64", "065"))
+    assert [dict(one.parameters) for one in found] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
+    assert [suite_registry.load(one).data.input_shape for one in found] == [(64,), (65,)]
+    assert suite_registry.vary(ref, "crop_padding", ("1", "2")) == (ref,)
+    with pytest.raises(UsageError, match="--sweep width has a value twice in '64,064'"):
+        suite_registry.vary(ref, "width", ("64", "064"))

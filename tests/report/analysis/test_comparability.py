@@ -1,0 +1,235 @@
+"""What differs between runs is told, once for each circumstance; what does not differ is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.report.analysis.comparability import Fact, sentence, warnings
+from bench.report.reading.load import load
+from bench.results.store import SCHEMA
+from tests.report import fleet
+from tests.report.builders import write_report
+from tests.report.fleet import copy, original
+
+REQUEST = {
+    "suites": [{"name": "mlp", "digest": "aaa"}],
+    "protocol": {"replicates": 3, "target_ci": 0.01, "time_budget_s": 10.0},
+}
+
+
+def told(*folders: Path) -> list[str]:
+    runs = load(list(folders))
+    return warnings(runs.runs, runs.trials)
+
+
+def one(lines: list[str]) -> str:
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    first = original(tmp_path / "a")
+    fleet.edit_run(first, lambda run: run.update(request=REQUEST))
+    return first, copy(first, tmp_path / "b", device="NVIDIA Test 1", architecture="Hopper")
+
+
+def test_equal_runs_have_no_warning(pair):
+    assert told(*pair) == []
+    assert told(pair[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("torch", "torch", "2.6.0"), ("CUDA", "cuda", "13.2"), ("cuDNN", "cudnn", "9.9"), ("driver", "driver", "580.1")],
+)
+def test_other_software_is_named_with_both_values_and_runs(pair, name, key, value):
+    before: list[str] = []
+    fleet.edit_run(
+        pair[1], lambda run: (before.append(run["environment"][key]), run["environment"].update({key: value}))
+    )
+    said = one(told(*pair))
+    assert said.startswith(f"Different {name}: {before[0]} in a; {value} in b. ")
+
+
+def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
+    for folder in pair:
+        fleet.edit_rows(folder, lambda row: row.update(placement="cpu"))
+    fleet.edit_run(pair[1], lambda run: run["environment"].update(driver=None, cuda=None, cudnn=None))
+    assert told(*pair) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "text"),
+    [
+        ("power_limit_w", (700.0, 500.0), "power limit of NVIDIA Test 1: 700 W in a; 500 W in b"),
+        ("sm_clock_limit_mhz", (1980, 1755), "clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b"),
+        ("threads", (8, 4), "number of threads of NVIDIA Test 1: 8 threads in a; 4 threads in b"),
+    ],
+)
+def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(pair, key, values, text):
+    for folder, value in zip(pair, values, strict=True):
+        fleet.edit_run(folder, lambda run, value=value: run["environment"]["devices"][0].update({key: value}))
+    assert text in one(told(*pair))
+    fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(name="Another"))
+    assert told(*pair) == []
+
+
+def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
+    def both(run):
+        (device,) = run["environment"]["devices"]
+        run["environment"]["devices"] = [device | {"placement": "cpu", "threads": 4}, device | {"placement": "cpu+cpu"}]
+
+    fleet.edit_rows(pair[0], lambda row: row.update(placement="cpu+cpu" if row["precision"] == "fp32" else "cpu"))
+    fleet.edit_run(pair[0], both)
+    fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
+    assert "4 threads in a's cpu; 8 threads in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
+
+
+def test_an_unknown_driver_is_called_unknown(pair):
+    fleet.edit_run(pair[1], lambda run: run["environment"].update(driver=None))
+    assert "Different driver: 550.1 in a; not known in b." in one(told(*pair))
+
+
+def another_batch(row: dict[str, str]) -> dict[str, str]:
+    """The row at twice the batch size, its throughput with it."""
+    pace = row["samples_per_s"]
+    return {"batch_size": "256", "samples_per_s": pace and repr(2 * float(pace))}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda row: row.update(another_batch(row)), "Different batch sizes: 128 in a; 256 in b."),
+        (lambda row: row.update(techniques="channels-last"), "Different techniques: none in a; channels-last in b."),
+        (lambda row: row.update(data="folder:/x"), "Different data trained on: synthetic in a; folder:/x in b."),
+        (lambda row: row["epochs"] and row.update(epochs="9"), "Different number of epochs: 2 in a; 9 in b."),
+        (
+            lambda row: row["precision"] == "fp32" and row["fp32_matmul"] and row.update(fp32_matmul="tf32"),
+            "arithmetic of fp32: ieee products, ieee convolutions in a; tf32 products, ieee convolutions in b.",
+        ),
+    ],
+)
+def test_another_question_is_told(pair, change, text):
+    fleet.edit_rows(pair[1], change)
+    assert text in one(told(*pair))
+
+
+def test_a_common_batch_size_is_enough(pair, tmp_path):
+    from tests.report.builders import RunBuilder
+
+    run = RunBuilder(tmp_path / "c").speed(batch=128).speed(batch=256).train("fp32", [90.0]).train("amp-bf16", [90.0])
+    fleet.edit_run(run.folder, lambda info: info.update(request=REQUEST))
+    assert told(pair[0], run.folder) == []
+
+
+def test_quick_against_full_and_an_edited_recipe_are_told(pair):
+    quick = {"replicates": 1, "target_ci": 0.01, "time_budget_s": 3.0}
+    fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=quick))
+    text = "Different protocol: 3 processes of 10 s an arm, to ±1 % in a; 1 process of 3 s an arm, to ±1 % in b."
+    assert text in one(told(*pair))
+    fleet.edit_run(pair[1], lambda run: run.update(request={**REQUEST, "suites": [{"name": "mlp", "digest": "bbb"}]}))
+    assert "Different text of the recipe mlp (digest): aaa in a; bbb in b." in one(told(*pair))
+
+
+def test_another_number_of_processes_and_another_schema_are_told(pair):
+    lines = (pair[1] / "trials.csv").read_text().splitlines(keepends=True)
+    (pair[1] / "trials.csv").write_text("".join(line for line in lines if "-speed-r2," not in line))
+    assert "Different number of processes: 3 in a; 2 in b." in one(told(*pair))
+    for name in ("trials.csv", "epochs.csv"):
+        fleet.edit_rows(pair[0], lambda row: row.update(schema="2"), name)
+    fleet.edit_run(pair[0], lambda run: run.update(schema=2))
+    assert any(f"Different schema: 2 in a; {SCHEMA} in b." in line for line in told(*pair))
+
+
+def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):
+    more = [
+        copy(pair[0], tmp_path / f"r{number}", device="NVIDIA Test 1", architecture="Hopper", driver=f"5{number % 2}0")
+        for number in range(10)
+    ]
+    said = one(told(*more))
+    assert said.startswith("Different driver: 500 in r0, r2, r4 and 2 more; 510 in r1, r3, r5 and 2 more.")
+
+
+def cluster(folder: Path, **driver_of: str) -> Path:
+    """Make a run one of a cluster, its placement on the node of the first type and a copy of its rows on the second."""
+    kinds = list(driver_of)
+    fleet.edit_rows(folder, lambda row: row.update(placement=kinds[0]))
+    lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+    more = [line.replace(f",{kinds[0]},", f",{kinds[1]},").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    (folder / "trials.csv").write_text("".join([*lines, *more]))
+    nodes = [{"accelerator": kind, "host": kind, "torch": "2.11.0", "driver": of} for kind, of in driver_of.items()]
+    joined = ", ".join(dict.fromkeys(driver_of.values()))
+    fleet.edit_run(folder, lambda run: run["environment"].update(nodes=nodes, driver=joined))
+    return folder
+
+
+def test_nodes_of_one_run_with_other_drivers_are_told_apart(pair):
+    assert one(told(cluster(pair[0], V100="550.1", A100="570.2"))).startswith(
+        "Different driver: 550.1 in a's V100; 570.2 in a's A100. "
+    )
+    both = one(told(*pair))
+    assert both.startswith("Different driver: 550.1 in a's V100 and b; 570.2 in a's A100. ")
+
+
+def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
+    assert told(cluster(pair[0], V100="550.1", A100="550.1")) == []
+    assert told(*pair) == []
+    fleet.edit_run(pair[1], lambda run: run["environment"].update(driver="1"))
+    assert one(told(*pair)).startswith("Different driver: 550.1 in a; 1 in b. ")
+
+
+def test_all_drivers_of_nodes_that_train_together_are_told(pair):
+    nodes = [
+        {"accelerator": "0@2", "host": host, "torch": "2.11.0", "driver": of}
+        for host, of in (("x", "550.1"), ("y", "570.2"))
+    ]
+    fleet.edit_rows(pair[0], lambda row: row.update(placement="0@2"))
+    fleet.edit_run(pair[0], lambda run: run["environment"].update(nodes=nodes, driver="550.1"))
+    assert one(told(*pair)).startswith("Different driver: 550.1, 570.2 in a; 550.1 in b. ")
+
+
+def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):
+    alone = original(tmp_path / "alone", suite="resnet20")
+    fleet.edit_run(alone, lambda run: run["environment"].update(driver="1"))
+    assert told(*pair, alone) == [
+        "No other run measured a recipe of alone: nothing in this report compares it with them."
+    ]
+
+
+def test_one_path_on_two_hosts_without_fingerprints_is_doubted(pair):
+    for host, folder in zip("xy", pair, strict=True):
+        fleet.edit_rows(folder, lambda row: row.update(data="folder:/images"))
+        fleet.edit_run(folder, lambda run, host=host: run["environment"].update(host=host))
+    assert "Unknown images (fingerprint): not known in a and b." in one(told(*pair))
+    for folder in pair:
+        fleet.edit_run(folder, lambda run: run.update(data=[{"source": "folder:/images", "fingerprint": "f1"}]))
+    assert told(*pair) == []
+
+
+def test_a_fact_with_one_value_needs_no_sentence():
+    assert sentence(Fact(name="x", values={"a": "1", "b": "1"}, why="")) == ""
+    assert sentence(Fact(name="x", values={}, why="", needed=True)) == ""
+    assert (
+        sentence(Fact(name="x", values={"a": None, "b": None}, why="Why.", needed=True))
+        == "Unknown x: not known in a and b. Why."
+    )
+
+
+def test_three_machines_make_one_report_with_matrix_and_warnings(tmp_path):
+    first = original(tmp_path / "v100")
+    copy(first, tmp_path / "h100", device="NVIDIA H100", architecture="Hopper", faster=4.0, driver="580.65", host="n7")
+    copy(first, tmp_path / "a100", device="NVIDIA A100", architecture="Ampere", faster=2.5, driver="570.10", host="n3")
+    runs = [tmp_path / name for name in ("v100", "h100", "a100")]
+    page = write_report(runs, tmp_path / "out", figures="none").read_text()
+    before, _, rest = page.partition("## Machines")
+    assert "- Different driver: 550.1 in v100; 580.65 in h100; 570.10 in a100. It sets" in before
+    table = rest.partition("### Speedup matrix by throughput of the step\n")[2].partition("###")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + 6
+    assert lines[2].startswith("| 1. NVIDIA H100, amp-bf16 |")
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "Different driver" in html
+    assert "NVIDIA A100" in html

@@ -1,0 +1,186 @@
+"""Two runs of the same questions: ratios, verdicts, and what keeps them from being compared."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.report.analysis.compare import HEADERS, compare
+from bench.report.reading.load import load
+from bench.results.records import Device, MemoryPeak, TrialResult
+from bench.spec.suite import UsageError
+from tests.conftest import call
+from tests.report import fleet
+from tests.report.builders import RunBuilder
+from tests.report.fleet import copy, original
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A run whose steps differ a little from process to process."""
+    return copy(original(tmp_path / "raw"), tmp_path / "old", device="Card", architecture="Volta", jitter=0.002)
+
+
+def later(old: Path, faster: float, jitter: float = 0.0, **more: str) -> Path:
+    return copy(old, old.parent / "new", device="Card", architecture="Volta", faster=faster, jitter=jitter, **more)
+
+
+def cells(found) -> dict[str, dict[str, str]]:
+    return {row[3]: dict(zip(HEADERS, row, strict=True)) for row in found.table.rows}
+
+
+@pytest.mark.parametrize(
+    ("faster", "jitter", "verdict"),
+    [(1.1, 0.0, "FASTER"), (0.9, 0.0, "SLOWER"), (1.0, 0.0, "SAME"), (1.02, 0.05, "INCONCLUSIVE")],
+)
+def test_the_verdict_is_of_the_step(old, faster, jitter, verdict):
+    found = cells(compare(old, later(old, faster, jitter)))
+    assert found["fp32"]["verdict"] == verdict
+
+
+def test_the_interval_is_welchs_and_below_one_is_less_time(old):
+    new = later(old, 1.1)
+    trials = load([old, new]).trials
+    steps = (
+        trials[(trials["phase"] == "speed") & (trials["precision"] == "fp32")].groupby("run")["step_ms"].agg(np.array)
+    )
+    welch = scipy_stats.ttest_ind(np.log(steps["new"]), np.log(steps["old"]), equal_var=False).confidence_interval()
+    expected = f"{1 / 1.1:.3f} [{math.exp(welch.low):.3f}, {math.exp(welch.high):.3f}]"
+    assert cells(compare(old, new))["fp32"]["step time [95 % interval]"] == expected
+
+
+def test_memory_and_speedup_have_their_ratios(old):
+    new = later(old, 1.0)
+    fleet.edit_rows(new, lambda row: row["peak_allocated_bytes"] and row.update(peak_allocated_bytes=str(50 * 2**20)))
+    half = ("speedup", "speedup_low", "speedup_high")
+    fleet.edit_rows(new, lambda row: row.update({name: row[name] and repr(float(row[name]) / 2) for name in half}))
+    found = cells(compare(old, new))
+    assert found["fp32"]["peak memory"] == "0.500"
+    assert found["amp-bf16"]["speedup over fp32 [95 % interval]"].startswith("0.500 [0.4")
+    assert found["fp32"]["speedup over fp32 [95 % interval]"] == "–"
+
+
+def test_another_driver_is_told_and_rows_of_one_run_alone_are_named(old):
+    new = later(old, 1.1, driver="999.1")
+    fleet.edit_rows(new, lambda row: row["precision"] == "amp-bf16" and row.update(precision="amp-fp16"))
+    found = compare(old, new)
+    assert any("Different driver: 550.1 in old; 999.1 in new." in line for line in found.cautions)
+    assert found.apart == [
+        "Only in old: mlp on 0 batch 128 amp-bf16.",
+        "Only in new: mlp on 0 batch 128 amp-fp16.",
+    ]
+
+
+def test_what_no_longer_fits_is_a_row_with_both_words(old):
+    new = later(old, 1.0)
+    gone = {"status": "oom", "step_ms": "", "samples_per_s": ""}
+    fleet.edit_rows(new, lambda row: row["phase"] == "speed" and row["precision"] == "fp32" and row.update(gone))
+    assert cells(compare(old, new))["fp32"]["step time [95 % interval]"] == "ok → oom"
+
+
+def test_one_process_decides_nothing(old):
+    new = later(old, 3.0)
+    lines = (new / "trials.csv").read_text().splitlines(keepends=True)
+    (new / "trials.csv").write_text("".join(x for x in lines if "-speed-r1," not in x and "-speed-r2," not in x))
+    assert cells(compare(old, new))["fp32"]["verdict"] == "INCONCLUSIVE"
+
+
+def test_the_command_prints_the_table_and_ends_with_0(old, tmp_path):
+    done = call("compare", old, later(old, 1.1, driver="999.1"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "FASTER" in done.stdout
+    assert "Different driver" in done.stdout
+    assert "NEW ÷ OLD" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("compare", "old"), "required"),
+        (("compare", "old", "nowhere"), "is no run"),
+        (("compare", "old", "old"), "the same run"),
+        (("compare", "old", "other"), "no measured cell and precision in common"),
+    ],
+)
+def test_what_cannot_be_compared_ends_with_2_and_a_sentence(old, tmp_path, words, said):
+    original(tmp_path / "other", suite="resnet20")
+    done = call(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_a_common_run_only_without_speed_compares_memory(tmp_path):
+    for name, size in (("a", 100), ("b", 80)):
+        RunBuilder(tmp_path / name).memory("fp32", size)
+    (row,) = compare(tmp_path / "a", tmp_path / "b").table.rows
+    assert dict(zip(HEADERS, row, strict=True))["peak memory"] == "0.800"
+
+
+@pytest.mark.parametrize(("gained", "shown"), [(4.9, "not told apart"), (5.1, "1.051")])
+def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, gained, shown):
+    for name, mib in (("a", 100.0), ("b", 100.0 + gained)):
+        run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
+        peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
+        run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
+    assert cells(compare(tmp_path / "a", tmp_path / "b"))["fp32"]["peak memory"] == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"batch": 64}, "in common: batch size 128 in '{a}' and 64 in '{b}'. Measure the same"),
+        ({"precision": "tf32"}, "in common: precision fp32 in '{a}' and tf32 in '{b}'. Measure the same"),
+        ({"parameters": (("depth", 4),)}, "in common: parameters none in '{a}' and depth=4 in '{b}'. Measure the same"),
+    ],
+)
+def test_runs_without_a_common_cell_are_told_what_differs(tmp_path, asked, said):
+    one, other = tmp_path / "a", tmp_path / "b"
+    RunBuilder(one).memory("fp32", 100)
+    builder = RunBuilder(other, parameters=asked.get("parameters", ()))
+    builder.memory(asked.get("precision", "fp32"), 100, batch=asked.get("batch", 128))
+    with pytest.raises(UsageError) as refused:
+        compare(one, other)
+    assert said.format(a=one, b=other) in str(refused.value)
+
+
+def test_runs_that_share_each_word_but_no_cell_are_told_their_cells(tmp_path):
+    RunBuilder(tmp_path / "a").memory("fp32", 100, batch=64).memory("tf32", 100)
+    RunBuilder(tmp_path / "b").memory("fp32", 100).memory("tf32", 100, batch=64)
+    with pytest.raises(UsageError, match=r"'.*a' has 64 fp32 and 128 tf32; '.*b' has 64 tf32 and 128 fp32\."):
+        compare(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_copy_is_no_second_run(old):
+    fleet.edit_run(old, lambda info: info.update(started="2026-01-01T00:00:00+00:00"))
+    shutil.copytree(old, old.parent / "again")
+    with pytest.raises(UsageError, match="are one run: name, host and start are the same"):
+        compare(old, old.parent / "again")
+
+
+def test_a_broken_run_is_refused(old):
+    new = later(old, 1.0)
+    fleet.edit_rows(new, lambda row: row["step_ms"] and row.update(step_ms="-1"))
+    with pytest.raises(UsageError, match="must be above 0"):
+        compare(old, new)
+
+
+@pytest.mark.parametrize(("noisy", "verdict"), [("old", "INCONCLUSIVE"), ("new", "INCONCLUSIVE"), ("", "FASTER")])
+def test_a_change_must_exceed_the_floors_of_both_runs(tmp_path, noisy, verdict):
+    from tests.report.builders import RunBuilder, timed
+
+    for name, step_ms in (("old", 10.0), ("new", 9.8)):
+        run = RunBuilder(tmp_path / name).alone("fp32", [step_ms * share for share in (0.999, 1.0, 1.001)])
+        spread = 0.03 if name == noisy else 0.0001
+        for replicate, ratio in enumerate((1 - spread, 1.0, 1 + spread)):
+            speed = timed(step_ms, 128, speedup=ratio, speedup_low=ratio, speedup_high=ratio)
+            run.add(
+                run.trial("floor", ["fp32"], 128, replicate=replicate),
+                TrialResult(precision="fp32", status="ok", speed=speed),
+            )
+    found = cells(compare(tmp_path / "old", tmp_path / "new"))
+    assert found["fp32"]["verdict"] == verdict

@@ -1,0 +1,276 @@
+"""The matrix of setups: what is over what, by which figure, and with which interval."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+
+from bench import stats
+from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup, _names, matrices
+from bench.report.analysis.summary import summarise
+from bench.report.reading.load import load
+from bench.report.tables.matrix import LARGEST, legend, tables
+from bench.results.records import TrialResult
+from tests.report import fleet
+from tests.report.builders import GPU, RunBuilder, timed, write_report
+from tests.report.fleet import copy, original
+
+
+def made(*folders: Path):
+    runs = load(list(folders))
+    return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials), runs.trials)}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """Three machines: the second twice as fast as the first, the third four times."""
+    first = copy(original(tmp_path / "raw"), tmp_path / "one", device="Card A", architecture="Volta")
+    two = copy(tmp_path / "raw", tmp_path / "two", device="Card B", architecture="Ampere", faster=2.0)
+    return [first, two, copy(tmp_path / "raw", tmp_path / "four", device="Card C", architecture="Hopper", faster=4.0)]
+
+
+def test_every_setup_stands_against_every_other_the_fastest_first(three):
+    matrix = made(*three)[STEPS]
+    names = [setup.name for setup in matrix.setups]
+    assert set(names) == {f"Card {card}, {arm}" for card in "ABC" for arm in ("fp32", "amp-bf16")}
+    named = {setup.name: setup for setup in matrix.setups}
+    over = matrix.over(named["Card C, fp32"], named["Card A, fp32"])
+    assert over.center == pytest.approx(4.0)
+    assert over.low < 4.0 < over.high
+    assert matrix.over(named["Card A, fp32"], named["Card C, fp32"]).center == pytest.approx(0.25)
+    assert (names[0], names[-1]) == ("Card C, amp-bf16", "Card A, fp32")
+
+
+def test_across_machines_the_interval_is_welchs_and_side_by_side_it_is_the_paired_one(three):
+    matrix = made(*three)[STEPS]
+    named = {setup.name: setup for setup in matrix.setups}
+    a, b = named["Card A, amp-bf16"], named["Card B, fp32"]
+    trials = load(three).trials
+    paces = trials[trials["phase"] == "speed"].groupby(["device", "precision"])["samples_per_s"].agg(np.array)
+    welch = scipy_stats.ttest_ind(
+        np.log(paces["Card A", "amp-bf16"]), np.log(paces["Card B", "fp32"]), equal_var=False
+    ).confidence_interval(0.95)
+    found = matrix.over(a, b)
+    assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
+    paired = matrix.over(a, named["Card A, fp32"])
+    row = summarise(trials).query("device == 'Card A' and precision == 'amp-bf16' and speedup > 0").iloc[0]
+    assert (paired.low, paired.high) == (row["low"], row["high"])
+    back = matrix.over(named["Card A, fp32"], a)
+    assert (back.low, back.high) == pytest.approx((1 / row["high"], 1 / row["low"]))
+
+
+def test_time_per_epoch_is_a_matrix_of_its_own_where_it_was_trained(three, tmp_path):
+    matrix = made(*three)[EPOCHS]
+    named = {setup.name: setup for setup in matrix.setups}
+    assert matrix.over(named["Card B, fp32"], named["Card A, fp32"]).center == pytest.approx(2.0)
+    untrained = original(tmp_path / "x", train=False)
+    assert set(made(untrained, copy(untrained, tmp_path / "y", device="B", architecture="B"))) == {STEPS}
+
+
+def test_epochs_on_other_images_are_not_compared(three):
+    fleet.edit_rows(three[2], lambda row: row.update(data="folder:/other"))
+    matrix = made(*three)[EPOCHS]
+    assert not any("Card C" in setup.name for setup in matrix.setups)
+    assert matrix.absent == ["what was trained on folder:/other"]
+    assert any("Card C" in setup.name for setup in made(*three)[STEPS].setups)
+
+
+def test_placements_of_one_device_are_told_apart_as_elsewhere_in_a_report():
+    places = ("0", "0+1", "V100", "cpu", "cpu@2")
+    alike = {"device": "X", "run": "a", "techniques": "", "batch_size": 8.0, "data": "synthetic", "precision": "fp32"}
+    names = _names(pd.DataFrame([{**alike, "placement": place} for place in places]))
+    assert names == [f"X ({place}), fp32" for place in ("GPU 0", "GPUs 0+1", "V100", "cpu", "cpu@2")]
+    assert _names(pd.DataFrame([{**alike, "placement": "cpu@2"}])) == ["X (cpu@2), fp32"]
+
+
+def test_one_machine_has_no_matrix(tmp_path):
+    assert made(original(tmp_path / "run")) == {}
+
+
+def test_other_recipes_are_not_in_one_matrix(tmp_path):
+    assert made(original(tmp_path / "run"), original(tmp_path / "other", suite="resnet20")) == {}
+
+
+def test_without_a_common_batch_size_each_setup_says_its_own(three):
+    for folder, size in zip(three, ("64", "128", "256"), strict=True):
+        fleet.edit_rows(folder, lambda row, size=size: row.update(batch_size=size) or consistent(row))
+    matrix = made(*three)[STEPS]
+    assert "no two have one in common" in matrix.batches
+    assert {setup.name for setup in matrix.setups} >= {"Card B (batch 128), fp32", "Card A (batch 64), fp32"}
+
+
+def consistent(row):
+    """Make the throughput that of the batch size and the step."""
+    if row["step_ms"] and row["samples_per_s"]:
+        row.update(samples_per_s=repr(1000 * float(row["batch_size"]) / float(row["step_ms"])))
+
+
+def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells_are_marked(three, tmp_path):
+    fleet.edit_rows(three[1], lambda row: row.update(batch_size="256") or consistent(row))
+    out = tmp_path / "out"
+    page = write_report(three, out, figures="none").read_text()
+    matrix = made(*three)[STEPS]
+    assert matrix.batches == "at batch 128, but for those that were not measured at it"
+    assert {setup.name: setup.batch for setup in matrix.setups if "fp32" in setup.name} == {
+        "Card A (batch 128), fp32": 128,
+        "Card B (batch 256), fp32": 256,
+        "Card C (batch 128), fp32": 128,
+    }
+    table, ends = tables(matrix)
+    for shown in (table, ends):
+        for row, cells in zip(matrix.setups, shown.rows, strict=True):
+            starred = ["*" in cell for cell in cells[-len(matrix.setups) :]]
+            assert starred == [row.batch != column.batch for column in matrix.setups]
+    assert "*: unequal batch sizes" in table.about
+    assert "\\*: unequal batch sizes" in page
+    assert "*: unequal batch sizes" in legend(matrix)[-1]
+    rows = pd.read_csv(out / "matrix-mlp.csv")
+    assert ((rows["batch_size"] == rows["over_batch_size"]) == (rows["equal_batch"] == "yes")).all()
+    assert set(rows["equal_batch"]) == {"yes", "no"}
+    assert not any("*" in said for said in legend(made(three[0], three[2])[STEPS]))
+
+
+def test_a_setup_that_did_not_fit_at_the_common_batch_is_compared_at_its_own(three, tmp_path):
+    run = RunBuilder(tmp_path / "small", device=replace(GPU, name="Card D")).speed(batch=64)
+    for arm in ("fp32", "amp-bf16"):
+        run.lost("speed", arm, "oom")
+    matrix = made(*three, run.folder)[STEPS]
+    assert {setup.batch for setup in matrix.setups if "Card D" in setup.name} == {64}
+
+
+def test_two_precisions_other_than_fp32_are_paired_process_by_process(tmp_path):
+    gains = {"amp-fp16": (2.0, 2.2, 2.4), "amp-bf16": (1.9, 2.1, 2.28)}
+    run = RunBuilder(tmp_path / "run")
+    for replicate in range(3):
+        trial = run.trial("speed", ["fp32", *gains], 128, replicate=replicate)
+        fp32 = TrialResult(precision="fp32", status="ok", speed=timed(10.0 + replicate, 128))
+        arms = [
+            TrialResult(
+                precision=arm,
+                status="ok",
+                speed=timed((10.0 + replicate) / found[replicate], 128, speedup=found[replicate]),
+            )
+            for arm, found in gains.items()
+        ]
+        run.add(trial, fp32, *arms)
+    other = original(tmp_path / "other", train=False)
+    matrix = made(run.folder, other)[STEPS]
+    named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
+    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
+    ratios = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
+    expected = scipy_stats.ttest_1samp(ratios, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    back = matrix.over(named["amp-bf16"], named["amp-fp16"])
+    assert (back.low, back.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_epochs_of_two_precisions_are_paired_seed_by_seed(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=[4.0, 5.0])
+    run.train("amp-fp16", [90.0, 90.0], epoch_s=[2.0, 2.6]).train("amp-bf16", [90.0, 90.0], epoch_s=[2.2, 2.8])
+    matrix = made(run.folder, original(tmp_path / "other"))[EPOCHS]
+    named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
+    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
+    expected = scipy_stats.ttest_1samp(np.log([2.2 / 2.0, 2.8 / 2.6]), 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+
+
+def setup_of(precision: str, batch: int, paired: stats.Interval | None) -> Setup:
+    logs = (1.0, 1.1, 1.05)
+    beside = dict(enumerate(logs))
+    more = {"name": precision, "subject": ("run",), "figure": 1.0, "status": "ok", "logs": logs, "beside": beside}
+    return Setup(precision=precision, batch=batch, paired=paired, **more)
+
+
+def test_pairing_needs_one_batch_size_and_one_subject():
+    sharp = stats.Interval(center=1.5, low=1.49, high=1.51, n=3)
+    fp32, arm, other = (setup_of(name, 64, gain) for name, gain in (("fp32", None), ("a", sharp), ("b", sharp)))
+    matrix = Matrix(title="", slug="", basis=STEPS, batches="", setups=[fp32, arm, other], absent=[])
+    welch = stats.welch_interval(arm.logs, fp32.logs).exp()
+    assert matrix.over(arm, fp32) == sharp
+    assert matrix.over(arm, other).low == matrix.over(arm, other).high == 1.0
+    for changed in ({"batch": 128}, {"subject": ("another",)}):
+        assert matrix.over(arm, replace(fp32, **changed)) == welch
+        assert matrix.over(replace(fp32, **changed), arm).low == pytest.approx(1 / welch.high)
+        assert matrix.over(arm, replace(other, **changed)) == welch
+
+
+def test_two_runs_of_one_device_are_told_apart(three, tmp_path):
+    again = copy(three[0], tmp_path / "again", device="Card A", architecture="Volta")
+    assert {setup.name for setup in made(three[0], again)[STEPS].setups} == {
+        f"Card A (run {run}), {arm}" for run in ("one", "again") for arm in ("fp32", "amp-bf16")
+    }
+
+
+def test_devices_of_one_run_are_told_apart_and_those_together_are_a_setup(three):
+    lines = (three[1] / "trials.csv").read_text().splitlines(keepends=True)
+    more = [line.replace(",0,Card B,", ",1,Card B,").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    both = [line.replace(",0,Card B,", ",0+1,2 × Card B,").replace("mlp-0-", "mlp-0+1-") for line in lines[1:]]
+    (three[1] / "trials.csv").write_text("".join([*lines, *more, *both]))
+    names = {setup.name for setup in made(*three)[STEPS].setups}
+    assert {"Card B (GPU 0), fp32", "Card B (GPU 1), fp32", "2 × Card B, fp32", "Card A, fp32"} < names
+
+
+def test_what_did_not_fit_is_named_with_its_status(three):
+    def lose(row):
+        if row["phase"] == "speed" and row["precision"] == "fp32":
+            row.update(status="oom", step_ms="", samples_per_s="")
+
+    fleet.edit_rows(three[0], lose)
+    matrix = made(*three)[STEPS]
+    assert matrix.absent == ["Card A, fp32 (oom)"]
+    assert "Without a figure: Card A, fp32 (oom)." in tables(matrix)[0].footnotes
+
+
+def test_a_difference_that_may_be_none_is_marked(three, tmp_path):
+    twin = copy(three[0], tmp_path / "twin", device="Card D", architecture="Volta", faster=1.001)
+    matrix = made(three[0], twin)[STEPS]
+    (table, ends) = tables(matrix)
+    row = next(row for row in table.rows if "Card D, fp32" in row[0])
+    assert "1.00≈" in row
+    assert any(re.fullmatch(r"0\.\d+ – 1\.\d+", cell) for row in ends.rows for cell in row)
+
+
+def test_one_process_has_no_interval_and_the_table_says_so_once(three):
+    for folder in three:
+        lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not re.search(r"-speed-r[12],", line) and "-train-" not in line]
+        (folder / "trials.csv").write_text("".join(kept))
+    fleet.edit_rows(three[0], lambda row: row.update(speedup_low="", speedup_high=""))
+    for folder in three[1:]:
+        fleet.edit_rows(folder, lambda row: row.update(speedup_low="", speedup_high=""))
+    (table,) = tables(made(*three)[STEPS])
+    assert "No ratio has an interval" in table.about
+    assert not any("?" in cell for row in table.rows for cell in row)
+
+
+def test_more_setups_than_a_table_shows_are_ranked_and_split_by_precision(three, tmp_path):
+    more = [
+        copy(three[0], tmp_path / f"m{number}", device=f"Card {number}", architecture="X", faster=1 + number / 10)
+        for number in range(LARGEST // 2)
+    ]
+    ranking, *split = tables(made(*three, *more)[STEPS])
+    assert len(ranking.rows) == 2 * (3 + len(more)) > LARGEST
+    assert ranking.rows[-1][-1] == "1"
+    assert [table.title.rpartition(": ")[2] for table in split] == [
+        *("amp-bf16 alone", "95 % intervals", "fp32 alone", "95 % intervals")
+    ]
+    assert all(len(table.rows) == 3 + len(more) for table in split)
+
+
+def test_the_report_has_table_plot_and_csv(three, tmp_path):
+    page = write_report(three, tmp_path / "out").read_text()
+    assert "## Setups of mlp against each other" in page
+    for name in ("matrix-mlp", "matrix-mlp-epochs"):
+        assert f"({name}.svg)" in page
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 5000
+        rows = pd.read_csv(tmp_path / "out" / f"{name}.csv")
+        assert len(rows) == 36
+    found = rows.set_index(["setup", "over_setup"])["times_as_fast"]
+    assert found["Card C, fp32", "Card A, fp32"] == pytest.approx(4.0)

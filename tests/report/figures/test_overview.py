@@ -1,0 +1,149 @@
+"""Reports of many devices: one figure of all of them, and the choice of which figures are drawn."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import pytest
+from matplotlib.figure import Figure
+
+from bench.cli.parser import parse
+from bench.report.analysis.summary import summarise
+from bench.report.figures import plots
+from bench.report.figures import plots as overview
+from bench.report.figures.plots import FIGURES, SPEEDUP, at_verdicts, draw_overview
+from bench.report.reading.load import load
+from bench.spec.suite import UsageError
+from perf.synthetic_run import Shape, write_run
+from tests.report.builders import write_report
+
+THREE = Shape(suites=1, gpus=3, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=3 * 2 * 2 * 8 * 2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("three") / "run", THREE)
+
+
+@pytest.fixture(scope="module")
+def summary(run):
+    return summarise(load([run]).trials)
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Names of the figures that would be drawn; nothing is drawn."""
+    names = []
+
+    @contextmanager
+    def started(wanted, _pool):
+        names.extend(job.keywords["name"] for job in wanted)
+        yield SimpleNamespace(plots=lambda: [None] * len(wanted))
+
+    monkeypatch.setattr(plots, "started", started)
+    return names
+
+
+def begun(run, tmp_path, figures="overview"):
+    runs = load([run])
+    with plots.begin(summarise(runs.trials), runs.epochs, tmp_path, figures) as found:
+        return found
+
+
+def test_few_figures_are_drawn_device_by_device(run, tmp_path, jobs):
+    assert begun(run, tmp_path).left_out() == {}
+    assert [name.rsplit("-", 1)[-1] for name in jobs] == ["speed", "b64"] * 3
+
+
+def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, jobs, monkeypatch):
+    monkeypatch.setattr(plots, "MOST", 5)
+    said = begun(run, tmp_path).left_out()
+    assert jobs == ["devices-model0"]
+    assert "6 figures" in said["model0"]
+    assert "--figures all" in said["model0"]
+    jobs.clear()
+    assert begun(run, tmp_path, "all").left_out() == {}
+    assert len(jobs) == 6
+
+
+def test_two_devices_keep_their_own_figures_however_many_there_are(run, tmp_path, jobs, monkeypatch):
+    monkeypatch.setattr(plots, "MOST", 1)
+    runs = load([run])
+    two = runs.trials[runs.trials["placement"] != "2"]
+    with plots.begin(summarise(two), runs.epochs, tmp_path) as found:
+        assert found.left_out() == {}
+    assert len(jobs) == 4
+
+
+def test_the_overview_is_on_the_page_with_what_it_stands_for(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "MOST", 5)
+    page = write_report([run], tmp_path).read_text()
+    assert "](devices-model0.svg)" in page
+    assert "The 6 figures of this recipe" in page
+    assert {path.name for path in tmp_path.glob("*.png")} == {"devices-model0.png", *_matrices(tmp_path)}
+
+
+def _matrices(folder):
+    return {path.name for path in folder.glob("matrix-*.png")}
+
+
+def test_without_figures_there_is_none_and_every_table(run, tmp_path, jobs):
+    page = write_report([run], tmp_path / "none", figures="none").read_text()
+    assert not list((tmp_path / "none").glob("*.svg"))
+    assert not list((tmp_path / "none").glob("*.png"))
+    assert "![" not in page
+    assert jobs == []
+    whole = write_report([run], tmp_path / "whole").read_text()
+    assert [line for line in whole.splitlines() if line.startswith("|")] == [
+        line for line in page.splitlines() if line.startswith("|")
+    ]
+
+
+def test_each_device_is_at_the_batch_size_of_its_verdict(summary):
+    found = at_verdicts(summary)
+    assert set(found["batch_size"]) == {64}
+    assert found.groupby("line")["where"].first().tolist() == [f"NVIDIA Synthetic {index}" for index in range(3)]
+    assert set(found["label"]) == set(found["where"])
+    other = summary.copy()
+    other.loc[other["placement"].eq("1") & other["batch_size"].eq(64), ["speedup", "train_status"]] = None
+    assert at_verdicts(other)["label"].unique().tolist()[:2] == [
+        "NVIDIA Synthetic 0, batch 64",
+        "NVIDIA Synthetic 1, batch 32",
+    ]
+
+
+def test_a_mark_is_where_the_device_and_its_figure_are(summary):
+    rows = at_verdicts(summary)
+    with mpl.rc_context():
+        axes = Figure().subplots()
+        overview._panel(axes, rows, figure=SPEEDUP)
+    bars = {bar.get_label(): bar for bar in axes.containers}
+    arm = rows[rows["precision"] == "tf32"]
+    points = bars["tf32"].lines[0]
+    assert points.get_xdata().tolist() == arm["speedup"].tolist()
+    assert points.get_ydata().round().tolist() == [0, 1, 2]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first device on top
+    (ends,) = bars["tf32"].lines[2]
+    assert [tuple(line[:, 0]) for line in ends.get_segments()] == [
+        pytest.approx(pair) for pair in zip(arm["low"], arm["high"], strict=True)
+    ]
+
+
+def test_what_nobody_measured_has_no_panel_and_nothing_no_figure(summary, tmp_path):
+    bare = summary.assign(**{figure.column: float("nan") for figure in FIGURES})
+    assert draw_overview(bare, name="none", workload="model0", folder=tmp_path) is None
+    drawn = draw_overview(
+        bare.assign(memory_bytes=summary["memory_bytes"]), name="memory", workload="model0", folder=tmp_path
+    )
+    assert drawn.caption.startswith("model0 on 3 devices")
+    assert {path.name for path in tmp_path.iterdir()} == {"memory.svg", "memory.png"}
+
+
+@pytest.mark.parametrize(("words", "figures"), [([], "overview"), (["--figures", "all"], "all")])
+def test_the_choice_is_typed(words, figures):
+    assert parse(["report", "results/a", *words]).figures == figures
+
+
+def test_another_choice_is_refused():
+    with pytest.raises(UsageError, match="figures"):
+        parse(["report", "results/a", "--figures", "some"])

@@ -1,0 +1,165 @@
+"""Behind the figures: the floor, what ran, the second opinion, and why there is no gain."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.report.analysis.bottleneck import reason
+from bench.report.analysis.noise import floors
+from bench.report.analysis.rounds import bootstraps, log_ratios
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.verdict import sentences
+from bench.report.reading.load import load
+from bench.report.tables.diagnostics import how_timed, what_ran
+from bench.results.records import Block, Operations, Status, TrialResult
+from bench.results.store import Store
+from tests.report.builders import IEEE, RunBuilder, timed
+
+
+def against_itself(run: RunBuilder, ratios: list[float], status: Status = "ok") -> RunBuilder:
+    for replicate, ratio in enumerate(ratios):
+        speed = timed(10.0, 128, speedup=ratio, speedup_low=0.99 * ratio, speedup_high=1.01 * ratio)
+        result = TrialResult(precision="fp32", status=status, switches=IEEE, speed=speed)
+        run.add(run.trial("floor", ["fp32"], 128, replicate=replicate), result)
+    return run
+
+
+def arm(run: RunBuilder) -> pd.Series:
+    table = summarise(load([run.folder]).trials)
+    return table[table["precision"] == "amp-bf16"].iloc[0]
+
+
+def test_the_floor_is_the_reach_of_the_interval_that_fp32_gives_against_itself(tmp_path: Path) -> None:
+    ratios = [1.001, 0.998, 1.004, 1.002]
+    run = against_itself(RunBuilder(tmp_path / "run").speed(), ratios)
+    logs = np.log(ratios)
+    low, high = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
+    assert floors(load([run.folder]).trials).iloc[0] == pytest.approx(math.expm1(max(abs(low), abs(high))))
+
+
+def test_a_small_gain_is_faster_above_the_floor_and_not_below_it(tmp_path: Path) -> None:
+    gain = [1.006, 1.0062, 1.0058]
+    quiet = against_itself(RunBuilder(tmp_path / "quiet").speed(speedups=gain), [1.0005, 0.9995, 1.0002])
+    noisy = against_itself(RunBuilder(tmp_path / "noisy").speed(speedups=gain), [1.02, 0.97, 1.01])
+    unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
+    assert [arm(run)["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
+    assert math.isnan(arm(unknown)["floor"])
+
+
+def test_a_floor_that_was_disturbed_does_not_count(tmp_path: Path) -> None:
+    run = against_itself(RunBuilder(tmp_path / "run").speed(), [3.0, 2.0, 1.0], status="invalid")
+    assert floors(load([run.folder]).trials).empty
+
+
+def ran(run: RunBuilder, *, fp32: dict[str, float], bf16: dict[str, float], computed: str, speedup: float = 1.0):
+    for name, figures, dtypes in (("fp32", fp32, "float32:100%"), ("amp-bf16", bf16, computed)):
+        more = {"speedup": speedup, "speedup_low": speedup * 0.999, "speedup_high": speedup * 1.001}
+        speed = timed(10.0 / (speedup if name != "fp32" else 1), 128, **figures, **(more if name != "fp32" else {}))
+        operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
+        result = TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, speed=speed)
+        run.add(run.trial("speed", ["fp32", "amp-bf16"], 128), result)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("figures", "computed", "part"),
+    [
+        ({"peak_tflops": 1.0}, "bfloat16:100%", "large matrix products run at 0.500× fp32's rate"),
+        ({"peak_tflops": 8.0, "host_ratio": 0.95}, "bfloat16:100%", "launching kernels limits it"),
+        ({"peak_tflops": 8.0}, "float32:100%", "autocast did not reach the model"),
+        ({"peak_tflops": 8.0}, "bfloat16:100%", "fp32 reaches 10 % of this device's rate"),
+    ],
+)
+def test_where_nothing_is_gained_the_reason_is_told(tmp_path: Path, figures, computed: str, part: str) -> None:
+    run = ran(
+        RunBuilder(tmp_path / "run"), fp32={"peak_tflops": 2.0, "pct_of_peak": 10.0}, bf16=figures, computed=computed
+    )
+    table = summarise(load([run.folder]).trials)
+    assert part in reason(table.iloc[1], table.iloc[0])
+    assert part in str(sentences(table)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("amp-bf16:cache=off", True), ("bf16", False), ("fp8", False), ("of-another-version:x=1", False)],
+)
+def test_only_what_autocasts_can_have_an_autocast_that_did_not_reach_the_model(name: str, told: bool) -> None:
+    arm = {"precision": name, "compute_dtypes": "float8_e4m3fn:100%", "host_ratio": None}
+    assert reason(pd.Series(arm), None).startswith("autocast did not reach") is told
+
+
+def test_no_reason_is_made_up(tmp_path: Path) -> None:
+    run = ran(RunBuilder(tmp_path / "run"), fp32={}, bf16={}, computed="bfloat16:100%")
+    table = summarise(load([run.folder]).trials)
+    assert reason(table.iloc[1], table.iloc[0]) == ""
+    assert reason(table.iloc[1], None) == ""
+
+
+def test_what_ran_and_how_it_was_timed_are_tables(tmp_path: Path) -> None:
+    fp32 = {"peak_tflops": 2.0, "tflops": 0.2, "pct_of_peak": 10.0, "invalid_quads": 3}
+    run = ran(RunBuilder(tmp_path / "run"), fp32=fp32, bf16={"peak_tflops": 8.0}, computed="bfloat16:98% float32:2%")
+    table = summarise(load([run.folder]).trials)
+    first = what_ran(table)
+    assert first is not None
+    assert first.rows[1][3] == "bfloat16:98% float32:2%"
+    assert dict(zip(first.headers, first.rows[0], strict=True))["share of ceiling (%)"] == "10"
+    second = how_timed(table, bootstraps(load([run.folder]).blocks))
+    assert second is not None
+    assert dict(zip(second.headers, second.rows[0], strict=True))["void"] == "3"
+    assert "bootstrap interval" not in second.headers  # there are no blocks
+
+
+def with_blocks(run: RunBuilder, processes: list[list[float]], invalid: str = "") -> None:
+    """Append blocks of fp32 at 10 ms and of amp-bf16 faster by the given log-ratios, in quads."""
+    for replicate, logs in enumerate(processes):
+        trial = run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate)
+        blocks = [
+            Block(
+                trial=trial.id,
+                precision=name,
+                quad=quad,
+                position=position,
+                steps=2,
+                time_ms=20.0 * (math.exp(-log) if name != "fp32" else 1.0),
+                start_s=0.0,
+                invalid=invalid,
+            )
+            for quad, log in enumerate(logs)
+            for position, name in enumerate(("fp32", "amp-bf16", "amp-bf16", "fp32"))
+        ]
+        with Store(run.folder) as store:
+            store.add_blocks(blocks)
+
+
+def test_the_bootstrap_agrees_with_student_on_many_normal_processes(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    centers = chance.normal(math.log(2), 0.01, 30)
+    processes = [list(chance.normal(center, 0.002, 20)) for center in centers]
+    run = RunBuilder(tmp_path / "run").speed(speedups=list(np.exp(centers)))
+    with_blocks(run, processes)
+    second = bootstraps(load([run.folder]).blocks).iloc[0]
+    half = scipy_stats.t.ppf(0.975, 29) * 0.01 / math.sqrt(30)
+    assert second.center == pytest.approx(2.0, rel=0.006)
+    assert math.log(second.high / second.low) / 2 == pytest.approx(half, rel=0.3)
+
+
+def test_quads_that_do_not_count_are_left_out_of_the_second_opinion(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0])
+    with_blocks(run, [[math.log(2)] * 5])
+    with_blocks(run, [[], [math.log(9)] * 5], invalid="thermal")
+    logs = log_ratios(load([run.folder]).blocks)
+    assert list(logs["log_ratio"]) == pytest.approx([math.log(2)] * 5)
+
+
+@pytest.mark.parametrize(("gain", "part"), [(1.05, "so the device has no gain to give"), (1.2, "fp32 reaches 10 %")])
+def test_a_device_whose_products_run_a_fifth_faster_has_a_gain_to_give(tmp_path: Path, gain: float, part: str) -> None:
+    fp32 = {"peak_tflops": 2.0, "pct_of_peak": 10.0}
+    run = ran(RunBuilder(tmp_path / "run"), fp32=fp32, bf16={"peak_tflops": 2.0 * gain}, computed="bfloat16:100%")
+    table = summarise(load([run.folder]).trials)
+    assert part in reason(table.iloc[1], table.iloc[0])

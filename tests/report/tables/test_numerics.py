@@ -1,0 +1,156 @@
+"""The report of the numerics phase: formats, shares, errors and plots of figures that are known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.verdict import sentences
+from bench.report.figures.numerics import shares
+from bench.report.page import publish
+from bench.report.reading.load import load
+from bench.report.tables.numerics import FINITE_ONLY, FORMATS, error, extremes, formats, last_steps, numerics
+from bench.results.records import Numeric, TrialResult
+from bench.results.store import Store
+from tests.report.builders import RunBuilder
+
+TORCH = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8 e4m3": torch.float8_e4m3fn,
+    "fp8 e5m2": torch.float8_e5m2,
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_formats_are_torchs(name):
+    info = torch.finfo(TORCH[name])
+    found = extremes(*FORMATS[name], finite_only=name in FINITE_ONLY)
+    assert found == {
+        "largest": info.max,
+        "normal": info.tiny,
+        "subnormal": info.smallest_normal * info.eps,
+        "epsilon": info.eps,
+    }
+    assert 1 + sum(FORMATS[name]) == info.bits
+
+
+def test_tf32_has_the_range_of_fp32_and_the_digits_of_fp16():
+    found = extremes(*FORMATS["tf32"])
+    assert (found["normal"], found["epsilon"]) == (2.0**-126, 2.0**-10)
+    assert [row[0] for row in formats().rows] == list(FORMATS)
+
+
+def test_errors_are_written_with_two_digits():
+    assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
+
+
+def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, skipped=()):
+    def say(kind, step, name, value, layer=""):
+        return Numeric(
+            trial=trial, precision=precision, kind=kind, step=step, layer=layer, name=name, value=float(value)
+        )
+
+    rows = []
+    for step, loss in enumerate(losses):
+        rows += [say("step", step, "loss", loss), say("step", step, "skipped", step in skipped)]
+        rows += [say("step", step, "finite", math.isfinite(loss))]
+        rows += [say("step", step, "loss_scale", scale)] if scale else []
+    for step in (0, len(losses) - 1):
+        rows += [
+            say("gradient", step, "zero", zero),
+            say("gradient", step, "-20", 75),
+            say("gradient", step, "-30", 25),
+            *(say("gradient", step, "-10", 3, layer) for layer in ("fc", "conv1")),
+            say("gradient", step, "zero", 1, "conv1"),
+        ]
+        for kind in ("float16", "float16_scaled"):
+            lost = {"nonzero": 100, "zero": 25, "subnormal": 75, "overflow": 0} if kind == "float16" else {}
+            shares = lost or {"nonzero": 100, "zero": 0, "subnormal": 25, "overflow": 4}
+            rows += [say(kind, step, name, value) for name, value in shares.items()]
+        rows += [say("error", step, "loss", 1e-4), say("error", step, "gradient", 0.01)]
+        rows += [say("error", step, "gradient", 0.02, "fc"), say("error", step, "gradient", 0.005, "conv1")]
+    return [*rows, say("activation", 1, "largest", 655.04, "fc"), say("activation", 0, "largest", 3, "conv1")]
+
+
+@pytest.fixture
+def run(tmp_path):
+    builder = RunBuilder(tmp_path / "run")
+    for name, more in (
+        ("fp32", {}),
+        ("amp-fp16", {"scale": 1024.0, "zero": 100.0, "skipped": (1,)}),
+        ("fp16", {"losses": (2.0, math.nan)}),
+    ):
+        trial = builder.trial("numerics", [name], 128)
+        with Store(builder.folder) as store:
+            store.add_numerics(figures(trial.id, name, **more))
+        lost = name == "fp16"
+        detail = "the loss became nan at step 1" if lost else ""
+        builder.add(trial, TrialResult(precision=name, status="nonfinite" if lost else "ok", detail=detail))
+    return load([builder.folder])
+
+
+def test_tables_hold_the_figures_of_each_precision_in_order(run):
+    gradients, errors = numerics(run.numerics.assign(where="GPU"))
+    by_name = {row[2]: dict(zip(gradients.headers[3:6], row[3:6], strict=True)) for row in gradients.rows}
+    assert list(by_name) == ["fp32", "amp-fp16", "fp16"]
+    assert by_name["amp-fp16"] == {"steps": "3", "skipped": "1", "first loss": "2.000"}
+    rows = {row[2]: row for row in gradients.rows}
+    last = gradients.headers.index("last loss")
+    assert [rows[name][last] for name in by_name] == ["1.000", "1.000", "not finite"]
+    assert rows["amp-fp16"][last + 1 :] == [
+        "1,024",
+        "50.0",
+        "25.0",
+        "75.0",
+        "0.00",
+        "25.0",
+        "4.00",
+        "655.0 (fc)",
+        "1.0",
+    ]
+    assert rows["fp32"][last + 1 : last + 3] == ["–", "0.00"]
+    assert errors.rows[0][3:] == ["1.0e−4", "0.01", "1.0e−4", "0.01", "0.02 (fc)"]
+
+
+def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
+    steps = run.numerics[run.numerics["kind"] == "gradient"].iloc[:1]
+    frame = steps.loc[steps.index.repeat(7)].assign(step=[0.0, 30.0, 55.0, 56.0, 57.0, 58.0, 59.0])
+    assert list(last_steps(frame)["step"]) == [55.0, 56.0, 57.0, 58.0, 59.0]
+    assert list(last_steps(frame.iloc[:2].assign(step=[0.0, 1.0]))["step"]) == [1.0]
+
+
+def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numerics(run, tmp_path):
+    text = publish(run, tmp_path / "report")[0].read_text()
+    assert "time/epoch" not in text  # nothing was timed, so there is no table of dashes
+    for said in ("## Formats of numbers", "Numerics: errors against float64", "the loss became nan at step 1"):
+        assert said in text
+    for name in ("gradients", "loss-scale"):
+        assert (tmp_path / "report" / f"mlp-nvidia-test-1-b128-{name}.png").stat().st_size > 10_000
+    html = (tmp_path / "report" / "report.html").read_text()
+    assert html.count("<figure>") == 2
+    plain = RunBuilder(tmp_path / "plain").memory("fp32", 100)
+    other = publish(load([plain.folder]), tmp_path / "other")[0].read_text()
+    assert "Numerics" not in other
+    assert "Formats" not in other
+
+
+def test_layers_are_drawn_on_request_in_the_models_order(run, tmp_path):
+    publish(run, tmp_path / "report", layers=True)
+    assert (tmp_path / "report" / "mlp-nvidia-test-1-b128-gradients-by-layer.png").stat().st_size > 10_000
+    rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
+    found = shares(rows[rows["precision"] == "fp32"])
+    assert list(found.index) == ["fc", "conv1"]
+    assert found.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
+    assert found.loc["fc", "-10"] == 100.0
+
+
+def test_where_only_numerics_were_looked_at_the_verdict_says_so(run):
+    (said,) = sentences(summarise(run.trials))
+    assert said.advice == "no verdict, only numerics were looked at"
+    told = "numerics: measured in fp32, amp-fp16; nonfinite in fp16. The tables tell what was found"
+    assert said.evidence == told

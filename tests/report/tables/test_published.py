@@ -1,0 +1,168 @@
+"""Published figures beside measured ones: the same recipe only, and its differences in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.cli.parser import parse
+from bench.report.analysis.summary import summarise
+from bench.report.reading.load import Runs, load
+from bench.report.tables.published import FIGURES, FOLDER, WORDS, beside, load_published
+from bench.report.tables.tables import Table
+from bench.results.records import MemoryPeak, TrialResult
+from bench.spec.suite import UsageError
+from tests.report.builders import MIB, RunBuilder, write_report
+
+ROOT = Path(__file__).parents[3]
+
+
+def figure(**given: object) -> dict[str, object]:
+    plain = dict.fromkeys(WORDS, "") | dict.fromkeys(FIGURES, float("nan"))
+    usual = {"source": "a post", "model": "mlp", "gpu": "V100", "precision": "fp32", "batch_size": 128.0}
+    return plain | usual | given
+
+
+def together(run: RunBuilder, *published: dict[str, object]) -> Table | str:
+    runs: Runs = load([run.folder])
+    return beside(summarise(runs.trials), runs, pd.DataFrame(published))
+
+
+def table(run: RunBuilder, *published: dict[str, object]) -> Table:
+    found = together(run, *published)
+    assert isinstance(found, Table)
+    return found
+
+
+def column(found: Table, header: str) -> list[str]:
+    return [row[found.headers.index(header)] for row in found.rows]
+
+
+def test_measured_and_published_rows_stand_in_one_table_with_their_sources(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epoch_s=3.0).train("amp-bf16", [90.0], epoch_s=2.0)
+    arm = figure(precision="fp16-master", time_per_epoch_s=25.0, note="FP16 weights")
+    found = table(run, figure(time_per_epoch_s=50.0), arm, figure(model="vgg", time_per_epoch_s=1.0))
+    assert column(found, "source") == ["measured: run", "measured: run", "a post", "a post"]
+    assert column(found, "time/epoch (s)") == ["3.000", "2.000", "50.00", "25.00"]
+    assert column(found, "times as fast as its own fp32") == ["baseline", "1.500", "baseline", "2.000"]
+    assert column(found, "note") == ["–", "–", "–", "FP16 weights"]
+
+
+def test_times_as_fast_are_taken_within_one_source_gpu_and_batch_only(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    found = table(
+        run,
+        figure(total_time_s=100.0),
+        figure(gpu="P100", total_time_s=300.0),
+        figure(gpu="P100", precision="amp-fp16", total_time_s=150.0),
+        figure(gpu="T4", precision="amp-fp16", total_time_s=1.0),
+    )
+    shown = dict(zip(column(found, "device"), column(found, "times as fast as its own fp32"), strict=True))
+    assert shown["P100"] == "2.000 (by total time)"
+    assert shown["T4"] == "–"
+    assert shown["NVIDIA Test 1"].endswith("(by step)")
+
+
+def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(batch=128).speed(batch=64)
+    found = table(run, figure(samples_per_s=1.0), figure(batch_size=512.0, samples_per_s=2.0))
+    assert column(found, "batch size") == ["128", "128", "128"]
+    assert "Published also at batch 512, which was not measured here." in found.footnotes
+
+
+def test_no_batch_size_in_common_shows_all_and_names_it_as_a_difference(tmp_path: Path) -> None:
+    found = table(RunBuilder(tmp_path / "run").speed(batch=64), figure(batch_size=512.0, samples_per_s=2.0))
+    assert column(found, "batch size") == ["64", "64", "512"]
+    assert "batch size: here 64, there 512" in found.footnotes[0]
+
+
+def test_what_differs_is_told_and_what_does_not_is_not(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run", parameters=(("lr", 0.5),)).train("fp32", [90.0], epochs=2)
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace(",synthetic,", ",folder:/home/me/cifar10-jpeg,"))
+    there = figure(dataset="CIFAR-10", epochs=200.0, n_gpus=1.0, quality=94.0, quality_metric="top1_pct")
+    (said,) = table(run, there).footnotes
+    for difference in (
+        "device: here NVIDIA Test 1, there V100",
+        "epochs: here 2, there 200",
+        "data: here folder cifar10-jpeg, there CIFAR-10",
+        "recipe: here with lr=0.5",
+        "software: here torch 2.11.0, there not stated",
+        "re-encoded copies, such as JPEG",
+        "Accuracies therefore do not compare.",
+    ):
+        assert difference in said
+    for same in ("GPUs:", "batch size:", "precision:", "memory:"):
+        assert same not in said
+
+
+def test_the_same_data_under_another_spelling_is_no_difference(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epochs=2)
+    trials = run.folder / "trials.csv"
+    trials.write_text(trials.read_text().replace(",synthetic,", ",cifar10,"))
+    there = figure(dataset="CIFAR-10", epochs=2.0, quality=94.0, quality_metric="top1_pct")
+    (said,) = table(run, there).footnotes
+    assert "data:" not in said
+    assert "Accuracies" not in said
+
+
+def test_memory_is_compared_as_the_driver_sees_it(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    peak = MemoryPeak(peak_allocated_bytes=100 * MIB, driver_used_bytes=700 * MIB)
+    run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
+    found = table(run, figure(memory_mb=900.0))
+    assert column(found, "GPU memory in use (MiB)") == ["700.0", "900.0"]
+    assert "memory: here less what was in use before" in found.footnotes[0]
+
+
+def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path: Path) -> None:
+    runs = load([RunBuilder(tmp_path / "run", suite="resnet20").speed().folder])
+    said = beside(summarise(runs.trials), runs, load_published())
+    assert said == (
+        "No published figures are known for the recipe resnet20; there are some for "
+        "resnet50, intel_resnet18, cifar10_lightning."
+    )
+
+
+def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_by(tmp_path: Path) -> None:
+    published = load_published()
+    sources = set()
+    for suite in ("resnet50", "intel_resnet18", "cifar10_lightning"):
+        runs = load([RunBuilder(tmp_path / suite, suite=suite).speed().folder])
+        found = beside(summarise(runs.trials), runs, published)
+        assert isinstance(found, Table)
+        sources |= set(column(found, "source"))
+        if suite == "resnet50":
+            v100 = [row for row in found.rows if row[1].startswith("Tesla V100") and row[4] == "fp16-master"]
+            assert [row[found.headers.index("times as fast as its own fp32")] for row in v100] == ["1.840"]
+    assert not [source for source in sources if source.startswith(("NVIDIA", "Lambda"))]  # ImageNet, another recipe
+
+
+def test_a_folder_without_figures_and_a_broken_file_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no published figures in.*without --published"):
+        load_published(tmp_path)
+    (tmp_path / "own.csv").write_text("source,model\na post,mlp\n")
+    with pytest.raises(UsageError, match=r"own\.csv' cannot be read as published figures"):
+        load_published(tmp_path)
+
+
+def test_further_files_of_published_figures_are_read_too(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        text = (FOLDER / "published.csv").read_text().splitlines(keepends=True)[:3]
+        (tmp_path / f"{name}.csv").write_text("".join(text))
+    assert len(load_published(tmp_path)) == 4
+
+
+def test_the_flag_reaches_the_page_from_any_directory(tmp_path: Path) -> None:
+    assert parse(["report", "--published", "results/x"]).published
+    assert not parse(["report", "results/x"]).published
+    run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0])
+    out = tmp_path / "out"
+    words = ["report", "--published", str(run.folder), "--out", str(out)]
+    subprocess.run([sys.executable, str(ROOT / "run_bench.py"), *words], check=True, cwd=tmp_path)
+    assert "### Beside published figures" in (out / "report.md").read_text()
+    assert "suvojit-0x55aa" not in write_report([run.folder], tmp_path / "plain", figures="none").read_text()

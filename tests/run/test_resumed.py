@@ -1,0 +1,67 @@
+"""A run is gone on with only where its rows can stand beside those that there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bench.cli.parser import parse
+from bench.planning.plan import Plan
+from bench.results.records import Environment
+from bench.results.store import read_run
+from bench.run.prepare import Question
+from bench.run.session import execute
+from bench.spec.request import Request
+from bench.spec.suite import UsageError
+from bench.spec.trial import SuiteRef
+
+REQUEST = Request(suites=(SuiteRef(name="mlp"),))
+
+
+def go(folder: Path, environment: Environment, request: Request = REQUEST) -> None:
+    """Run a plan without trials in a folder."""
+    launcher = SimpleNamespace(overlapping=False, notes=[])
+    question = Question(request=request, environment=environment, plan=Plan(trials=(), seconds=()))
+    execute(parse(["--suite", "mlp"]), question, folder, launcher)
+
+
+def on(machine: Environment, **changes: object) -> Environment:
+    return replace(machine, devices=(replace(machine.devices[0], **changes),))
+
+
+def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine, monkeypatch):
+    times = iter("abcd")
+    monkeypatch.setattr("bench.run.session._now", lambda: next(times))
+    go(tmp_path, machine)
+    go(tmp_path, machine)
+    assert (read_run(tmp_path)["started"], read_run(tmp_path)["finished"]) == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda here: replace(here, torch="2.6"), "was made with torch 2.15 on 4 threads; this is torch 2.6 on 4 thr"),
+        (lambda here: on(here, threads=2), "was made with torch 2.15 on 4 threads; this is torch 2.15 on 2 threads"),
+        (lambda here: on(here, name="Another CPU"), "was made on Test CPU; this is Another CPU"),
+    ],
+    ids=["torch", "threads", "device"],
+)
+def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, machine, change, said):
+    here = on(machine, threads=4)
+    go(tmp_path, here)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(UsageError, match=said):
+        go(tmp_path, change(here))
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
+    go(tmp_path, machine)
+    go(tmp_path, machine, replace(REQUEST, seeds=(0, 1)))
+    with pytest.raises(UsageError, match="was started with other seeds"):
+        go(tmp_path, machine, replace(REQUEST, seeds=(1,)))
+    with pytest.raises(UsageError, match="was started with other epochs, clip_grad"):
+        go(tmp_path, machine, replace(REQUEST, seeds=(0, 1), epochs=3, clip_grad=1.0))

@@ -1,0 +1,88 @@
+import pytest
+
+from bench.spec.precisions import base, find, options, parse_precision, precision, precision_rank, split
+from bench.spec.suite import PRECISIONS, UsageError
+
+
+def test_precisions_go_by_name_and_by_lightnings_alias():
+    assert parse_precision("amp-fp16") == parse_precision("16-mixed") == "amp-fp16"
+    assert [parse_precision(alias) for alias in ("16-true", "bf16-true")] == ["fp16", "bf16"]
+    with pytest.raises(UsageError, match=r"no precision 'amp-fp15'. Did you mean 'amp-fp16'\? Available: fp32, tf32"):
+        parse_precision("amp-fp15")
+
+
+def test_every_name_is_its_own_canonical_one():
+    for name, plain in PRECISIONS.items():
+        assert precision(name) is plain
+        assert parse_precision(name) == name == base(name)
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical", "changed"),
+    [
+        ("amp-fp16:init_scale=1024", "amp-fp16:init_scale=1024", {"init_scale": 1024.0}),
+        (
+            "16-mixed:growth_interval=200, init_scale=1e3",
+            "amp-fp16:init_scale=1000,growth_interval=200",
+            {"init_scale": 1000.0, "growth_interval": 200},
+        ),
+        ("amp-fp16:init_scale=65536,growth_factor=2.0", "amp-fp16", {}),
+        ("amp-fp16:backoff_factor=0.125", "amp-fp16:backoff_factor=0.125", {"backoff_factor": 0.125}),
+        ("fp16-master:scale=128", "fp16-master:scale=128", {"scale": 128.0}),
+        ("fp16-master:scale=dynamic", "fp16-master", {}),
+        ("amp-bf16:cache=off", "amp-bf16:cache=off", {"cache": False}),
+        ("amp-bf16:cache=on", "amp-bf16", {}),
+    ],
+)
+def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canonical, changed):
+    found = precision(typed)
+    plain = PRECISIONS[base(canonical)]
+    fields = [name for name in type(plain).__slots__ if name != "name"]
+    assert found.name == canonical
+    assert {name: getattr(found, name) for name in fields if getattr(found, name) != getattr(plain, name)} == changed
+    assert precision(canonical) == found
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("amp-fp16:init_scal=8", "Did you mean 'init_scale'"),
+        ("amp-bf16:init_scale=8", "amp-bf16 has no option 'init_scale'. It has: cache, given as amp-bf16:cache=VALUE"),
+        ("fp32:cache=off", "fp32 has no options, so 'cache=off' means nothing"),
+        ("amp-fp16:", "no option ''"),
+        ("amp-fp16:init_scale", "init_scale must be a number above 0, not ''"),
+        ("amp-fp16:init_scale=0", "must be a number above 0, not '0'"),
+        ("amp-fp16:init_scale=inf", "not 'inf'"),
+        ("amp-fp16:init_scale=nan", "not 'nan'"),
+        ("amp-fp16:growth_factor=1", "growth_factor must be a number above 1"),
+        ("amp-fp16:backoff_factor=1", "backoff_factor must be a number between 0 and 1"),
+        ("amp-fp16:growth_interval=1.5", "growth_interval must be a whole number of steps above 0"),
+        ("fp16-master:scale=static", "scale must be a number above 0, or dynamic, not 'static'"),
+        ("fp16-master:scale=8,init_scale=8", "a static scale does not change, so init_scale has no meaning beside it"),
+        ("amp-bf16:cache=no", "cache must be on or off, not 'no'"),
+    ],
+)
+def test_a_wrong_option_gets_a_sentence_that_names_the_right_ones(typed, sentence):
+    with pytest.raises(UsageError) as caught:
+        precision(typed)
+    assert sentence in str(caught.value)
+    assert find(typed) is None
+
+
+def test_a_comma_before_an_option_belongs_to_the_precision():
+    assert split("fp32,amp-fp16:a=1, b=2 ,amp-bf16:c=3,tf32") == ["fp32", "amp-fp16:a=1,b=2", "amp-bf16:c=3", "tf32"]
+    assert split("fp32") == ["fp32"]
+
+
+def test_variants_are_ranked_beside_what_they_are_variants_of_and_the_unknown_last():
+    names = ["new", "amp-bf16", "amp-fp16:init_scale=8", "fp32", "amp-fp16", "amp-fp16:strange=1", "a:b=c"]
+    ordered = ["fp32", "amp-fp16", "amp-fp16:init_scale=8", "amp-fp16:strange=1", "amp-bf16", "a:b=c", "new"]
+    assert sorted(names, key=precision_rank) == ordered
+
+
+def test_what_scales_has_the_scalers_options_and_what_autocasts_the_cache():
+    found = {name: options(plain) for name, plain in PRECISIONS.items()}
+    assert found["fp32"] == found["tf32"] == found["fp16"] == found["bf16"] == ()
+    assert found["amp-bf16"] == found["amp-fp16-noscale"] == ("cache",)
+    assert set(found["amp-fp16"]) == {*found["fp16-master"], "cache"}
+    assert "growth_interval" in found["fp16-master"]

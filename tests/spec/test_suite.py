@@ -1,0 +1,89 @@
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from bench.spec.suite import Data, Suite, UsageError
+from bench.spec.trial import Cell, DataSource, Placement, Protocol
+
+DATA = Data(input_shape=(3, 32, 32), classes=10)
+
+
+def suite(**changes):
+    given = {
+        "name": "small",
+        "title": "",
+        "data": DATA,
+        "model": lambda data: None,
+        "optimizer": lambda parameters: None,
+        "batch_size": 8,
+    }
+    return Suite(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: suite(name="not a name"), "Suite.name"),
+        (lambda: suite(batch_size=0), "Suite.batch_size"),
+        (lambda: suite(epochs=0), "Suite.epochs"),
+        (lambda: suite(batch_sizes=(8, -1)), "Suite.batch_sizes"),
+        (lambda: suite(cpu_batch_sizes=(1.5,)), "Suite.cpu_batch_sizes"),
+        (lambda: Data(input_shape=(), classes=2), "Data.input_shape"),
+        (lambda: Data(input_shape=(8,)), "Data.classes"),
+        (lambda: Data(input_shape=(8,), classes=2, target_shape=(8,)), "Data.classes"),
+        (lambda: Data(input_shape=(8,), classes=2, steps_per_epoch=0), "Data.steps_per_epoch"),
+        (lambda: Data(input_shape=(8,), classes=2, crop_padding=-1), "Data.crop_padding"),
+        (lambda: Placement(name="gpu0"), "--gpus"),
+        (lambda: Placement(name="-1"), "--gpus"),
+        (lambda: Protocol(replicates=0), "Protocol.replicates"),
+        (lambda: Protocol(target_ci=1.0), "--target-ci"),
+        (lambda: Protocol(time_budget_s=0), "--time-budget"),
+        (lambda: Protocol(min_quads=1), "Protocol.min_quads"),
+    ],
+)
+def test_a_wrong_field_is_named(make, field):
+    with pytest.raises(UsageError, match=field):
+        make()
+
+
+def test_a_batch_size_of_zero_is_refused(tiny_trial):
+    with pytest.raises(UsageError, match="--batch-sizes"):
+        replace(tiny_trial.cell, batch_size=0)
+
+
+def test_specifications_are_frozen(tiny_trial):
+    with pytest.raises(FrozenInstanceError):
+        tiny_trial.cell.batch_size = 9
+    assert isinstance(tiny_trial.cell, Cell)
+
+
+def test_data_sources_are_parsed(tmp_path):
+    assert DataSource.parse("cifar10").kind == "cifar10"
+    folder = DataSource.parse(f"folder:{tmp_path}")
+    assert (folder.kind, folder.path, str(folder)) == ("folder", str(tmp_path), f"folder:{tmp_path}")
+    with pytest.raises(UsageError, match="must be cifar10, synthetic or folder:PATH, not 'mnist'"):
+        DataSource.parse("mnist")
+    with pytest.raises(UsageError, match="is a file"):
+        DataSource.parse(f"folder:{__file__}")
+    with pytest.raises(UsageError, match="'/no/such' does not exist"):
+        DataSource.parse("folder:/no/such")
+
+
+def test_features_are_no_image():
+    assert DATA.is_image
+    assert not Data(input_shape=(8,), classes=2).is_image
+    assert not Data(input_shape=(3, 8, 8), target_shape=(8,)).is_image
+
+
+def test_ids_tell_trials_apart(tiny_trial):
+    speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"))
+    ids = {
+        tiny_trial.id,
+        speed.id,
+        replace(speed, replicate=1).id,
+        replace(speed, precisions=("fp32",)).id,
+        replace(tiny_trial, phase="train").id,
+        replace(tiny_trial, phase="train", seed=1).id,
+    }
+    assert len(ids) == 6
+    assert tiny_trial.id == "tiny-cpu-b4-memory-fp32"

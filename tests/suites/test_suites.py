@@ -1,0 +1,116 @@
+"""The recipes: their figures, and that each builds and takes a step."""
+
+import pytest
+import torch
+
+from bench.data import random_batches
+from bench.planning import suite_registry
+from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.trial import SuiteRef
+from bench.training.step import build_arm, training_step
+from suites._schedule import cosine
+
+RECIPES = {
+    "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3),
+    "resnet18": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200),
+    "resnet20": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200),
+    "resnet50": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200),
+    "intel_resnet18": ("Adam", {"lr": 1e-4, "weight_decay": 1e-4}, 256, 120),
+    "cifar10_lightning": ("Adam", {"lr": 1e-4}, 256, 10),
+    "vit_b_16": ("AdamW", {}, 64, 1),
+}
+SMALL = {
+    "mlp": {"width": "9"},
+    "resnet20": {},
+    "intel_resnet18": {"weights": "none", "image_size": "32"},
+    "cifar10_lightning": {"trainer": "lightning"},
+}
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_its_published_figures(name):
+    kind, settings, batch_size, epochs = RECIPES[name]
+    suite = suite_registry.load(SuiteRef(name=name))
+    optimizer = suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
+    assert type(optimizer).__name__ == kind
+    assert {key: optimizer.defaults[key] for key in settings} == settings
+    assert (suite.batch_size, suite.full_epochs) == (batch_size, epochs)
+
+
+@pytest.mark.parametrize("name", suite_registry.names())
+def test_every_setting_of_a_recipe_can_be_set(name):
+    changed = {"lr": "0.7", "batch_size": "6"}
+    suite = suite_registry.load(suite_registry.refer(name, changed))
+    optimizer = suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
+    assert (optimizer.defaults["lr"], suite.batch_size) == (0.7, 6)
+    assert "flip" in suite_registry.parameters(SuiteRef(name=name)) or not suite.data.is_image
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_suite_builds_and_takes_a_step(name):
+    suite = suite_registry.load(suite_registry.refer(name, SMALL[name]))
+    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], CPU, seed=0, steps=10)
+    before = [parameter.detach().clone() for parameter in arm.model.parameters()]
+    (batch,) = random_batches(suite.data, batch_size=2, count=1, device=CPU, seed=0)
+    assert training_step(arm, *batch).isfinite()
+    assert any(not torch.equal(*pair) for pair in zip(before, arm.model.parameters(), strict=True))
+
+
+def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
+    data = suite_registry.load(SuiteRef(name="intel_resnet18")).data
+    assert (data.input_shape, data.classes, data.flip, data.validation_share) == ((3, 256, 256), 6, True, 0.2)
+
+
+def rates(steps, warmup):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule = cosine(optimizer, steps, warmup)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return [*found, optimizer.param_groups[0]["lr"]]
+
+
+def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
+    found = rates(40, 0.1)
+    assert found[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
+    assert found[4 + 18] == pytest.approx(1.0)
+    assert found[-1] == pytest.approx(0.0)
+
+
+def test_without_warm_up_the_schedule_is_torchs_cosine():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
+    for rate in rates(30, 0.0):
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
+        optimizer.step()
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "sentence"),
+    [
+        ("resnet20", {"warmup": "1.5"}, "warmup must be a share"),
+        ("intel_resnet18", {"validation_share": "1"}, "Data.validation_share must be a share"),
+        ("cifar10_lightning", {"trainer": "keras"}, "trainer must be both, plain or lightning"),
+        ("cifar10_lightning", {"trainer": "lightning", "devices": "0"}, "Suite.devices must be 1 or more"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(name, setting, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        suite_registry.refer(name, setting)
+
+
+def test_the_lightning_suite_is_compared_with_the_plain_loop():
+    def variants(**settings):
+        return suite_registry.load(suite_registry.refer("cifar10_lightning", settings)).variants
+
+    assert variants() == ({"trainer": "plain"}, {"trainer": "lightning"})
+    assert variants(devices="2") == (
+        {"trainer": "plain", "devices": 1},
+        {"trainer": "lightning", "devices": 1},
+        {"trainer": "lightning"},
+    )
+    assert variants(trainer="lightning") == ()

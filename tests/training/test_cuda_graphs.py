@@ -1,0 +1,106 @@
+"""A captured step trains as a plain one does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.spec.techniques import Techniques, UnsupportedError
+from bench.training.cuda_graphs import WARM_UP, GraphedStep
+from bench.training.step import leave_gradients, training_step
+from tests import fake_graph
+from tests.training.test_techniques import CPU, batches, make, state
+
+
+def graphed(arm):
+    return replace(arm, graph=GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=CPU))
+
+
+def plain_model(data):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
+@pytest.mark.parametrize("techniques", [Techniques(), Techniques(set_to_none=False), Techniques(grad_accumulation=2)])
+def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, techniques):
+    fake_graph.install(monkeypatch)
+    arms = [make(techniques, precision, model=plain_model) for _ in range(2)]
+    arms[1] = graphed(arms[1])
+    data = batches(WARM_UP + 4)
+    plain, captured = ([training_step(arm, *batch) for batch in data] for arm in arms)
+    assert captured == plain  # compared after the last step: no loss was overwritten by a later one
+    assert arms[1].graph.graph.replays == 4
+    assert torch.equal(state(arms[0]), state(arms[1]))
+    assert arms[0].taken.count == arms[1].taken.count
+
+
+def test_warming_up_is_on_a_stream_beside_and_waits_for_both_sides(monkeypatch):
+    streams = fake_graph.install(monkeypatch)
+    arm = graphed(make(model=plain_model))
+    for batch in batches(WARM_UP):
+        training_step(arm, *batch)
+    assert len(streams) == 2
+    assert streams[0].waited == [streams[1]] * WARM_UP
+    assert streams[1].waited == [streams[0]] * WARM_UP
+    assert arm.graph.graph is None
+
+
+def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
+    class Curious(nn.Linear):
+        def forward(self, inputs):
+            assert float(inputs.detach().sum()) != 1.25
+            return super().forward(inputs)
+
+    streams = fake_graph.install(monkeypatch)
+    arm = graphed(make(model=lambda data: nn.Sequential(nn.Flatten(), Curious(192, 3))))
+    data = batches(WARM_UP + 1)
+    for batch in data[:WARM_UP]:
+        training_step(arm, *batch)
+    with pytest.raises(
+        UnsupportedError, match=r"cannot be captured: operation not permitted when stream is capturing$"
+    ):
+        training_step(arm, *data[-1])
+    assert torch.cuda.current_stream() is streams[0]
+
+
+def test_what_other_threads_ask_of_cuda_breaks_no_capture_which_is_on_the_stream_of_the_warm_up(monkeypatch):
+    streams = fake_graph.install(monkeypatch)
+    arm = graphed(make(model=plain_model))
+    for batch in batches(WARM_UP + 1):
+        training_step(arm, *batch)
+    assert arm.graph.graph.errors_of == "thread_local"
+    assert streams == [torch.cuda.current_stream(), arm.graph.graph.captured_on]
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+)
+def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(monkeypatch, error):
+    passes = []
+
+    class Large(nn.Linear):
+        def forward(self, inputs):
+            passes.append(inputs)
+            if len(passes) > WARM_UP:
+                raise error
+            return super().forward(inputs)
+
+    fake_graph.install(monkeypatch)
+    arm = graphed(make(model=lambda data: nn.Sequential(nn.Flatten(), Large(192, 3))))
+    *first, last = batches(WARM_UP + 1)
+    for batch in first:
+        training_step(arm, *batch)
+    with pytest.raises(type(error)) as raised:
+        training_step(arm, *last)
+    assert raised.value is error  # no UnsupportedError, which the row would then say
+
+
+def test_a_batch_of_another_shape_is_refused_and_not_trained_wrongly(monkeypatch):
+    fake_graph.install(monkeypatch)
+    arm = graphed(make(model=plain_model))
+    for batch in batches(WARM_UP + 1):
+        training_step(arm, *batch)
+    inputs, targets = batches(1)[0]
+    with pytest.raises(ValueError, match="a graph of batches"):
+        training_step(arm, inputs[:4], targets[:4])

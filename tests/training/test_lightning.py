@@ -1,0 +1,222 @@
+"""Lightning's Trainer against the plain loop: the same weights, the same records, the same switches."""
+
+import importlib.util
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.cli.parser import parse
+from bench.data import Share, random_batches
+from bench.run import prepare
+from bench.spec.suite import PRECISIONS, Data, Suite, UsageError
+from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
+from bench.training import rank_launcher
+from bench.training.amp import apply, read_back
+from bench.training.step import build_arm, train_epoch
+from suites._schedule import cosine
+
+CPU = torch.device("cpu")
+DATA = Data(input_shape=(6,), classes=3)
+needs_lightning = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed")
+
+TWINS = """
+from bench.spec import Data, Suite
+
+
+def suite(trainer: str = "both", devices: int = 1, fail: str = "") -> Suite:
+    def model(data):
+        from torch import nn
+
+        if fail:
+            raise RuntimeError("the model broke")
+        return nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, data.classes))
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.1)
+
+    return Suite(
+        name="twins",
+        title="",
+        data=Data(input_shape=(3, 2, 2), classes=2, steps_per_epoch=4),
+        model=model,
+        optimizer=optimizer,
+        batch_size=8,
+        trainer="lightning" if trainer == "lightning" else "plain",
+        devices=devices if trainer == "lightning" else 1,
+        variants=({"trainer": "plain"}, {"trainer": "lightning"}) if trainer == "both" else (),
+    )
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    apply(PRECISIONS["fp32"])
+
+
+@pytest.fixture
+def twins(tmp_path):
+    path = tmp_path / "twins.py"
+    path.write_text(TWINS)
+    return path
+
+
+def make(precision, clip_grad=None):
+    suite = Suite(
+        name="small",
+        title="",
+        data=DATA,
+        model=lambda data: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01, eps=1e-4),  # 1e-8 is 0 in fp16
+        schedule=lambda optimizer, steps: cosine(optimizer, steps, 0.1),
+        batch_size=8,
+    )
+    return build_arm(suite, DATA, PRECISIONS[precision], CPU, seed=0, steps=20, clip_grad=clip_grad)
+
+
+def trial(file, **parameters):
+    return Trial(
+        cell=Cell(
+            suite=SuiteRef(name="twins", file=str(file), parameters=tuple(sorted(parameters.items()))),
+            placement=Placement(name="cpu"),
+            batch_size=8,
+            data=DataSource(kind="synthetic"),
+        ),
+        phase="train",
+        precisions=("amp-bf16",),
+        epochs=2,
+    )
+
+
+@needs_lightning
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "fp8"])
+def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
+    from bench.training.lightning import open_lightning
+
+    plain, other = make(precision, clip_grad=0.5), make(precision, clip_grad=0.5)
+    train = open_lightning(other, 10, Share())
+    data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
+    for _ in range(2):
+        apply(PRECISIONS[precision])
+        expected, found = train_epoch(plain, iter(data)), train(iter(data))
+        assert found.seconds > found.wait_seconds > 0
+        assert replace(found, seconds=0, wait_seconds=0) == replace(expected, seconds=0, wait_seconds=0)
+        switches = read_back(PRECISIONS[precision], CPU)
+        assert switches.fp32_matmul == switches.fp32_conv == ("tf32" if precision == "tf32" else "ieee")
+    assert all(torch.equal(*pair) for pair in zip(plain.model.parameters(), other.model.parameters(), strict=True))
+    assert plain.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"]
+    assert plain.scaler.get_scale() == other.scaler.get_scale()
+
+
+@needs_lightning
+def test_lightning_does_not_empty_a_gpus_memory_before_each_epoch(monkeypatch):
+    from lightning.pytorch.accelerators import cuda
+
+    from bench.training.lightning import accelerator_of
+
+    emptied, trainer = [], SimpleNamespace(local_rank=0)
+    monkeypatch.setattr(cuda, "_clear_cuda_memory", lambda: emptied.append(True))
+    cuda.CUDAAccelerator().setup(trainer)
+    accelerator_of(torch.device("cuda", 0)).setup(trainer)
+    assert emptied == [True]  # by Lightning's own
+
+
+@needs_lightning
+def test_lightning_counts_the_steps_that_the_scaler_skips():
+    from bench.training.lightning import open_lightning
+
+    arm = make("amp-fp16")
+    data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
+    data[3] = (data[3][0] * 1e30, data[3][1])
+    epoch = open_lightning(arm, 10, Share())(iter(data))
+    assert epoch.skipped_steps == 1
+    assert arm.scaler.get_scale() == 2**15
+
+
+@needs_lightning
+@pytest.mark.slow
+def test_two_processes_train_as_one_does(twins):
+    sent = {1: [], 2: []}
+    from bench.phases import training
+
+    training.run(trial(twins, trainer="lightning"), a_cpu(), sent[1].append)
+    rank_launcher.run(trial(twins, trainer="lightning", devices=2), a_cpu(), sent[2].append, 2)
+    one, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
+    assert [row.samples for row in one] == [row.samples for row in two] == [32, 32]
+    assert [row.train_loss for row in two] == pytest.approx([row.train_loss for row in one], rel=0.01)
+    assert sent[2][-1].switches.autocast == "bfloat16"
+
+
+@needs_lightning
+@pytest.mark.slow
+def test_a_process_that_fails_ends_all_and_says_why(twins):
+    with pytest.raises(RuntimeError, match="RuntimeError: the model broke"):
+        rank_launcher.run(trial(twins, trainer="lightning", devices=2, fail="yes"), a_cpu(), lambda _row: None, 2)
+
+
+def a_cpu():
+    from bench.results.records import Device
+
+    return Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
+
+
+def test_devices_that_are_not_there_are_refused(twins):
+    placed = trial(twins)
+    placed = replace(placed, cell=replace(placed.cell, placement=Placement(name=str(torch.cuda.device_count()))))
+    with pytest.raises(UsageError, match=r"Training on 2 devices from GPU .* and there are"):
+        rank_launcher.run(placed, a_cpu(), lambda _row: None, 2)
+
+
+class Machine:
+    """A launcher whose processes find a CPU, no images to look at, and count no FLOPs."""
+
+    def __init__(self, environment):
+        self.environment = environment
+
+    def survey(self, gpus):
+        return self.environment
+
+    def call(self, target, *arguments):
+        return {arguments[0][0].name: 1.0}
+
+
+def test_both_trainers_are_planned_and_only_the_plain_one_is_timed_step_by_step(twins, machine, monkeypatch):
+    monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
+    command = parse(["--suite", str(twins), "--gpus", "cpu", "--precisions", "fp32", "--phases", "memory,train"])
+    question = prepare.gather(command, Machine(machine))
+    planned = [(dict(one.cell.suite.parameters)["trainer"], one.phase) for one in question.plan.trials]
+    assert planned == [("plain", "memory"), ("plain", "train"), ("lightning", "train")]
+    assert len({one.id for one in question.plan.trials}) == len(question.plan.seconds) == 3
+
+
+def test_lightning_is_asked_for_where_it_is_not_installed(twins, machine, monkeypatch):
+    monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: None)
+    command = parse(["--suite", str(twins), "--gpus", "cpu"])
+    with pytest.raises(UsageError, match=r"pip install 'ampmeter\[lightning\]', or --set trainer=plain"):
+        prepare.gather(command, Machine(machine))
+
+
+def test_batches_that_cannot_be_shared_are_refused_before_anything_runs(twins, machine, monkeypatch):
+    monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
+    words = ["--suite", str(twins), "--gpus", "cpu", "--batch-sizes", "7", "--set", "trainer=lightning"]
+    with pytest.raises(UsageError, match="The batch size 7 cannot be divided among 2 devices"):
+        prepare.gather(parse([*words, "--set", "devices=2"]), Machine(machine))
+
+
+@pytest.mark.parametrize("place", ["cpu+cpu", "cpu+cpu@2"])
+def test_lightning_is_given_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, place):
+    monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
+    words = ["--suite", str(twins), "--gpus", place, "--batch-sizes", "8", "--phases", "train"]
+    words += ["--nnodes", "2", "--rdzv-endpoint", "here:29400", "--node-rank", "0"] if "@" in place else []
+    joined = replace(machine, devices=(replace(machine.devices[0], placement=place),))
+    with pytest.raises(UsageError, match=rf"name one device, not {re.escape(place)}, and --set devices=2\."):
+        prepare.gather(parse([*words, "--set", "trainer=lightning"]), Machine(joined))

@@ -1,0 +1,118 @@
+"""Initial weights: none, ImageNet's, or a file's; and what cannot be had."""
+
+from urllib.error import URLError
+
+import pytest
+import torch
+from torch import nn
+
+from bench.planning import suite_registry
+from bench.spec.suite import Data, UsageError
+from bench.training.pretrained import fetch, pretrained
+from tests.conftest import call
+
+
+def resnet18(num_classes):
+    """A model of two layers under a name whose weights torchvision has."""
+    return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, num_classes))
+
+
+def build(weights, classes=2):
+    torch.manual_seed(1)
+    return pretrained(resnet18, str(weights), Data(input_shape=(4,), classes=classes), head="1")
+
+
+@pytest.fixture
+def kept(tmp_path):
+    path = tmp_path / "kept.pt"
+    torch.manual_seed(2)
+    torch.save(resnet18(5).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A machine without network, whose torch.hub folder is empty."""
+
+    def unreachable(*_arguments, **_options):
+        raise URLError("no network here")
+
+    monkeypatch.setattr(torch.hub, "urlopen", unreachable)
+    before = torch.hub.get_dir()
+    torch.hub.set_dir(tmp_path / "hub")
+    yield tmp_path / "hub" / "checkpoints"
+    torch.hub.set_dir(before)
+
+
+def test_none_leaves_the_models_own_initialisation():
+    torch.manual_seed(1)
+    expected = resnet18(2)
+    assert torch.equal(build("none")[0].weight, expected[0].weight)
+
+
+def test_a_files_weights_are_taken_and_the_last_layer_only_where_its_classes_are_the_same(kept):
+    state = torch.load(kept, weights_only=True)
+    other, same = build(kept), build(kept, classes=5)
+    assert torch.equal(other[0].weight, state["0.weight"])
+    assert torch.equal(other[1].weight, build("none")[1].weight)
+    assert torch.equal(same[1].weight, state["1.weight"])
+
+
+def test_weights_of_another_model_are_refused_by_name(kept):
+    state = torch.load(kept, weights_only=True)
+    torch.save({**state, "0.weight": torch.zeros(7, 4), "2.bias": torch.zeros(1)}, kept)
+    with pytest.raises(UsageError, match=r"not those of this model: 0\.weight has shape \(7, 4\) .*2\.bias is unknown"):
+        build(kept)
+    torch.save({"0.weight": state["0.weight"]}, kept)
+    with pytest.raises(UsageError, match=r"0\.bias is missing"):
+        build(kept)
+
+
+def test_a_file_that_holds_no_weights_is_refused(tmp_path):
+    path = tmp_path / "x.pt"
+    with pytest.raises(UsageError, match="There is no weights file"):
+        build(path)
+    path.write_text("not tensors")
+    with pytest.raises(UsageError, match=r"cannot be read \(it is no file of torch.save's.*Save model\.state_dict\(\)"):
+        build(path)
+    torch.save(nn.Linear(2, 2), path)  # a whole module, which weights_only does not load
+    with pytest.raises(UsageError, match=r"cannot be read \(it is no file of torch.save's, or holds more than tensors"):
+        build(path)
+    torch.save([1, 2], path)
+    with pytest.raises(UsageError, match="holds no state dict"):
+        build(path)
+
+
+def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
+    from torchvision.models import ResNet18_Weights
+    from torchvision.models import resnet18 as whole
+
+    hub.mkdir(parents=True)
+    torch.manual_seed(3)
+    original = whole(num_classes=1000)
+    torch.save(original.state_dict(), hub / ResNet18_Weights.DEFAULT.url.rsplit("/", 1)[-1])
+    model = pretrained(whole, "imagenet", Data(input_shape=(3, 32, 32), classes=6), head="fc")
+    assert torch.equal(model.conv1.weight, original.conv1.weight)
+    assert model.fc.out_features == 6
+
+
+def test_without_network_the_sentence_says_what_to_do(hub):
+    sentence = (
+        r"of resnet18 are not in '.*checkpoints' .* from https://.*\(no network here\).*--weights PATH or --weigh"
+    )
+    with pytest.raises(UsageError, match=sentence):
+        fetch(suite_registry.refer("intel_resnet18", {}), lambda _message: None)
+    fetch(suite_registry.refer("intel_resnet18", {"weights": "none"}), lambda _message: None)
+
+
+def test_on_the_meta_device_no_weights_are_looked_for(hub):
+    with torch.device("meta"):
+        assert build("imagenet")[0].weight.is_meta
+
+
+def test_weights_that_cannot_be_had_end_the_program_before_anything_is_measured(tmp_path):
+    words = ("--suite", "intel_resnet18", "--gpus", "cpu", "--out", "out", "--weights", "nowhere.pt")
+    done = call(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"There is no weights file '{tmp_path / 'nowhere.pt'}'" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,217 @@
+"""How a trial of several processes ends when one of them fails: which one, why, and that nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+from torch.distributed import DistBackendError
+
+from bench.launch.local import LocalLauncher
+from bench.spec.trial import Placement
+from bench.training import rank_launcher
+from bench.worker import failures
+from bench.worker.failures import is_echo
+
+SUITE = """
+import os
+from pathlib import Path
+
+from bench.spec import Data, Suite
+
+
+def suite(fail: str = "", folder: str = "") -> Suite:
+    def model(data):
+        from torch import nn
+
+        rank = int(os.environ.get("RANK", 0))
+        if fail == "raise" and rank == 1:
+            print("a word before")
+            raise RuntimeError("the model broke\\nin its second line")
+        if fail == "oom" and rank == 1:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
+        if fail == "die" and rank == 1:
+            os._exit(7)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Linear(8, 2))
+        if fail == "wait":
+            note = Path(folder) / f"{rank}.pid"
+            layers.register_forward_pre_hook(lambda *_: note.write_text(str(os.getpid())) and None)
+        if fail == "unused":
+            layers.idle = nn.Linear(3, 3)
+            layers.forward = lambda inputs: layers[2](layers[1](layers[0](inputs)))
+        return layers
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.01)
+
+    return Suite(
+        name="failing",
+        title="fails on its second device",
+        data=Data(input_shape=(3, 8, 8), classes=2, steps_per_epoch=3),
+        model=model,
+        optimizer=optimizer,
+        batch_size=4,
+    )
+"""
+
+
+@pytest.fixture
+def trial(tiny_trial, tmp_path):
+    """Make a memory trial on two CPUs, of which the second fails in some way."""
+    file = tmp_path / "failing.py"
+    file.write_text(SUITE)
+
+    def make(fail, **changed):
+        parameters = (("fail", fail), ("folder", str(tmp_path)))
+        ref = replace(tiny_trial.cell.suite, name="failing", file=str(file), parameters=parameters)
+        cell = replace(tiny_trial.cell, suite=ref, placement=Placement(name="cpu+cpu"))
+        return replace(tiny_trial, cell=cell, **changed)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    return LocalLauncher()
+
+
+def test_the_row_of_a_model_that_raises_names_the_device_and_ends_in_the_suites_own_line(launcher, trial, cpu):
+    ending = launcher.run(trial("raise"), cpu, lambda _message: None)
+    cause, _, tail = ending.text.partition(" | ")
+    assert (ending.kind, cause) == ("error", "device 2 of 2 (CPU): RuntimeError: the model broke")
+    assert tail.endswith("RuntimeError: the model broke / in its second line")
+    assert "failing.py" in tail
+    assert "ranks.run" not in tail
+
+
+@pytest.mark.slow
+def test_memory_that_does_not_suffice_for_one_is_oom(launcher, trial, cpu):
+    ending = launcher.run(trial("oom"), cpu, lambda _message: None)
+    assert (ending.kind, "device 2 of 2 (CPU)" in ending.text) == ("oom", True)
+
+
+@pytest.mark.slow
+def test_one_that_exits_gives_its_code(launcher, trial, cpu):
+    ending = launcher.run(trial("die"), cpu, lambda _message: None)
+    assert ending.kind == "error"
+    assert ending.text.startswith("device 2 of 2 (CPU) ended without a word, by exit code 7")
+
+
+def kill_in_mid_trial(folder, rank):
+    notes = [folder / f"{one}.pid" for one in (0, 1)]
+    while not all(note.exists() and note.read_text() for note in notes):
+        time.sleep(0.02)
+    os.kill(int(notes[rank].read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_one_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(launcher, trial, cpu, tmp_path, rank):
+    killer = threading.Thread(target=kill_in_mid_trial, args=(tmp_path, rank), daemon=True)
+    killer.start()
+    long = trial("wait", phase="train", epochs=10**6)
+    ending = launcher.run(long, cpu, lambda _message: None)
+    assert ending.kind == "error"
+    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU) ended without a word, by signal 9")
+    pids = [int((tmp_path / f"{one}.pid").read_text()) for one in (0, 1)]
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize(("kills", "kind"), [((3, 4), "oom"), ((3, 3), "error"), ((None, None), "error")])
+def test_one_that_the_out_of_memory_killer_took_is_oom(monkeypatch, kills, kind):
+    monkeypatch.setattr(failures, "oom_kills", lambda: kills[1])
+    process = rank_launcher.subprocess.Popen([sys.executable, "-c", "input()"], stdin=rank_launcher.subprocess.PIPE)
+    process.kill()
+    found = rank_launcher._lost(process, kills[0], "device 1 of 2 (CPU)")
+    assert found.failed.kind == kind
+
+
+def test_a_model_with_parameters_that_take_no_part_is_unsupported_on_several(launcher, trial, cpu):
+    ending = launcher.run(trial("unused"), cpu, lambda _message: None)
+    assert ending.kind == "unsupported"
+    assert "take no part in a step's loss" in ending.text
+
+
+ENDING = """
+import os, sys, time
+from multiprocessing.connection import Connection
+from bench.error_report import ErrorReport
+from bench.records import Failed
+connection = Connection(int(sys.argv[1]))
+connection.recv()
+if os.environ["RANK"] == "1":
+    time.sleep({seconds})
+    os._exit(7)
+connection.send(ErrorReport(failed=Failed(kind="error", text="lost the other"), told="", echo=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.3, "device 2 of 2 (CPU) ended without a word, by exit code 7"),
+        (60, "device 1 of 2 (CPU): lost the other"),
+    ],
+)
+def test_one_that_lost_another_is_believed_only_where_the_other_goes_on(trial, cpu, monkeypatch, seconds, text):
+    popen = rank_launcher.subprocess.Popen
+    code = ENDING.format(seconds=seconds)
+    monkeypatch.setattr(
+        rank_launcher.subprocess,
+        "Popen",
+        lambda command, **options: popen([sys.executable, "-c", code, command[-1]], **options),
+    )
+    monkeypatch.setattr(rank_launcher, "ECHO_S", 20.0 if seconds < 1 else 0.5)
+    with pytest.raises(rank_launcher.RankError) as raised:
+        rank_launcher.run(trial(""), cpu, lambda _message: None, 2)
+    assert raised.value.failed.text == text
+
+
+def test_an_error_that_another_process_is_gone_is_told_from_the_models_own():
+    closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]")
+    assert is_echo(closed)
+    assert is_echo(DistBackendError("NCCL communicator was aborted on rank 0."))
+    assert not is_echo(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_echo(ValueError("Connection closed by peer"))
+
+
+STAND_IN = """
+import os, sys, time
+from multiprocessing.connection import Connection
+from bench.findings import MemoryPeak
+from bench.records import Done, TrialResult
+rank, connection = int(os.environ["RANK"]), Connection(int(sys.argv[1]))
+connection.recv()
+peak = MemoryPeak(peak_resident_bytes=(10, 30, 20)[rank], first_peak_bytes=(7, 5, 6)[rank])
+connection.send(TrialResult(precision="fp32", status="ok", memory=peak))
+connection.send(Done())
+if rank:
+    time.sleep(20)
+"""
+
+
+def test_memory_is_the_largest_ones_and_the_sum_and_nobody_is_left(trial, cpu, monkeypatch):
+    started = []
+
+    def stand_in(command, **options):
+        made = popen([sys.executable, "-c", STAND_IN, command[-1]], **options)
+        started.append(made)
+        return made
+
+    popen = rank_launcher.subprocess.Popen
+    monkeypatch.setattr(rank_launcher.subprocess, "Popen", stand_in)
+    sent = []
+    placed = trial("")
+    placed = replace(placed, cell=replace(placed.cell, placement=Placement(name="cpu+cpu+cpu")))
+    rank_launcher.run(placed, cpu, sent.append, 3)
+    (result,) = sent
+    memory = result.memory
+    assert (memory.peak_resident_bytes, memory.first_peak_bytes, memory.all_devices_bytes) == (30, 7, 60)
+    assert [process.returncode for process in started[1:]] == [-signal.SIGKILL] * 2

@@ -1,0 +1,250 @@
+"""Every technique trains as the plain step does."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.spec.techniques import PLAIN, Techniques, UnsupportedError, refusal
+from bench.training import techniques as how
+from bench.training.evaluation import evaluate
+from bench.training.step import build_arm, train_epoch, training_step
+
+CPU = torch.device("cpu")
+DATA = Data(input_shape=(3, 8, 8), classes=3)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def norms(data):
+    """A model with batch norm, within blocks and outside."""
+    blocks = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(2)]
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *blocks, nn.Flatten(), nn.Linear(144, 3))
+
+
+def dropping(data):
+    block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5), nn.ReLU())
+    return nn.Sequential(block, nn.Flatten(), nn.Linear(144, 3))
+
+
+def layers(data):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def make(techniques=PLAIN, precision="fp32", *, model=norms, optimizer=momentum, data=DATA, **asked):
+    suite = Suite(name="small", title="", data=data, model=model, optimizer=optimizer, batch_size=8, **asked)
+    return build_arm(suite, data, PRECISIONS[precision], CPU, seed=0, techniques=techniques)
+
+
+def batches(count=4):
+    chance = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(8, 3, 8, 8, generator=chance), torch.randint(0, 3, (8,), generator=chance)) for _ in range(count)
+    ]
+
+
+def state(arm):
+    return torch.cat([value.double().flatten() for value in arm.model.state_dict().values()])
+
+
+def train(techniques, precision="fp32", count=4, **given):
+    """Return the losses and what was learned, batch norm's statistics and counters included."""
+    arm = make(techniques, precision, **given)
+    torch.manual_seed(5)
+    losses = torch.stack([training_step(arm, *batch) for batch in batches(count)])
+    return losses, state(arm)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16", "amp-fp16", "fp16-master"])
+@pytest.mark.parametrize("techniques", [Techniques(set_to_none=False), Techniques(checkpointing=True)])
+@pytest.mark.parametrize("model", [norms, dropping, layers])
+def test_zeroing_and_checkpointing_change_no_bit(precision, techniques, model):
+    losses, learned = train(Techniques(), precision, model=model)
+    assert learned.isfinite().all()
+    others, same = train(techniques, precision, model=model)
+    assert torch.equal(losses, others)
+    assert torch.equal(learned, same)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16-master"])
+def test_without_set_to_none_gradients_are_zeroed_where_they_are(precision):
+    for set_to_none in (True, False):
+        arm = make(Techniques(set_to_none=set_to_none), precision)
+        training_step(arm, *batches()[0])
+        held = [weight.grad for weight in arm.weights.trained()]
+        training_step(arm, *batches()[1])
+        same = [weight.grad is grad for weight, grad in zip(arm.weights.trained(), held, strict=True)]
+        assert set(same) == {not set_to_none}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
+@pytest.mark.parametrize("techniques", [Techniques(channels_last=True), Techniques(fused_optimizer=True)])
+def test_layout_and_fused_steps_change_roundings_alone(precision, techniques):
+    losses, learned = train(Techniques(), precision)
+    others, same = train(techniques, precision)
+    rough = 1e-5 if precision == "fp32" else 1e-2
+    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
+    torch.testing.assert_close(same, learned, rtol=rough, atol=rough)
+
+
+def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
+    seen = []
+
+    class Spy(nn.Conv2d):
+        def forward(self, inputs):
+            seen.append(inputs.is_contiguous(memory_format=torch.channels_last))
+            return super().forward(inputs)
+
+    model = lambda data: nn.Sequential(Spy(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))  # noqa: E731
+    for wanted in (False, True):
+        arm = make(Techniques(channels_last=wanted), model=model)
+        training_step(arm, *batches(1)[0])
+        evaluate(arm, iter(batches(1)))
+        assert arm.model[0].weight.is_contiguous(memory_format=torch.channels_last) == wanted
+    assert seen == [False, False, True, True]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
+def test_parts_of_a_batch_add_up_to_it_where_no_layer_looks_across_samples(precision):
+    losses, learned = train(Techniques(), precision, model=layers)
+    others, same = train(Techniques(grad_accumulation=4), precision, model=layers)
+    rough = 1e-5 if precision == "fp32" else 1e-2
+    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
+    torch.testing.assert_close(same, learned, rtol=rough, atol=rough)
+
+
+def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
+    sizes = []
+
+    class Spy(nn.Flatten):
+        def forward(self, inputs):
+            sizes.append(len(inputs))
+            return super().forward(inputs)
+
+    arm = make(Techniques(grad_accumulation=4), model=lambda data: nn.Sequential(Spy(), nn.Linear(192, 3)))
+    training_step(arm, *batches(1)[0])
+    assert sizes == [2, 2, 2, 2]
+    assert arm.taken.count == 1
+
+
+def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
+    runs = []
+
+    class Spy(nn.ReLU):
+        def forward(self, inputs):
+            runs.append(torch.is_grad_enabled())
+            return super().forward(inputs)
+
+    arm = make(
+        Techniques(checkpointing=True),
+        model=lambda data: nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), Spy()), nn.Flatten(), nn.Linear(144, 3)),
+    )
+    training_step(arm, *batches(1)[0])
+    assert len(runs) == 2
+    evaluate(arm, iter(batches(1)))
+    assert len(runs) == 3
+
+
+def test_a_copy_of_a_checkpointed_model_runs_its_own_layers():
+    for model in (norms, layers):
+        arm = make(Techniques(checkpointing=True), model=model)
+        copied = copy.deepcopy(arm.model)
+        with torch.no_grad():
+            for weight in copied.parameters():
+                weight.zero_()
+        assert copied(batches(1)[0][0]).abs().max() == 0
+
+
+def held_for_backward(techniques):
+    held = []
+
+    def keep(tensor):
+        held.append(tensor.numel())
+        return tensor
+
+    arm = make(techniques, model=layers)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        arm.loss(arm.forward(batches(1)[0][0]), batches(1)[0][1])
+    return sum(held)
+
+
+def test_checkpointing_keeps_less():
+    assert held_for_backward(Techniques(checkpointing=True)) < held_for_backward(Techniques())
+
+
+OPTIMIZERS = {
+    "sgd": momentum,
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
+    "plain": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1, betas=(0.8, 0.9)),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_overflow_are_skipped_and_counted_with_a_fused_optimizer_too(optimizer, fused):
+    arm = make(Techniques(fused_optimizer=fused), "amp-fp16", model=layers, optimizer=optimizer)
+    assert bool(arm.optimizer.param_groups[0]["fused"]) == fused
+    before = state(arm)
+    inputs, targets = batches(1)[0]
+    assert train_epoch(arm, iter([(inputs * 1e30, targets)] * 2)).skipped_steps == 2
+    assert torch.equal(state(arm), before)
+    assert arm.scaler.get_scale() == 2.0**14
+    epoch = train_epoch(arm, iter([*batches(2), (inputs * 1e30, targets), *batches(1)]))
+    assert (epoch.skipped_steps, arm.taken.count) == (1, 3)
+    plain = make(precision="amp-fp16", model=layers, optimizer=optimizer)
+    train_epoch(plain, iter([(inputs * 1e30, targets)] * 2))
+    train_epoch(plain, iter([*batches(2), (inputs * 1e30, targets), *batches(1)]))
+    torch.testing.assert_close(state(arm), state(plain), rtol=1e-5, atol=1e-6)
+
+
+def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
+    made = how.fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
+    assert type(made) is torch.optim.AdamW
+    assert [(group["lr"], group["weight_decay"], group["eps"]) for group in made.param_groups] == [
+        (0.5, 0.01, 1e-3),
+        (0.1, 0.2, 1e-3),
+    ]
+
+
+class Own(torch.optim.SGD):
+    """An optimizer of a user's own."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr)
+
+
+FLAT = Data(input_shape=(192,), classes=3)
+
+
+@pytest.mark.parametrize(
+    ("techniques", "given", "reason"),
+    [
+        (Techniques(cuda_graphs=True), {}, "cuda-graphs needs a CUDA device"),
+        (Techniques(channels_last=True), {"data": FLAT}, "small is not trained on images"),
+        (Techniques(fused_optimizer=True), {"optimizer": lambda given: Own(given, 0.1)}, "which Own lacks"),
+        (Techniques(fused_optimizer=True), {"optimizer": torch.optim.RMSprop}, "RMSprop lacks"),
+        (Techniques(checkpointing=True), {"model": lambda data: nn.Flatten()}, "Flatten has none"),
+        (Techniques(checkpointing=True, compile=True), {}, "keep batch norm from counting a batch twice"),
+        (Techniques(channels_last=True), {"trainer": "lightning"}, "Lightning's Trainer runs steps of its own"),
+    ],
+)
+def test_what_cannot_be_done_is_told(monkeypatch, techniques, given, reason):
+    monkeypatch.setattr(how, "require_compiler", lambda kind: None)
+    with pytest.raises(UnsupportedError, match=reason):
+        make(techniques, **given)
+
+
+def test_what_a_device_or_phase_cannot_do_is_known_from_names():
+    assert refusal(("non-blocking",), "cpu", "train").startswith("non-blocking copies go to a GPU")
+    assert refusal(("channels-last", "cuda-graphs"), "cpu", "speed") == "cuda-graphs needs a CUDA device"
+    assert refusal(("non-blocking", "cuda-graphs"), "cuda", "speed") is None
+    assert "numerics looks" in refusal(("compile",), "cpu", "numerics")
+    assert "random generator" in refusal(("cuda-graphs", "checkpointing"), "cuda", "speed")
+    assert refusal(("channels-last", "compile", "checkpointing"), "cpu", "memory") is None

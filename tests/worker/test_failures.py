@@ -1,0 +1,56 @@
+"""What an error is told as, in the row of its trial."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from bench.worker.failures import failure
+
+
+class Broken(Dataset):
+    """Samples of which none can be read."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise OSError("cannot identify image file 'cat: 1.jpg'")
+
+
+def test_what_a_loaders_process_raised_is_told_and_not_that_it_was_caught():
+    with pytest.raises(OSError, match="Caught") as raised:
+        next(iter(DataLoader(Broken(), num_workers=1, multiprocessing_context="fork")))
+    assert failure(raised.value).text == "OSError: cannot identify image file 'cat: 1.jpg'"
+
+
+SAID = [
+    ("CUDA out of memory. Tried to allocate 2.00 GiB", 0.5, "oom"),
+    ("CUDA driver error: out of memory", 0.5, "oom"),
+    ("Triton Error [CUDA]: out of memory", 0.5, "oom"),
+    ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", 0.5, "oom"),
+    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", 0.5, "oom"),
+    ("FIND was unable to find an engine to execute this computation", 0.01, "oom"),
+    ("FIND was unable to find an engine to execute this computation", 0.5, "error"),
+    ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", 0.01, "oom"),
+    ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", 0.5, "error"),
+    ("mat1 and mat2 shapes cannot be multiplied", 0.01, "error"),
+]
+
+
+@pytest.mark.parametrize(("text", "free", "kind"), SAID)
+def test_what_libraries_say_where_memory_is_short_is_out_of_memory(text, free, kind, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 80e9, 80e9))
+    assert failure(RuntimeError(text)).kind == kind
+    assert failure(ValueError(text)).kind == "error"
+
+
+def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
+    assert failure(RuntimeError("unable to find an engine to execute this computation")).kind == "error"
+
+
+@pytest.mark.parametrize(("text", "told"), [("one\ntwo", "one"), ("", "no message"), (" \n", "no message")])
+def test_an_error_is_told_by_its_type_and_its_first_line(text, told):
+    assert failure(ValueError(text)).text == f"ValueError: {told}"
