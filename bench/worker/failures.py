@@ -1,4 +1,4 @@
-"""What a process says of an error that ends it."""
+"""What ends a process: the error that it reports, or how it ended without a report. Imports torch only when called."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torch import distributed
-
-from bench.devices.out_of_memory import is_out_of_memory
 from bench.results.records import Failed
 from bench.spec.suite import UsageError
 from bench.spec.techniques import UnsupportedError
-from bench.training.techniques import refused
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says in the second step of a model that left gradients out of the first."""
@@ -49,12 +45,17 @@ def failure(error: Exception) -> Failed:
 
 def is_echo(error: Exception) -> bool:
     """Say whether an error is that another of the processes that train together is gone, or says nothing."""
+    from torch import distributed
+
     if isinstance(error, distributed.DistError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
 
 
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
+    from bench.devices.out_of_memory import is_out_of_memory
+    from bench.training.techniques import refused
+
     if is_out_of_memory(error):
         return "oom"
     return "unsupported" if refused(error) else "error"

@@ -53,7 +53,7 @@ def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neigh
     assert (folder / found[str(tiny_file)]).read_text() == tiny_file.read_text()
     assert {path.name for path in folder.iterdir()} == {"bench", "suites", "own"}
     assert {path.name for path in (folder / "own" / "0").iterdir()} == {"tiny.py", "helper.py"}
-    assert (folder / "bench" / "worker.py").is_file()
+    assert (folder / "bench" / "worker" / "worker.py").is_file()
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):

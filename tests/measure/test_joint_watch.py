@@ -36,7 +36,7 @@ def machine_of(machine, *devices):
 def seen(monkeypatch):
     """Who is on which GPU; a test may change it."""
     known = {"GPU-a": [], "GPU-b": []}
-    monkeypatch.setattr(warnings.neighbours, "neighbours", lambda: known)
+    monkeypatch.setattr(warnings.processes, "neighbours", lambda: known)
     return known
 
 
@@ -80,7 +80,7 @@ def watch(rank, others_pid):
         gpus = [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=THERMAL)]
         FakeDriver(gpus, clock=clock).install(patched)
         with open_watch(replace(PAIR, uuids=("GPU-a", "GPU-b")), clock) as mine:
-            pids = speed.joined.gathered(os.getpid())
+            pids = speed.distributed.gathered(os.getpid())
             clock.advance(1)
             gpus[rank].work += [(10**6, pid, 40) for pid in (*pids, others_pid)]
             return mine.edge()
