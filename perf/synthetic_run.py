@@ -189,10 +189,10 @@ def _speed(cell: Cell, name: str, ratio: float, quads: int, *, floor: bool = Fal
     return Speed(
         steady=True,
         warmup_steps=20,
-        settle_steps=2,
+        switch_warmup_steps=2,
         block_steps=10,
         switch_transient_pct=1.0,
-        quads=quads,
+        rounds=quads,
         step_ms=step_ms,
         samples_per_s=1000 * cell.batch_size / step_ms,
         speedup=ratio if compared else None,
@@ -224,12 +224,12 @@ def _training(name: str, epochs: int, chance: random.Random) -> Training:
 def _blocks(trial: Trial, results: list[TrialResult], chance: random.Random) -> Iterator[Block]:
     order = [*trial.precisions, *reversed(trial.precisions)]
     found = {result.precision: result.speed for result in results if result.speed is not None}
-    for quad in range(found[BASELINE].quads):
+    for quad in range(found[BASELINE].rounds):
         for position, name in enumerate(order):
             yield Block(
                 trial=trial.id,
                 precision=name,
-                quad=quad,
+                round=quad,
                 position=position,
                 steps=10,
                 time_ms=10 * (found[name].step_ms or 0.0) * chance.gauss(1, 0.01),

@@ -110,6 +110,11 @@ def stacked(planned: Iterable[Rung], works: Callable[[Rung], bool]) -> Iterator[
             broken.append(standing)
 
 
+def arm_of(phase: str, name: str) -> Rung:
+    """Return the arm of a trial that a name stands for: in the ladder an ablation step, else a precision."""
+    return parse_rung(name) if phase in LADDER else Rung(precision=name)
+
+
 def identity(phase: str, name: str) -> str:
     """Return what an arm is known by whatever it stands on: what a rung adds; a precision's name in other phases."""
     return parse_rung(name).added if phase in LADDER else name

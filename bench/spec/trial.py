@@ -194,16 +194,20 @@ class Trial:
     @property
     def id(self) -> str:
         """A readable name, unique within a run."""
-        cell = self.cell
         arms = "" if self.phase in ("speed", "ladder") and len(self.precisions) > 1 else f"-{self.precisions[0]}"
         replicate, seed = f"-r{self.replicate}", f"-s{self.seed}"
         tails = dict.fromkeys(("floor", "speed", "ladder"), replicate)
         tails |= dict.fromkeys(("train", "numerics", "inference"), seed)
-        tail = tails.get(self.phase, "")
+        return f"{self.cell_id}-{self.phase}{arms}{tails.get(self.phase, '')}"
+
+    @property
+    def cell_id(self) -> str:
+        """A readable name of its cell, which other phases share; the search for a batch size has none in it."""
+        cell = self.cell
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
         batch = "" if self.phase == "fit" else f"-b{cell.batch_size}"
-        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}-{self.phase}{arms}{tail}"
+        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}"
 
     @property
     def checkpoint(self) -> Path:

@@ -10,8 +10,8 @@ from bench.report.tables.tables import Table, without_empty
 from bench.results.records import MEASURED
 
 FIGURES = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-FIGURES += ["settle_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
-COUNTS = ["quads", "invalid_quads", "burst_quads"]
+FIGURES += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:
@@ -99,8 +99,8 @@ def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
                 row["where"],
                 f"{row['batch_size']:.0f}",
                 row["precision"],
-                *(f"{row[name]:.0f}" for name in ("quads", "invalid_quads", "burst_quads")),
-                *(number(row[name], 2) for name in ("block_steps", "settle_steps")),
+                *(f"{row[name]:.0f}" for name in COUNTS),
+                *(number(row[name], 2) for name in ("block_steps", "switch_warmup_steps")),
                 *(change(row[name] / 100) for name in ("switch_transient_pct", "long_block_pct")),
                 *(number(row[name], 3) for name in ("step_p50_ms", "step_p95_ms")),
                 number(row["foreign_load_pct"], 2),

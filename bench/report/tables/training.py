@@ -88,7 +88,7 @@ def _cost(rows: list[dict[Hashable, Any]]) -> Table:
             told(row["train_status"], number(row["time_per_epoch_s"]), row["lost_train"]),
             _speedup(row, "epoch_speedup", "epoch_low", "epoch_high"),
             _speedup(row, "speedup", "low", "high"),
-            PLACES.get(row["data_place"], UNKNOWN),
+            PLACES.get(row["data_storage"], UNKNOWN),
             number(row["data_wait_pct"], 2),
             number(row["total_s"]),
             _time_to_accuracy(row),
