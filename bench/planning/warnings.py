@@ -6,11 +6,11 @@ from bench.devices import processes
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.spec.ablation import TF32, named_mixed
+from bench.spec.phases import LADDER, SELECTABLE
 from bench.spec.precisions import base
 from bench.spec.request import Request, slower
 from bench.spec.suite import BASELINE, UsageError
 from bench.spec.techniques import DATA, refusal
-from bench.spec.trial import LADDER, PHASES
 
 
 def busy(environment: Environment, exclusive: bool) -> list[str]:
@@ -70,7 +70,7 @@ def refused(plan: Plan, environment: Environment) -> list[str]:
 def idle_techniques(request: Request) -> list[str]:
     """Warn of techniques that change nothing in a phase that was asked for."""
     idle = [name for name in DATA if name in request.techniques]
-    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
+    others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if not idle or not others:
         return []
     return [

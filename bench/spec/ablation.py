@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from bench.spec.phases import LADDER
 from bench.spec.precisions import base
 from bench.spec.suite import BASELINE, UsageError
 from bench.spec.techniques import TECHNIQUES, Techniques, refusal, techniques
-from bench.spec.trial import LADDER
 
 FIXED = ("set-to-none", "non-blocking", "prefetcher")
 """The rungs above mixed precision that every ladder has."""
