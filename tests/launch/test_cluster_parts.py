@@ -14,7 +14,7 @@ from bench.launch.ray import launcher
 from bench.launch.ray.actor import NodeWorker
 from bench.planning.warnings import mismatched
 from bench.results.records import TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 
 

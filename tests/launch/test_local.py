@@ -8,7 +8,7 @@ import pytest
 
 from bench.launch.local import SILENCE_S, LocalLauncher, remove_overrides
 from bench.results.records import Block, EpochResult, Progress, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import SuiteRef
 from bench.training import distributed
 from tests.conftest import TINY
