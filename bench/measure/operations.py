@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from bench.results.records import Operations
-from bench.spec.suite import Precision
+from bench.spec.precisions import Precision
 from bench.training import amp as switches
 
 SMALLEST = {"cpu": 128, "cuda": 1024}
@@ -187,7 +187,7 @@ def peak_tflops(
         The rate of the fastest product in TFLOP/s, or None where the device does not do even the smallest.
     """
     switches.apply(precision)
-    if precision.float8:
+    if precision.conversion:
         return None
     dtype = getattr(torch, precision.compute)
     best: float | None = None

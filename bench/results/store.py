@@ -33,8 +33,8 @@ from bench.results.records import (
     Training,
     TrialResult,
 )
+from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.suite import UsageError
 from bench.spec.trial import Trial
 
 SCHEMA = 4

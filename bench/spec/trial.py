@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from bench.spec.errors import UsageError, require
 from bench.spec.phases import PHASES
-from bench.spec.suite import Parameter, UsageError, require
+from bench.spec.suite import Parameter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

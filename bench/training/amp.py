@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.results.records import DeviceKind, Switches
-from bench.spec.suite import Precision
+from bench.spec.precisions import Precision
 
 TF32_CAPABILITY = (8, 0)
 BF16_CAPABILITY = (8, 0)
@@ -126,6 +127,10 @@ def use_float8(model: nn.Module) -> None:
     convert_to_float8_training(model, module_filter_fn=fits)
 
 
+CONVERSIONS: dict[str, Callable[[nn.Module], None]] = {"float8": use_float8}
+"""What each ``Precision.conversion`` does to a model, in place."""
+
+
 def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple[int, int] | None) -> str | None:
     """Say why a device cannot do ``precision``, or None where it can.
 
@@ -135,23 +140,24 @@ def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple
         capability: a GPU's compute capability; None on a CPU.
     """
     if kind == "cpu":
-        if precision.float8:
+        if precision.needs == "fp8":
             return f"{precision.name} needs float8 tensor cores, which are on GPUs"
         return _no_tf32_on_cpu() if precision.tf32 else _failure_on_cpu(precision.compute)
     need, what = (0, 0), ""
-    if precision.tf32:
+    if precision.needs == "tf32":
         need, what = TF32_CAPABILITY, "TF32 tensor cores"
-    elif precision.float8:
+    elif precision.needs == "fp8":
         need, what = FP8_CAPABILITY, "float8 tensor cores"
-    elif precision.compute == "bfloat16":
+    elif precision.needs == "bf16":
         need, what = BF16_CAPABILITY, "bfloat16 arithmetic"
-    elif precision.compute == "float16":
+    elif precision.needs == "fp16":
         need, what = FP16_CAPABILITY, "float16 arithmetic"
     if capability is not None and capability < need:
         have = f"sm_{capability[0]}{capability[1]}"
         return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
-    if precision.float8 and importlib.util.find_spec("torchao") is None:
-        return f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+    if precision.package and importlib.util.find_spec(precision.package) is None:
+        install = f"pip install 'ampmeter[{precision.extra}]'"
+        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
     return None
 
 

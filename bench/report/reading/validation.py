@@ -17,8 +17,8 @@ import pandas as pd
 from bench.report.tables.format import records
 from bench.results.records import MEASURED, Status
 from bench.results.store import READABLE, SCHEMA
+from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.suite import UsageError
 
 STATUSES: tuple[str, ...] = get_args(Status)
 REQUIRED = {"speed": ["step_ms", "samples_per_s"], "train": ["time_per_epoch_s"]}
