@@ -43,7 +43,7 @@ from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.training.step import build_arm
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NoReturn, cast
 
 import bench
 from bench.nodes import Nodes, over_nodes, parse_nodes
-from bench.spec.precisions import parse_precision, split
-from bench.spec.suite import PRECISIONS, UsageError, nearest
+from bench.spec.errors import UsageError, nearest
+from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
 from bench.spec.trial import LADDER, PHASES, DataSource, Phase, Placement, Protocol
 
@@ -434,7 +434,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         argv=argv,
         suites=listed(given.suite, str, "--suite") or (),
         gpus=_placements(given.gpus, nodes, given.on),
-        precisions=listed(given.precisions, parse_precision, "--precisions", split),
+        precisions=listed(given.precisions, lambda word: parse_precision(word).name, "--precisions", split),
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
         techniques=_techniques(given.techniques, sync_bn=given.sync_bn),

@@ -14,13 +14,15 @@ import torch
 from torch import nn
 
 from bench.results.records import DeviceKind
-from bench.spec.suite import Precision
+from bench.spec.precisions import Feature, Precision
 
-TF32_CAPABILITY = (8, 0)
-BF16_CAPABILITY = (8, 0)
-FP16_CAPABILITY = (5, 3)
-FP8_CAPABILITY = (8, 9)
-"""The first compute capabilities that do each in hardware (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+NVIDIA: dict[Feature, tuple[tuple[int, int], str]] = {
+    "tf32": ((8, 0), "TF32 tensor cores"),
+    "fp16": ((5, 3), "float16 arithmetic"),
+    "bf16": ((8, 0), "bfloat16 arithmetic"),
+    "fp8": ((8, 9), "float8 tensor cores"),
+}
+"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
 _backends: Any = torch.backends
 """Untyped, because its attributes depend on torch's version."""
@@ -74,23 +76,17 @@ def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple
         capability: a GPU's compute capability; None on a CPU.
     """
     if kind == "cpu":
-        if precision.float8:
+        if precision.needs == "fp8":
             return f"{precision.name} needs float8 tensor cores, which are on GPUs"
         return _no_tf32_on_cpu() if precision.tf32 else _failure_on_cpu(precision.compute)
-    need, what = (0, 0), ""
-    if precision.tf32:
-        need, what = TF32_CAPABILITY, "TF32 tensor cores"
-    elif precision.float8:
-        need, what = FP8_CAPABILITY, "float8 tensor cores"
-    elif precision.compute == "bfloat16":
-        need, what = BF16_CAPABILITY, "bfloat16 arithmetic"
-    elif precision.compute == "float16":
-        need, what = FP16_CAPABILITY, "float16 arithmetic"
-    if capability is not None and capability < need:
-        have = f"sm_{capability[0]}{capability[1]}"
-        return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
-    if precision.float8 and importlib.util.find_spec("torchao") is None:
-        return f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+    if capability is not None and precision.needs:
+        need, what = NVIDIA[precision.needs]
+        if capability < need:
+            have = f"sm_{capability[0]}{capability[1]}"
+            return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
+    if precision.package and importlib.util.find_spec(precision.package) is None:
+        install = f"pip install 'ampmeter[{precision.extra}]'"
+        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
     return None
 
 

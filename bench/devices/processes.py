@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.devices.nvidia import nvml_problem
 from bench.results.records import Environment
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 DISPLAY_SERVERS = frozenset({"X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sway", "weston"})
 """Programs that draw the desktop; they are on the GPU all the time and nobody can send them away for a run."""

@@ -20,7 +20,8 @@ from bench.devices.capabilities import set_tf32, unsupported_reason
 from bench.devices.energy import NvmlMeter, energy_source, joint_source
 from bench.devices.nvidia import Gpu, Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
-from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
 
 GENERATIONS = {
@@ -91,7 +92,7 @@ def _device(placement: Placement, nvml: Nvml | None) -> Device:
         power_limit_w=None,
         power_default_w=None,
         energy=joint_source({device.energy for device in found.values()}),
-        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
+        unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from bench.measure.sampler import sigint_held
 from bench.nodes import Rendezvous
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Phase, Trial
 from bench.worker.failures import exit_cause, oom_kills
 

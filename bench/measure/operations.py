@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bench.devices.capabilities import set_tf32
 from bench.results.records import Operations
-from bench.spec.suite import Precision
+from bench.spec.precisions import Precision
 
 SMALLEST = {"cpu": 128, "cuda": 1024}
 LARGEST = {"cpu": 2048, "cuda": 16384}
@@ -187,7 +187,7 @@ def peak_tflops(
         The rate of the fastest product in TFLOP/s, or None where the device does not do even the smallest.
     """
     set_tf32(precision.tf32)
-    if precision.float8:
+    if precision.conversion:
         return None
     dtype = getattr(torch, precision.compute)
     best: float | None = None

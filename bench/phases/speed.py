@@ -20,7 +20,7 @@ from bench.phases.context import enter, open_setting, resident_batches
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.timed import judge, record, summary, watcher
 from bench.results.records import Device, Message, Operations, Progress, Speed, Switches, TrialResult
-from bench.spec.precisions import precision
+from bench.spec.precisions import parse_precision
 from bench.spec.trial import Trial
 from bench.stats import Interval
 from bench.training import distributed
@@ -117,7 +117,7 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
             arm=build_arm(
                 setting.suite,
                 setting.data,
-                precision(name),
+                parse_precision(name),
                 setting.device,
                 seed=trial.seed,
                 techniques=setting.techniques,

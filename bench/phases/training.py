@@ -21,7 +21,7 @@ from bench.phases.compiling import compile_s
 from bench.phases.context import enter, open_setting
 from bench.phases.trained import Tested
 from bench.results.records import Device, EpochResult, Message, Progress, TrialResult
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training import distributed, lightning, rank_launcher
 from bench.training.amp import apply, read_back

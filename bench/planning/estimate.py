@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bench.planning.defaults import PreparedData, slower, unsupported_reason
 from bench.results.records import Device
 from bench.spec.ablation import parse_rung
-from bench.spec.request import PreparedData, slower, unsupported_reason
 from bench.spec.suite import Suite
 from bench.spec.techniques import refusal
 from bench.spec.trial import Trial

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.planning.estimate import estimate_s
-from bench.planning.max_batch import Largest, at_any_size, fitting_at
-from bench.results.records import MEASURED, Device, Environment, Status
-from bench.spec.ablation import build_ladder, choose_mixed, parse_rung, stacked
-from bench.spec.request import (
+from bench.planning.defaults import (
     UNTOUCHED,
     PreparedData,
-    Request,
     choose_batch_sizes,
     choose_precisions,
     slower,
     unsupported_reason,
 )
-from bench.spec.suite import BASELINE, PRECISIONS, Suite, UsageError
+from bench.planning.estimate import estimate_s
+from bench.planning.max_batch import Largest, at_any_size, fitting_at
+from bench.results.records import MEASURED, Device, Environment, Status
+from bench.spec.ablation import build_ladder, choose_mixed, parse_rung, stacked
+from bench.spec.errors import UsageError
+from bench.spec.precisions import BASELINE, PRECISIONS
+from bench.spec.request import Request
+from bench.spec.suite import Suite
 from bench.spec.techniques import IMPLIED, for_one_device
 from bench.spec.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial, members
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bench.planning.defaults import slower
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.spec.ablation import TF32, named_mixed
-from bench.spec.precisions import base
-from bench.spec.request import Request, slower
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.request import Request
 from bench.spec.techniques import DATA, refusal
 from bench.spec.trial import LADDER, PHASES
 
@@ -65,7 +65,7 @@ def off_the_ladder(request: Request) -> list[str]:
     if not request.precisions or not {*LADDER} & {*request.phases}:
         return []
     mixed = named_mixed(request.precisions)
-    if all(base(name) != TF32 for name in request.precisions):
+    if all(parse_precision(name).base != TF32 for name in request.precisions):
         return []
     on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
     return [f"The ladder has no rung of tf32: it starts at IEEE fp32, and {on}."]

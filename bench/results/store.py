@@ -33,7 +33,7 @@ from bench.results.records import (
     Training,
     TrialResult,
 )
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Trial
 
 SCHEMA = 4

@@ -10,13 +10,16 @@ from bench.cli.parser import Command
 from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
+from bench.planning.defaults import PreparedData, choose_source
 from bench.planning.max_batch import Largest
 from bench.planning.plan import Plan, make_plan
 from bench.planning.warnings import emulated, idle_techniques, mismatched, off_the_ladder, refused
 from bench.results.records import Environment
 from bench.spec.ablation import parse_rung
-from bench.spec.request import PreparedData, Request, choose_source
-from bench.spec.suite import BASELINE, Data, Suite, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import BASELINE
+from bench.spec.request import Request
+from bench.spec.suite import Data, Suite
 from bench.spec.techniques import techniques
 from bench.spec.trial import LADDER, DataSource, SuiteRef, Trial
 

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from bench.spec.suite import Parameter, UsageError, require
+from bench.spec.errors import UsageError, require
+from bench.spec.suite import Parameter
 
 Phase = Literal[
     "fit", "memory", "floor", "speed", "energy", "train", "numerics", "inference", "ladder_memory", "ladder"

@@ -6,6 +6,7 @@ the precision asks for it, on the GPU and in oneDNN on the CPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from bench.devices.capabilities import fp32_switches, matmul_error, set_tf32
 from bench.results.records import Switches
-from bench.spec.suite import Precision
+from bench.spec.precisions import Precision
 
 
 def apply(precision: Precision) -> None:
@@ -78,3 +79,7 @@ def use_float8(model: nn.Module) -> None:
         return isinstance(module, nn.Linear) and module.in_features % 16 == module.out_features % 16 == 0
 
     convert_to_float8_training(model, module_filter_fn=fits)
+
+
+CONVERSIONS: dict[str, Callable[[nn.Module], None]] = {"float8": use_float8}
+"""What each ``Precision.conversion`` does to a model, in place."""

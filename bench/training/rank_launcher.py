@@ -27,8 +27,7 @@ import torch
 from bench.data import Share
 from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
-from bench.spec.suite import UsageError
-from bench.spec.techniques import UnsupportedError
+from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.trial import Placement, Trial
 from bench.worker.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench.devices import capabilities
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 
 
 @pytest.mark.parametrize(

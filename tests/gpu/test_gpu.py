@@ -15,7 +15,7 @@ from bench.measure.operations import observe, peak_tflops
 from bench.measure.timing import Sizes, time_block
 from bench.phases.speed import TorchRunner
 from bench.results.records import Operations, TrialResult
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
 from bench.training import amp as switches
 

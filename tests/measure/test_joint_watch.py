@@ -16,7 +16,7 @@ from bench.measure.disturbance import open_watch
 from bench.phases import speed
 from bench.results.records import Device, TrialResult
 from bench.run.session import sampled
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 from tests.devices.fake_gpu import FakeClock, FakeGpu
 from tests.devices.fake_nvml import FakeDriver

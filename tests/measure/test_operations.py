@@ -8,7 +8,8 @@ from torch.nn import functional
 from bench.measure import operations
 from bench.measure.operations import observe, pct_of_peak, peak_tflops, shares
 from bench.results.records import Operations
-from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.training.step import build_arm, training_step
 
 CPU = torch.device("cpu")

@@ -12,7 +12,8 @@ import torch
 from bench.measure import energy as measuring
 from bench.phases import compiling, energy, fit, inference, runner, speed, training
 from bench.results.records import Progress, TrialResult
-from bench.spec.techniques import Techniques, UnsupportedError
+from bench.spec.errors import UnsupportedError
+from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.training import techniques
 from tests.devices.fake_gpu import FakeGpu

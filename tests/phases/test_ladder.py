@@ -24,9 +24,9 @@ from bench.phases.ladder import _paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.ablation import build_ladder, parse_rung
-from bench.spec.precisions import precision
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
-from bench.spec.techniques import UnsupportedError
 from bench.spec.trial import Protocol
 from bench.training.step import build_arm
 
@@ -159,7 +159,7 @@ def tiny_suite(tiny_trial):
 def arm(tiny_suite, name):
     rung = parse_rung(name)
     cpu = torch.device("cpu")
-    return build_arm(tiny_suite, tiny_suite.data, precision(rung.precision), cpu, seed=0, techniques=rung.chosen)
+    return build_arm(tiny_suite, tiny_suite.data, parse_precision(rung.precision), cpu, seed=0, techniques=rung.chosen)
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp32+set-to-none+prefetcher"])

@@ -17,8 +17,9 @@ from bench.planning import suite_registry
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
 from bench.results.records import Block, EpochResult, TrialResult
-from bench.spec.suite import PRECISIONS, UsageError
-from bench.spec.techniques import Techniques, UnsupportedError
+from bench.spec.errors import UnsupportedError, UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import leave_gradients

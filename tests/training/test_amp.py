@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from bench.devices import capabilities
-from bench.spec.precisions import precision
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp as switches
 
 CPU = torch.device("cpu")
@@ -88,7 +87,7 @@ def test_only_two_scale_their_loss_and_with_torchs_own_defaults():
 
 
 def test_options_reach_the_scaler():
-    changed = precision("amp-fp16:growth_interval=5,init_scale=1024,growth_factor=4,backoff_factor=0.25")
+    changed = parse_precision("amp-fp16:growth_interval=5,init_scale=1024,growth_factor=4,backoff_factor=0.25")
     scaler = switches.grad_scaler(changed, CPU)
     assert (scaler.get_scale(), scaler.get_growth_factor()) == (1024, 4)
     assert (scaler.get_backoff_factor(), scaler.get_growth_interval()) == (0.25, 5)
@@ -96,14 +95,14 @@ def test_options_reach_the_scaler():
 
 def test_autocast_forgets_its_copies_of_weights_where_they_are_not_to_be_kept():
     for name, kept in (("amp-bf16", True), ("amp-bf16:cache=off", False)):
-        with switches.autocast(precision(name), CPU):
+        with switches.autocast(parse_precision(name), CPU):
             assert torch.is_autocast_cache_enabled() is kept
 
 
 @pytest.mark.parametrize(("name", "after"), [("amp-fp16:scale=128", 128), ("amp-fp16:init_scale=128", 64)])
 def test_a_scale_halves_after_an_overflow_unless_it_is_static_and_either_way_the_step_is_skipped(name, after):
     weight = torch.nn.Parameter(torch.ones(1))
-    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), switches.grad_scaler(precision(name), CPU)
+    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), switches.grad_scaler(parse_precision(name), CPU)
     for factor, expected in ((float("inf"), 1.0), (0.5, 0.5)):
         optimizer.zero_grad()
         scaler.scale((weight * factor).sum()).backward()

@@ -12,7 +12,9 @@ from torch import nn
 from bench.cli.parser import parse
 from bench.data import Share, random_batches
 from bench.run import prepare
-from bench.spec.suite import PRECISIONS, Data, Suite, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 from bench.training import rank_launcher
 from bench.training.amp import apply, read_back

@@ -17,7 +17,7 @@ import pandas as pd
 from bench.report.tables.format import records
 from bench.results.records import MEASURED, Status
 from bench.results.store import READABLE, SCHEMA
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Phase
 
 STATUSES: tuple[str, ...] = get_args(Status)
