@@ -13,8 +13,9 @@ from torch import Tensor
 
 from bench.data import Batches, Share, open_batches
 from bench.data.transfer import feed
+from bench.devices.energy import meters
 from bench.devices.nvidia import NvmlFailure, open_nvml
-from bench.measure.energy import meters, total
+from bench.measure.energy import total
 from bench.phases import trained
 from bench.phases.compiling import compile_s
 from bench.phases.context import enter, open_setting

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from bench.devices import processes
 from bench.planning.defaults import slower
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.spec.ablation import TF32, named_mixed
-from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.request import Request
 from bench.spec.techniques import DATA, refusal
-
-
-def busy(environment: Environment, exclusive: bool) -> list[str]:
-    """Return a warning if others use a GPU of ours, or refuse to start."""
-    boards = [device for device in environment.devices if device.kind == "cuda"]
-    if not boards:
-        return []
-    names = {uuid: f"GPU {word}" for device in boards for uuid, word in device.gpus.items()}
-    known = processes.neighbours()
-    found = {uuid: others for uuid, others in known.items() if uuid in names and others}
-    said = processes.describe(found, names)
-    if said and exclusive:
-        raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
-    unknown = {name: None for uuid, name in names.items() if uuid not in known}
-    unknown |= {f"GPU {device.placement}": None for device in boards if not device.gpus}
-    if exclusive and unknown:
-        raise UsageError(f"Who is on {', '.join(unknown)} cannot be told; leave out --exclusive.")
-    return [said] if said else []
 
 
 def mismatched(environment: Environment) -> list[str]:

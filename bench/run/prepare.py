@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench.cli.parser import Command
+from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
 from bench.planning.defaults import PreparedData, choose_source
 from bench.planning.max_batch import Largest
 from bench.planning.plan import Plan, make_plan
-from bench.planning.warnings import busy, emulated, idle_techniques, mismatched, off_the_ladder, refused
+from bench.planning.warnings import emulated, idle_techniques, mismatched, off_the_ladder, refused
 from bench.results.records import Environment
 from bench.spec.ablation import parse_rung
 from bench.spec.errors import UsageError
