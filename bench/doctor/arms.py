@@ -16,7 +16,7 @@ from bench.phases.context import enter
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
 from bench.results.records import Device
-from bench.spec.precisions import precision as parse
+from bench.spec.precisions import parse_precision
 from bench.spec.trial import Placement, SuiteRef
 from bench.training.step import build_arm, synchronize
 
@@ -140,7 +140,7 @@ def build_runner(device: Device, name: str, precision: str, *, width: int, batch
     suite = suite_registry.load(SuiteRef(name="mlp", parameters=(("width", width),)))
     return TorchRunner(
         name=name,
-        arm=build_arm(suite, suite.data, parse(precision), place, seed=0),
+        arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
         batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0),
         asynchronous=place.type == "cuda",
     )

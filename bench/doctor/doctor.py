@@ -18,7 +18,8 @@ from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.results.records import Device, Environment
 from bench.run.session import SAMPLE_PERIOD_S
-from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 from bench.stats import process_interval
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from bench.devices.energy import NvmlMeter
 from bench.devices.nvidia import NvmlFailure, open_nvml
 from bench.doctor.arms import torch_device, training_runner
 from bench.doctor.check import Identity
-from bench.measure.energy import NvmlMeter, measure
+from bench.measure.energy import measure
 from bench.measure.stream import burst_steps
 from bench.measure.warmup import warm_up
 from bench.phases.energy import WARM_UP_S, TrainingLoad

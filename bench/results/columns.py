@@ -83,8 +83,8 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield from _fields(kind, part=True)
             continue
-        words = get_args(kind) if get_origin(kind) is Literal else ()
-        plain = str if words else get_origin(kind) or kind
+        words = get_args(kind) if get_origin(kind) is Literal else column.words
+        plain = str if get_origin(kind) is Literal else get_origin(kind) or kind
         yield Field(
             name=field.name,
             kind=KINDS[plain],

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
+from bench.spec.phases import PHASES
 from bench.spec.suite import Parameter
-from bench.spec.trial import Phase
 
 Sign = Literal["0 or more", "above 0", "any"]
 ABOVE_ZERO: Sign = "above 0"
@@ -31,9 +31,11 @@ class Column:
     """Whether the number may be infinite or NaN, as a loss may."""
     on_device: bool = False
     """Whether these bytes lie in one device's own memory, which is then the most that is valid."""
+    words: tuple[str, ...] = ()
+    """The only valid words, where the type does not say so; none if any is valid."""
     filled: bool = False
     """Whether the word is never empty."""
-    required_in: Phase | None = None
+    required_in: str | None = None
     """The phase whose measured rows all have a value."""
     added_later: bool = False
     """Whether runs of the present schema may lack the column, since it was added without raising the schema."""
@@ -90,7 +92,7 @@ class Identity:
     data: str
     """Where training samples come from: cifar10, synthetic or folder:PATH; memory and speed are measured on random
     batches of the same shape."""
-    phase: Phase
+    phase: Annotated[str, Column(words=tuple(PHASES))]
     """What was measured, see above."""
     replicate: int | None
     """Which fresh process this was, from 0, where a phase is repeated in fresh processes."""

@@ -17,7 +17,8 @@ from typing import IO, Any, cast
 from bench.results.columns import COLUMNS, SCHEMA, cells
 from bench.results.records import Block, Device, EpochResult, Identity, Numeric, Sample, Status, TrialResult
 from bench.spec.ablation import arm_of
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
+from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
 
@@ -76,7 +77,7 @@ class Store:
                 batch_size=cell.batch_size,
                 data=str(cell.data),
                 phase=trial.phase,
-                replicate=trial.replicate if trial.phase in ("floor", "speed", "ladder") else None,
+                replicate=trial.replicate if PHASES[trial.phase].key == "replicate" else None,
                 seed=trial.seed,
                 arm_precision=arm.precision,
                 arm_techniques=arm.techniques,

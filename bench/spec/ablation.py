@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench.spec.precisions import base
-from bench.spec.suite import BASELINE, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER
+from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.techniques import TECHNIQUES, Techniques, refusal, techniques
-from bench.spec.trial import LADDER
 
 FIXED = ("set-to-none", "non-blocking", "prefetcher")
 """The rungs above mixed precision that every ladder has."""
@@ -149,7 +149,7 @@ def named_mixed(named: tuple[str, ...]) -> str:
     Raises:
         UsageError: it named several, and a ladder has a rung for one.
     """
-    mixed = [name for name in dict.fromkeys(named) if base(name) not in (BASELINE, TF32)]
+    mixed = [name for name in dict.fromkeys(named) if parse_precision(name).base not in (BASELINE, TF32)]
     if len(mixed) > 1:
         raise UsageError(f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in --precisions.")
     return mixed[0] if mixed else BASELINE

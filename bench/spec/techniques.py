@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bench.spec.suite import UsageError, nearest
-
-
-class UnsupportedError(UsageError):
-    """A technique cannot be used with this suite or on this device; the message says why."""
-
+from bench.spec.errors import UsageError, nearest
 
 TECHNIQUES: dict[str, str] = {
     "set-to-none": "gradients are dropped, not zeroed, before each step (on already, as in torch itself)",

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.spec.errors import UnsupportedError
 from bench.spec.suite import Data, Suite
-from bench.spec.techniques import NEEDS_CUDA, PLAIN, Techniques, UnsupportedError
+from bench.spec.techniques import NEEDS_CUDA, PLAIN, Techniques
 
 COMPILED_ARMS = 64
 """So many versions of one model may be compiled in a process: each arm is one, and torch gives up after eight."""

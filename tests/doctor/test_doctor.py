@@ -11,7 +11,7 @@ from bench.cli.parser import parse
 from bench.doctor import doctor
 from bench.doctor.check import Identity
 from bench.results.records import Device, MemoryPeak
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.stats import Interval
 
 MIB = 2**20

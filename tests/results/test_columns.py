@@ -9,7 +9,7 @@ import pytest
 
 from bench.results.columns import COLUMNS, README, cells, descriptions, filled, listed
 from bench.results.records import Status, Switches, TrialResult
-from bench.spec.trial import Phase
+from bench.spec.phases import PHASES
 
 
 def test_the_dictionary_of_columns_is_up_to_date() -> None:
@@ -26,7 +26,7 @@ def test_kinds_and_valid_values_follow_the_fields_of_the_records() -> None:
     trials = COLUMNS["trials.csv"]
     kinds = {name: trials[name].kind for name in ("suite", "step_ms", "paired", "techniques", "parameters_json")}
     assert list(kinds.values()) == ["word", "number", "yes or no", "list", "JSON"]
-    assert (trials["status"].words, trials["phase"].words) == (get_args(Status), get_args(Phase))
+    assert (trials["status"].words, trials["phase"].words) == (get_args(Status), tuple(PHASES))
     assert [trials[name].always for name in ("batch_size", "replicate", "warmup_steps")] == [True, False, False]
     assert [trials[name].values for name in ("step_ms", "test_accuracy_pct", "train_loss", "samples_per_s")] == [
         "ms, > 0",
@@ -54,7 +54,7 @@ def test_a_list_is_read_as_it_was_written() -> None:
 def test_every_phase_and_every_status_is_explained() -> None:
     page = README.read_text(encoding="utf-8")
     trials = page.split("## trials.csv")[1].split("| --- |")[0]
-    assert [phase for phase in get_args(Phase) if f"`{phase}`" not in trials] == []
+    assert [phase for phase in PHASES if f"`{phase}`" not in trials] == []
     assert re.findall(r"^\| `(\w+)` \|", page.split("## Statuses")[1].split("##")[0], flags=re.M) == list(
         get_args(Status)
     )

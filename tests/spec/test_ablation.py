@@ -5,7 +5,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.run.prepare import gather
 from bench.spec.ablation import ZEROED, Rung, build_ladder, choose_mixed, identity, parse_rung, stacked
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.planning.test_max_batch import Surveyed
 from tests.planning.test_plan import SUITE, gpu, plan

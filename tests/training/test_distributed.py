@@ -24,7 +24,8 @@ from bench.planning.plan import Plan
 from bench.planning.warnings import refused
 from bench.results.records import MemoryPeak
 from bench.run.execute import _refusal
-from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Placement
 from bench.training import distributed

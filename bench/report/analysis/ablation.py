@@ -19,7 +19,7 @@ from bench.report.reading.load import CELL, Runs
 from bench.report.tables.format import UNKNOWN, known, processes
 from bench.results.records import MEASURED
 from bench.spec.ablation import FIXED, Rung, parse_rung
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 Gains = Mapping[tuple[str, str], tuple[Interval | None, str]]

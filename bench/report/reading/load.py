@@ -17,8 +17,8 @@ from bench.report.reading.folders import copies, labels, shown
 from bench.report.reading.validation import missing_columns, refuse_schema, whole_lines
 from bench.results.columns import COLUMNS, SCHEMA
 from bench.results.store import read_run
-from bench.spec.suite import UsageError
-from bench.spec.trial import LADDER
+from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER
 
 TRIAL = ["trial", "replicate", "seed", "precision"]
 """What tells one row of trials.csv from another that is not the same trial, tried again."""

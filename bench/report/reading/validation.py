@@ -17,7 +17,7 @@ import pandas as pd
 from bench.report.tables.format import records
 from bench.results.columns import COLUMNS, SCHEMA, Field
 from bench.results.records import MEASURED
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 DISAGREE = 0.01
 """Share by which a throughput may differ from the work over its time: spreadsheets round."""

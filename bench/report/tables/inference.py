@@ -11,8 +11,7 @@ from bench.report.reading.load import CELL
 from bench.report.tables.format import number, ratio, records
 from bench.report.tables.numerics import error
 from bench.report.tables.tables import Table, decimals, table, told, without_empty
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 ARM = ["device", "batch size", "precision"]
 

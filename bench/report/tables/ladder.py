@@ -13,7 +13,7 @@ from bench.report.analysis.verdict import Sentence
 from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, signed
 from bench.report.tables.tables import Table, table
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 Row = dict[Hashable, Any]

@@ -13,8 +13,7 @@ from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import UNKNOWN, known, memory_unit, number, ratio, records
 from bench.report.tables.tables import Table
 from bench.results.records import MEASURED
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 KINDS = {
     "tracked_peak_bytes": "tensors",

@@ -18,7 +18,7 @@ from bench.report.figures.axes import Panel, Plot
 from bench.report.reading.load import CELL, Runs
 from bench.report.tables.format import UNKNOWN, number, ratio, records
 from bench.report.tables.tables import Table, table, told, word
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

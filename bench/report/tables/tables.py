@@ -14,7 +14,7 @@ from bench.report.analysis.verdict import reference_batch
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import UNKNOWN, change, known, memory_unit, number, ratio, records
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 WORDS = {"run (host)", "placement", "precision", "verdict", "measured in", "architecture", "device", "parity"}
 WORDS |= {"run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"}

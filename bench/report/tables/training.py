@@ -13,8 +13,7 @@ from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, signed, source
 from bench.report.tables.tables import Table, decimals, table, told, without_empty, word
 from bench.results.records import MEASURED
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 Row = Mapping[Hashable, Any]
 PLACES = {"device": "device", "host": "host memory", "file": "disk"}

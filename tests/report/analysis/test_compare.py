@@ -13,7 +13,7 @@ from scipy import stats as scipy_stats
 from bench.report.analysis.compare import HEADERS, compare
 from bench.report.reading.load import load
 from bench.results.records import Device, MemoryPeak, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report import fleet
 from tests.report.builders import RunBuilder

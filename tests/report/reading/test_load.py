@@ -14,7 +14,7 @@ from bench.results.columns import SCHEMA
 from bench.results.records import TrialResult
 from bench.results.store import Store
 from bench.run.session import report_folder
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, epoch_of, write_report
 

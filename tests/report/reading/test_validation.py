@@ -11,7 +11,7 @@ import pytest
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS, SCHEMA
 from bench.results.records import Column, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import original
