@@ -17,11 +17,12 @@ from bench.planning.warnings import emulated, idle_techniques, mismatched, off_t
 from bench.results.records import Environment
 from bench.spec.ablation import parse_rung
 from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import techniques
-from bench.spec.trial import LADDER, DataSource, SuiteRef, Trial
+from bench.spec.trial import DataSource, SuiteRef, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,9 +186,8 @@ def _prepare_all(suites: dict[SuiteRef, Suite], request: Request, launcher: Laun
 def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
-    needed = source.kind == "folder" or (
-        source.kind == "cifar10" and {"train", "numerics", "ladder"} & set(request.phases)
-    )
+    trained = any(PHASES[phase].trains_on_data for phase in request.phases)
+    needed = source.kind == "folder" or (source.kind == "cifar10" and trained)
     if not needed:
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)
