@@ -21,6 +21,7 @@ import grimp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.planning import suite_registry
+from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import TECHNIQUES
 
@@ -84,11 +85,21 @@ def suites() -> str:
     return markdown(("suite", "model and data"), [(f"`{suite.name}`", suite.title) for suite in loaded])
 
 
+def phases() -> str:
+    """Describe every phase."""
+    rows = [
+        (f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", "yes" if phase.joint else "no")
+        for phase in PHASES.values()
+    ]
+    return markdown(("phase", "what it measures", "asked for by", "repeated over", "on several devices"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
     "techniques": techniques,
     "suites": suites,
+    "phases": phases,
 }
 
 
