@@ -12,6 +12,7 @@ from functools import partial
 import psutil
 import torch
 
+from bench.devices.energy import NvmlMeter
 from bench.devices.nvidia import NvmlFailure, open_nvml
 from bench.doctor.arms import (
     SLEPT,
@@ -28,7 +29,7 @@ from bench.doctor.arms import (
 )
 from bench.doctor.checks import Identity
 from bench.measure import memory
-from bench.measure.energy import NvmlMeter, measure
+from bench.measure.energy import measure
 from bench.measure.operations import observe
 from bench.measure.quads import compare
 from bench.measure.stream import burst_steps

@@ -57,7 +57,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
         for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
     ]
-    with open_watch(device) as disturbance:
+    with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as disturbance:
         edge = watched_edge(disturbance, trial.cell.placement.members)
         arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()

@@ -20,8 +20,9 @@ from bench.planning.plan import Plan, standing
 from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
 from bench.spec.ablation import identity, parse_rung
+from bench.spec.phases import LADDER
 from bench.spec.techniques import refusal
-from bench.spec.trial import LADDER, Placement, Trial
+from bench.spec.trial import Placement, Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""

@@ -7,20 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bench.cli.parser import Command
+from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
 from bench.planning.defaults import PreparedData, choose_source
 from bench.planning.max_batch import Largest
 from bench.planning.plan import Plan, make_plan
-from bench.planning.warnings import busy, emulated, idle_techniques, mismatched, off_the_ladder, refused
+from bench.planning.warnings import emulated, idle_techniques, mismatched, off_the_ladder, refused
 from bench.results.records import Environment
 from bench.spec.ablation import parse_rung
 from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import techniques
-from bench.spec.trial import LADDER, DataSource, SuiteRef, Trial
+from bench.spec.trial import DataSource, SuiteRef, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,9 +186,8 @@ def _prepare_all(suites: dict[SuiteRef, Suite], request: Request, launcher: Laun
 def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
-    needed = source.kind == "folder" or (
-        source.kind == "cifar10" and {"train", "numerics", "ladder"} & set(request.phases)
-    )
+    trained = any(PHASES[phase].trains_on_data for phase in request.phases)
+    needed = source.kind == "folder" or (source.kind == "cifar10" and trained)
     if not needed:
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)

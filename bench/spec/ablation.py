@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.techniques import TECHNIQUES, Techniques, refusal, techniques
-from bench.spec.trial import LADDER
 
 FIXED = ("set-to-none", "non-blocking", "prefetcher")
 """The rungs above mixed precision that every ladder has."""

@@ -16,7 +16,7 @@ from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import climbing, feeding, ladder, rung_memory
+from bench.phases import climbing, feeding, ladder, ladder_memory
 from bench.phases.climbing import RungRunner, Waiting
 from bench.phases.context import open_setting
 from bench.phases.feeding import kind_of, on_device
@@ -129,7 +129,7 @@ def test_threads_that_share_a_loader_take_turns():
 def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):
     sent = []
     trial = replace(tiny_trial, phase="ladder_memory", precisions=RUNGS[-1:])
-    rung_memory.run(trial, cpu, sent.append)
+    ladder_memory.run(trial, cpu, sent.append)
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert (result.precision, result.status) == (RUNGS[-1], "ok")
     assert result.memory.peak_resident_bytes is not None
@@ -145,7 +145,7 @@ def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_tri
 
     monkeypatch.setattr(feeding, "to_device", to_device)
     sent = []
-    rung_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
+    ladder_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
     assert [message.status for message in sent if isinstance(message, TrialResult)] == ["ok"]
     samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_rung(name))[1], seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}

@@ -11,8 +11,8 @@ from bench.report.tables.format import GIB, UNKNOWN, known, number, records
 from bench.report.tables.tables import Table
 from bench.results.records import MEASURED
 from bench.spec.ablation import parse_rung
+from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
-from bench.spec.trial import LADDER
 
 CROWDED_PCT = 10.0
 """Share of a machine's cores taken by others from which a reader is told."""
