@@ -76,7 +76,7 @@ def _code(words: Iterable[str]) -> str:
 
 def techniques() -> str:
     """Describe every technique."""
-    return markdown(("technique", "what it does"), [(f"`{name}`", summary) for name, summary in TECHNIQUES.items()])
+    return markdown(("technique", "what it does"), [(f"`{one.name}`", one.summary) for one in TECHNIQUES.values()])
 
 
 def suites() -> str:
