@@ -110,9 +110,9 @@ def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool
             failed.append(rebased)
 
 
-def arm_of(phase: str, name: str) -> Rung:
+def arm_of(phase: str, name: str) -> AblationStep:
     """Return the arm of a trial that a name stands for: in the ladder an ablation step, else a precision."""
-    return parse_rung(name) if phase in LADDER else Rung(precision=name)
+    return parse_step(name) if phase in LADDER else AblationStep(precision=name)
 
 
 def identity(phase: str, name: str) -> str:
