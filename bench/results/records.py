@@ -295,7 +295,7 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ablation:
+class AblationResult:
     """A step of the ablation, beside its speed."""
 
     ablation_step: int
@@ -405,7 +405,7 @@ class TrialResult:
     energy: Energy | None = None
     training: Training | None = None
     inference: Inference | None = None
-    ablation: Ablation | None = None
+    ablation: AblationResult | None = None
     fit: Fit | None = None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.report.analysis.ablation import climbed
 from bench.report.reading.load import load
-from bench.results.records import Ablation, Block, TrialResult
+from bench.results.records import AblationResult, Block, TrialResult
 from bench.results.store import Store
 from tests.report.builders import RunBuilder, timed
 
@@ -24,7 +24,7 @@ def timed_together(builder: RunBuilder, *, waits: tuple[bool, ...] = (False,)) -
                 precision=name,
                 status="ok",
                 speed=timed(8.0 / (rung + 1), 64, host_ratio=0.2),
-                ablation=Ablation(
+                ablation=AblationResult(
                     ablation_step=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=9, loader_limited=limited
                 ),
             )

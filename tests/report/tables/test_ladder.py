@@ -12,7 +12,7 @@ from bench.report.page import publish
 from bench.report.reading.load import load
 from bench.report.tables.facts import notes
 from bench.report.tables.ladder import sentence, short, table_of
-from bench.results.records import Ablation, Block, MemoryPeak, TrialResult
+from bench.results.records import AblationResult, Block, MemoryPeak, TrialResult
 from bench.results.store import Store
 from tests.report.builders import RunBuilder, timed
 
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunBuilder:
         trial = builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate)
         results, blocks = [], []
         for rung, (name, step_ms) in enumerate(STEPS_MS.items()):
-            climb = Ablation(
+            climb = AblationResult(
                 ablation_step=rung, loader_ms=3.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=rung == 2
             )
             speed = timed(step_ms, 64, speedup=8.0 / step_ms if rung else None, host_ratio=(0.9, 0.2, 0.9)[rung])
@@ -109,8 +109,8 @@ def test_rungs_are_not_taken_for_precisions_and_the_page_has_the_stairs(run: Run
     assert (tmp_path / "report" / "vit-b-16-nvidia-test-1-b64-ladder.png").stat().st_size > 10_000
 
 
-def climb(rung: int, *, limited: bool = False) -> Ablation:
-    return Ablation(ablation_step=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited)
+def climb(rung: int, *, limited: bool = False) -> AblationResult:
+    return AblationResult(ablation_step=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited)
 
 
 def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
