@@ -13,7 +13,7 @@ from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import Runs, load
 from bench.report.tables.published import FIGURES, FOLDER, WORDS, beside, load_published
-from bench.report.tables.tables import Table
+from bench.report.tables.table import Table
 from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.suite import UsageError
 from tests.report.builders import MIB, RunBuilder, write_report
