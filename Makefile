@@ -1,9 +1,12 @@
 # make bench     install what is needed, measure the mlp suite, and write a report
-# make test      install what is needed, and run the tests
-# make check     formatting, lint and types
+# make test      install what is needed, and run the tests that are quick
+# make test-all  run the slow tests too
+# make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
+# Tests run in two processes at once, but those that judge times run alone:  make test WORKERS=4
 
 PYTHON ?= python3
+WORKERS ?= 2
 ifeq ($(origin VENV), undefined)
 VENV := .venv
 READY := $(VENV)/.installed
@@ -16,15 +19,19 @@ bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not timing"
+	$(BIN)/python -m pytest -q -m "timing and not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m ""
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not timing"
+	$(BIN)/python -m pytest -q -m timing
 
 check: $(CHECKS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/update.py --check
 
 .venv/.installed: pyproject.toml
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from bench.cli.parser import Command, parse
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 STOPPED = 130
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 JOIN_S = 600.0
 """How long nodes wait for each other at the start: torchrun's own ``join_timeout``."""

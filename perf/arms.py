@@ -15,9 +15,9 @@ from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
+from bench.planning.defaults import slower, unsupported_reason
 from bench.results.records import Device
-from bench.spec.precisions import precision as parse
-from bench.spec.request import slower, unsupported_reason
+from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Protocol
 from bench.training import amp as switches
@@ -115,12 +115,12 @@ def open_suite(name: str, **parameters: object) -> Suite:
 
 def set_switches(precision: str) -> None:
     """Set TF32's switches for whatever runs next: torch's own default is TF32 in convolutions."""
-    switches.apply(parse(precision))
+    switches.apply(parse_precision(precision))
 
 
 def half_type(precision: str) -> torch.dtype | None:
     """Return what a precision autocasts to."""
-    name = parse(precision).autocast
+    name = parse_precision(precision).autocast
     return getattr(torch, name) if name else None
 
 
@@ -128,7 +128,7 @@ def harness(suite: Suite, precision: str, device: torch.device, batch_size: int)
     """Return the harness's own arm."""
     return TorchRunner(
         name="harness",
-        arm=build_arm(suite, suite.data, parse(precision), device, seed=0),
+        arm=build_arm(suite, suite.data, parse_precision(precision), device, seed=0),
         batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
         asynchronous=device.type == "cuda",
     )

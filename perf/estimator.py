@@ -37,14 +37,14 @@ from rich.table import Table
 
 from bench import stats
 from bench.data import random_batches
+from bench.devices.capabilities import unsupported_reason
 from bench.measure.quads import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
-from bench.training.amp import unsupported_reason
 from bench.training.step import build_arm
 
 STEPS = 160

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from bench.data.cache import Dataset as Images
 from bench.data.cache import Split
 from bench.data.images import ImageBatches
-from bench.spec.precisions import precision as parse
+from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.training.lightning import accelerator_of, strategy_of
 from bench.training.step import build_arm, build_loss, synchronize, train_epoch
@@ -122,7 +122,7 @@ def harness(task: Task) -> Epoch:
     """Return the harness's own epoch."""
     batches = task.source.batches(task.batch_size, task.device)
     steps = task.epochs * batches.steps_per_epoch
-    arm = build_arm(task.suite, task.source.data, parse(task.precision), task.device, seed=0, steps=steps)
+    arm = build_arm(task.suite, task.source.data, parse_precision(task.precision), task.device, seed=0, steps=steps)
     numbers = itertools.count(1)
     return lambda: train_epoch(arm, batches.train(next(numbers))).seconds
 

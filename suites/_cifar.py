@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bench.spec.suite import Data, Suite
+from bench.spec import Data, Suite
 from suites._schedule import cosine, require_share
 
 if TYPE_CHECKING:

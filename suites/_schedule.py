@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bench.spec.suite import require
+from bench.spec import require
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bench.spec.suite import Data, Parameter, Suite, require
+from bench.spec import Data, Parameter, Suite, require
 from suites._cifar import cifar_data, cifar_stem
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.spec.suite import Data, Suite
+from bench.spec import Data, Suite
 from suites._cifar import cifar_suite
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bench.spec.suite import Data, Suite
+from bench.spec import Data, Suite
 
 if TYPE_CHECKING:
     from torch import nn, optim

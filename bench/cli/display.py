@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:

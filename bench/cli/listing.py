@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.devices.processes import Neighbour, describe
+from bench.planning.defaults import slower, unsupported_reason
 from bench.results.records import Device, Seen
-from bench.spec.request import slower, unsupported_reason
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 
 GIB = 2**30
 TENSOR_CORES = (7, 0)

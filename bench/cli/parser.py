@@ -7,14 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn
 
 import bench
 from bench.nodes import Nodes, over_nodes, parse_nodes
-from bench.spec.precisions import parse_precision, split
-from bench.spec.suite import PRECISIONS, UsageError, nearest
+from bench.spec.errors import UsageError, nearest
+from bench.spec.phases import LADDER, SELECTABLE, USUAL
+from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
-from bench.spec.trial import LADDER, PHASES, DataSource, Phase, Placement, Protocol
+from bench.spec.trial import DataSource, Placement, Protocol
 
 # Words of the command line to values: numbers, times, shares and lists, each with its own error.
 
@@ -86,8 +87,8 @@ def seconds(word: str) -> float:
 
 def phase(word: str) -> str:
     """Read a phase."""
-    if word not in PHASES:
-        raise UsageError(f"There is no phase '{word}'.{nearest(word, PHASES)} Available: {', '.join(PHASES)}.")
+    if word not in SELECTABLE:
+        raise UsageError(f"There is no phase '{word}'.{nearest(word, SELECTABLE)} Available: {', '.join(SELECTABLE)}.")
     return word
 
 
@@ -255,7 +256,7 @@ def run_parser() -> Parser:
     how.add_argument(
         "--phases",
         metavar="LIST",
-        help=f"of {', '.join(PHASES)} (default: memory,speed,energy,train; --quick: memory,speed; "
+        help=f"of {', '.join(SELECTABLE)} (default: memory,speed,energy,train; --quick: memory,speed; "
         "--rigorous: floor, too)",
     )
     how.add_argument(
@@ -301,8 +302,6 @@ def run_parser() -> Parser:
 COMMANDS = ("run", "report", "compare", "list", "doctor")
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)
-USUAL: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in ("floor", "numerics", "inference"))
-"""The phases that run unless ``--phases`` or ``--rigorous`` says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,7 +321,7 @@ class Command:
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
-    phases: tuple[Phase, ...] = USUAL
+    phases: tuple[str, ...] = USUAL
     largest_batch: bool = False
     """Whether ``--batch-sizes`` says max, beside the sizes that it names or alone."""
     parameters: tuple[tuple[str, str], ...] = ()
@@ -405,7 +404,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
     training = (given.epochs, given.seeds, given.target_accuracy, given.clip_grad)
     brief = given.quick and all(option is None for option in training)
     phases = ("memory", "speed") if brief else (*USUAL, "floor") if given.rigorous else USUAL
-    phases = cast("tuple[Phase, ...] | None", listed(given.phases, phase, "--phases")) or phases
+    phases = listed(given.phases, phase, "--phases") or phases
     if given.rigorous and "speed" in phases:
         phases = tuple(dict.fromkeys((*phases, "floor")))
     if given.ladder:
@@ -434,7 +433,7 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         argv=argv,
         suites=listed(given.suite, str, "--suite") or (),
         gpus=_placements(given.gpus, nodes, given.on),
-        precisions=listed(given.precisions, parse_precision, "--precisions", split),
+        precisions=listed(given.precisions, lambda word: parse_precision(word).name, "--precisions", split),
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
         techniques=_techniques(given.techniques, sync_bn=given.sync_bn),

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 GIB = 2**30
 

@@ -15,7 +15,7 @@ from torchvision.datasets.utils import check_integrity, download_url, extract_ar
 
 from bench.data import cache
 from bench.data.cache import Dataset, Split
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 # What downloads have in common.
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 _CHUNK = 64
 _THREADS_PAY_PIXELS = 96 * 96

@@ -20,7 +20,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from bench.data import cache
 from bench.data.cache import Dataset, Split
 from bench.data.decode import OtherSizeError, decode, size_of
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 # A validation split: the same share of every class, and the same images each time.
 

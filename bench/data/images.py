@@ -13,7 +13,8 @@ from bench.data.cache import Dataset
 from bench.data.sampling import Augmentation
 from bench.data.shard import WHOLE, Share
 from bench.data.storage import Images, Place, choose_place, free_bytes, open_images
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 
 TRAIN_SAMPLE = 2000
 """Most training images that accuracy on them is told of."""

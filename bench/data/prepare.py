@@ -8,7 +8,8 @@ import torch
 
 from bench.data.cache import Dataset, Split
 from bench.data.folder import stratified
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
 

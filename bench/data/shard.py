@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.devices.nvidia import nvml_problem
+from bench.results.records import Environment
+from bench.spec.errors import UsageError
 
 DISPLAY_SERVERS = frozenset({"X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sway", "weston"})
 """Programs that draw the desktop; they are on the GPU all the time and nobody can send them away for a run."""
@@ -90,6 +92,27 @@ def describe(neighbours: Mapping[str, list[Neighbour]], names: Mapping[str, str]
         for uuid, found in neighbours.items()
         if found
     )
+
+
+def busy(environment: Environment, exclusive: bool) -> list[str]:
+    """Return a warning if other processes use a GPU of the run.
+
+    Raises:
+        UsageError: with ``exclusive``, if a GPU is in use or its processes are unknown.
+    """
+    boards = [device for device in environment.devices if device.kind != "cpu"]
+    if not boards:
+        return []
+    names = {uuid: f"GPU {word}" for device in boards for uuid, word in device.gpus.items()}
+    known = neighbours()
+    text = describe({uuid: others for uuid, others in known.items() if uuid in names}, names)
+    if text and exclusive:
+        raise UsageError(f"{text} Wait, name other GPUs, or leave out --exclusive.")
+    unknown = {name: None for uuid, name in names.items() if uuid not in known}
+    unknown |= {f"GPU {device.placement}": None for device in boards if not device.gpus}
+    if exclusive and unknown:
+        raise UsageError(f"Who is on {', '.join(unknown)} cannot be told; leave out --exclusive.")
+    return [text] if text else []
 
 
 def _describe(neighbour: Neighbour) -> str:

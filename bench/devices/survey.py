@@ -16,12 +16,13 @@ from typing import Any
 import psutil
 import torch
 
+from bench.devices.capabilities import set_tf32, unsupported_reason
+from bench.devices.energy import NvmlMeter, energy_source, joint_source
 from bench.devices.nvidia import Gpu, Nvml, NvmlFailure, nvml_problem, open_nvml
-from bench.measure.energy import NvmlMeter, energy_source, joint_source
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
-from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
-from bench.training import amp as switches
 
 GENERATIONS = {
     (3, 0): "Kepler",
@@ -91,7 +92,7 @@ def _device(placement: Placement, nvml: Nvml | None) -> Device:
         power_limit_w=None,
         power_default_w=None,
         energy=joint_source({device.energy for device in found.values()}),
-        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
+        unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
     )
 
 
@@ -193,7 +194,7 @@ def _energy(board: Gpu | None, nvml: Nvml | None) -> str | None:
     if nvml is None or board is None:
         return None
     try:
-        return energy_source(NvmlMeter(nvml, board.uuid)) or None
+        return energy_source(NvmlMeter(nvml, board.uuid))
     except NvmlFailure as failure:
         print(f"NVML lost GPU {board.uuid}, so its energy is not measured: {failure}")
         return None
@@ -216,7 +217,7 @@ def describe_cpu() -> Device:
 
 
 def _unsupported(kind: Any, capability: tuple[int, int] | None) -> dict[str, str]:
-    reasons = {name: switches.unsupported_reason(p, kind, capability) for name, p in PRECISIONS.items()}
+    reasons = {name: unsupported_reason(p, kind, capability) for name, p in PRECISIONS.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
@@ -248,7 +249,7 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
 
     All three, because a CPU that emulates a type may be fast in one layout and a hundred times slower in another.
     """
-    switches.apply(PRECISIONS["fp32"])
+    set_tf32(False)
     a = torch.randn(size, size, device=device).to(dtype)
     best, begin = float("inf"), time.perf_counter()
     for _ in range(8):

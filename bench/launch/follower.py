@@ -20,7 +20,7 @@ from bench.launch.running import Running
 from bench.launch.wire import LostError, Wire
 from bench.nodes import Nodes
 from bench.results.records import Message, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, SuiteRef, Trial
 
 SURVEY = "bench.devices.survey:survey"

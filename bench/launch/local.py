@@ -15,8 +15,9 @@ from typing import Any
 from bench.measure.sampler import sigint_held
 from bench.nodes import Rendezvous
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
-from bench.spec.suite import UsageError
-from bench.spec.trial import Phase, Trial
+from bench.spec.errors import UsageError
+from bench.spec.phases import PHASES
+from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, oom_kills
 
 PRELOAD = "bench.worker.worker"
@@ -25,9 +26,6 @@ SILENCE_S = 1800.0
 SPIN_COUNT = "1000"
 """Less than GNU OpenMP's default of 300,000: with that, threads that wait for one whose core another program has
 taken keep it waiting, and steps take tens of times as long. About 15 µs of spinning are enough where nobody does."""
-PARENTS: frozenset[Phase] = frozenset({"ladder"})
-"""Phases whose processes have children of their own, a loader's, which no daemonic process may. These end by
-themselves when their parent is gone."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 """Variables that turn TF32 on or off behind the program's back."""
 
@@ -107,7 +105,7 @@ class LocalLauncher:
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial in a fresh process, handing its records on as they come."""
-        parent = trial.phase in PARENTS
+        parent = PHASES[trial.phase].has_children
         return self._run("bench.worker.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
 
     def run_share(

@@ -9,7 +9,7 @@ from bench.launch.local import Ending
 from bench.launch.pool import NODE
 from bench.launch.pool import together as devices_together
 from bench.results.records import Device, Environment, MemoryPeak, Node, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 
 TELLING = ("oom", "unsupported", "usage", "timeout")

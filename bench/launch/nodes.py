@@ -26,7 +26,7 @@ from bench.launch.peer import Peer
 from bench.launch.running import Running
 from bench.nodes import Nodes
 from bench.results.records import Device, Environment, Message, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement, Trial
 
 GRACE_S = 3.0

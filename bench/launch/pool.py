@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bench.results.records import Device, Environment, Node
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 
 NODE = ("host", "driver", "torch", "cuda", "cudnn")
 """What is told of each node by itself."""
@@ -53,7 +54,7 @@ def together(devices: Sequence[Device]) -> Device:
         power_limit_w=None,
         power_default_w=None,
         energy=None,
-        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
+        unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
     )
 
 

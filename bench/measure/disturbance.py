@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 from typing import Protocol as Interface
 
 import psutil
 
 from bench.devices.nvidia import Nvml, NvmlFailure, ProcessLoads, ThrottleTimes, open_nvml
 from bench.results.records import Device
-from bench.training import distributed
 
 CAUSES = {
     "sw_thermal": "thermal slowdown",
@@ -47,21 +47,35 @@ class Watch(Interface):
         """Return what held the device back and is part of its real speed, or an empty text."""
 
 
+Gather = Callable[[Any], tuple[Any, ...]]
+"""Returns what each of the processes that train together gave, in the order of their ranks."""
+
+
+def alone(own: Any) -> tuple[Any, ...]:
+    """Gather from a process that trains alone."""
+    return (own,)
+
+
 @contextmanager
-def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> Iterator[Watch]:
+def open_watch(
+    device: Device, clock: Callable[[], float] = time.monotonic, *, gather: Gather = alone, rank: int = 0
+) -> Iterator[Watch]:
     """Watch a device from now on.
 
-    A GPU that NVML does not know, or does not tell of, is never called disturbed. Of processes that train together each
-    watches its own, and what one sees is for all to hear: ``joined.gathered``.
+    A GPU that NVML does not know is never called disturbed. Processes that train together each watch their own device;
+    the caller gathers what they saw.
 
     Args:
         device: the device.
         clock: a clock in seconds.
+        gather: exchanges values with the processes that train together; called by all of them alike.
+        rank: this process's place among them.
     """
     if device.kind == "cpu":
-        yield CpuWatch()
+        yield CpuWatch(gather)
         return
-    uuid, own_pids = own_uuid(device), frozenset(distributed.gathered(os.getpid()))
+    own_pids = gather(os.getpid())
+    uuid = device.uuids[rank] if len(device.uuids) == len(own_pids) > 1 else device.uuid
     nvml = open_nvml() if uuid else None
     if nvml is None or uuid is None:
         yield BlindWatch()
@@ -73,13 +87,6 @@ def open_watch(device: Device, clock: Callable[[], float] = time.monotonic) -> I
             print(f"Throttling and neighbours are not watched: {failure}")
             watch = BlindWatch()
         yield watch
-
-
-def own_uuid(device: Device) -> str | None:
-    """Return the UUID of this process's GPU; None where it is not known, as of devices on several nodes."""
-    if len(device.uuids) == distributed.ranks() > 1:
-        return device.uuids[distributed.rank()]
-    return device.uuid
 
 
 class BlindWatch:
@@ -101,10 +108,11 @@ class BlindWatch:
 class CpuWatch(BlindWatch):
     """Compares what all programs took of the CPU with what this process took, its loader, and who trains with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, gather: Gather = alone) -> None:
         """Begin now."""
+        self._gather = gather
         self._busy_s, self._total_s = _machine_times()
-        self._own_s = _own_time()
+        self._own_s = self._own_time()
 
     def foreign_load_pct(self) -> float | None:
         """Return the others' share of the cores' time, stolen time included, from the system's own accounts.
@@ -114,8 +122,11 @@ class CpuWatch(BlindWatch):
         busy_s, total_s = _machine_times()
         if total_s <= self._total_s:
             return None
-        foreign_s = (busy_s - self._busy_s) - (_own_time() - self._own_s)
+        foreign_s = (busy_s - self._busy_s) - (self._own_time() - self._own_s)
         return min(100.0, max(0.0, 100 * foreign_s / (total_s - self._total_s)))
+
+    def _own_time(self) -> float:
+        return sum(self._gather(_family_time(psutil.Process())))
 
 
 def _machine_times() -> tuple[float, float]:
@@ -124,10 +135,6 @@ def _machine_times() -> tuple[float, float]:
     # Guests' time is in user's already (proc_stat(5)).
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     return total_s - times["idle"] - times.get("iowait", 0.0), total_s
-
-
-def _own_time() -> float:
-    return sum(distributed.gathered(_family_time(psutil.Process())))
 
 
 def _family_time(process: psutil.Process) -> float:

@@ -7,17 +7,15 @@ that can queue steps, and the tests measure a simulated one on a simulated clock
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
-from typing import Protocol as Interface
 
 import numpy as np
 
-from bench.devices.nvidia import Nvml
-from bench.measure.stream import POLL_S, Clock, Load, Sleep, Stream
-from bench.results.records import Device, Energy
+from bench.devices.energy import SILENT_S, Meter, Source
+from bench.measure.stream import Clock, Load, Sleep, Stream
+from bench.results.records import Energy
 
 WINDOW_S = 5.0
 """Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this."""
@@ -28,42 +26,6 @@ FEWEST_STEPS = 8
 """A window is longer than ``WINDOW_S`` where steps are so slow, for its ends fall within steps."""
 POWER_PERIOD_S = 0.02
 """Power is read no more often than this, since the driver renews it every 20 to 100 ms."""
-SILENT_S = 1.0
-"""A counter that has not moved for this long does not tick."""
-
-Source = Literal["counter", "power"]
-
-
-class Meter(Interface):
-    """What tells of a device's energy; None is unknown, and so is a power of zero."""
-
-    def energy_j(self) -> float | None:
-        """Return the energy counter, in joules from any beginning."""
-
-    def power_w(self) -> float | None:
-        """Return the power now, in watts."""
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlMeter:
-    """A GPU's meter; raises ``NvmlFailure`` when the GPU is lost."""
-
-    nvml: Nvml
-    uuid: str
-
-    def energy_j(self) -> float | None:
-        """Return the energy counter."""
-        return self.nvml.total_energy_j(self.uuid)
-
-    def power_w(self) -> float | None:
-        """Return the power now."""
-        return self.nvml.power_w(self.uuid)
-
-
-def meters(nvml: Nvml, device: Device) -> tuple[NvmlMeter, ...]:
-    """Return the meter of a device's GPU, or of each of those that train together; none of a CPU's."""
-    uuids = device.uuids or ((device.uuid,) if device.uuid else ())
-    return tuple(NvmlMeter(nvml, uuid) for uuid in dict.fromkeys(uuids))
 
 
 def total(readings: Sequence[float | None]) -> float | None:
@@ -112,27 +74,6 @@ def measure(
     window = _by_counter(stream, meters, length_s, clock) or _by_power(stream, meters, length_s, clock)
     stream.drain()
     return window
-
-
-def energy_source(meter: Meter, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> str:
-    """Return ``counter`` where the energy counter ticks, ``power`` where only power is told, else an empty text."""
-    first, until_s = meter.energy_j(), clock() + SILENT_S
-    while first is not None and clock() < until_s:
-        sleep(POLL_S)
-        now = meter.energy_j()
-        if now is None or now < first:
-            break
-        if now > first:
-            return "counter"
-    return "power" if meter.power_w() else ""
-
-
-def joint_source(sources: Collection[str | None]) -> str | None:
-    """Return where the energy of GPUs that train together is read from: their counters if each has one, else power.
-
-    Where only some of them tell anything, it is asked all the same, for the row to say which do not.
-    """
-    return "counter" if set(sources) == {"counter"} else "power" if any(sources) else None
 
 
 def energy_of(window: Window, idle_power_w: float | None) -> Energy:

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from bench.devices.capabilities import set_tf32
 from bench.results.records import Operations
-from bench.spec.suite import Precision
-from bench.training import amp as switches
+from bench.spec.precisions import Precision
 
 SMALLEST = {"cpu": 128, "cuda": 1024}
 LARGEST = {"cpu": 2048, "cuda": 16384}
@@ -175,7 +175,7 @@ def peak_tflops(
     budget_s: float = 0.3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Measure the device's rate of large matrix products in ``precision``, whose switches it sets and leaves set.
+    """Measure the device's rate of large matrix products in ``precision``, whose TF32 switches it sets and leaves set.
 
     Args:
         precision: fp32 or TF32 as its switches say, or the 16-bit type that it computes in; float8 is not measured.
@@ -186,8 +186,8 @@ def peak_tflops(
     Returns:
         The rate of the fastest product in TFLOP/s, or None where the device does not do even the smallest.
     """
-    switches.apply(precision)
-    if precision.float8:
+    set_tf32(precision.tf32)
+    if precision.conversion:
         return None
     dtype = getattr(torch, precision.compute)
     best: float | None = None

@@ -13,11 +13,11 @@ from typing import Protocol as Interface
 
 import numpy as np
 
+from bench.devices.energy import POLL_S
+
 BURST_S = 0.02
 AHEAD = 3
 """Bursts that are queued at once: enough to keep the device busy while a meter is read, few enough to stop soon."""
-POLL_S = 0.005
-"""How often it is asked whether a burst is done."""
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]

@@ -10,8 +10,8 @@ from bench.data import random_batches
 from bench.data.transfer import Batch
 from bench.planning import suite_registry
 from bench.results.records import Switches
-from bench.spec.precisions import precision as parse
-from bench.spec.suite import Data, Precision, Suite
+from bench.spec.precisions import Precision, parse_precision
+from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import Trial
 from bench.training import amp as switches
@@ -52,7 +52,7 @@ def resident_batches(setting: Setting, trial: Trial, count: int) -> list[Batch]:
 
 def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
     """Set the process to the precision called ``name``; return it and what its switches read back as."""
-    precision = parse(name)
+    precision = parse_precision(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     switches.apply(precision)

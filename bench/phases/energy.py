@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from bench.devices.energy import NvmlMeter, energy_source
+from bench.devices.energy import meters as open_meters
 from bench.devices.nvidia import Nvml, NvmlFailure, nvml_problem, open_nvml
 from bench.measure import energy
 from bench.measure.stream import Done, Nap, burst_steps
@@ -43,7 +45,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(_measure(trial, meters, send) if meters else _unsupported(trial, why))
 
 
-def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[energy.NvmlMeter, ...], str]:
+def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[NvmlMeter, ...], str]:
     """Return the meters of all GPUs; or none and why, where one of them does not tell."""
     if not (device.uuid or device.uuids):
         return (), CPU_REASON
@@ -51,12 +53,12 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[energy.NvmlMet
     if nvml is None:
         return (), nvml_problem() or "NVML does not start"
     stack.enter_context(nvml)
-    meters = energy.meters(nvml, device)
+    meters = open_meters(nvml, device)
     if len(meters) < distributed.ranks():
         return (), f"of {distributed.ranks()} devices that train together, {len(meters)} can be asked from here"
     for meter in meters:
         try:
-            if not energy.energy_source(meter):
+            if not energy_source(meter):
                 which = f"{meter.uuid}: " if len(meters) > 1 else ""
                 return (), which + why_unknown(nvml, meter.uuid)
         except NvmlFailure as failure:
@@ -126,7 +128,7 @@ def _follow(trial: Trial) -> None:
     distributed.gathered(runner.finite())
 
 
-def _measure(trial: Trial, meters: tuple[energy.NvmlMeter, ...], send: Callable[[Message], None]) -> TrialResult:
+def _measure(trial: Trial, meters: tuple[NvmlMeter, ...], send: Callable[[Message], None]) -> TrialResult:
     runner = _runner(trial)
     precision = runner.arm.precision
     send(Progress(text=f"{precision.name}: power with nothing running"))

@@ -19,7 +19,7 @@ from bench.measure.warmup import prepare
 from bench.phases.compiling import until_compiled, watched_edge
 from bench.phases.context import Setting, enter, open_setting, resident_batches
 from bench.results.records import Device, Inference, Message, Progress, Status, TrialResult
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training import amp as switches
 from bench.training.step import Arm, build_arm, synchronize

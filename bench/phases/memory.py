@@ -11,7 +11,7 @@ from bench.measure import memory
 from bench.measure.categories import tensor_bytes
 from bench.phases.context import Setting, enter, open_setting, resident_batches
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.suite import Precision
+from bench.spec.precisions import Precision
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.amp import apply, read_back

@@ -20,7 +20,7 @@ from bench.phases.context import enter, open_setting, resident_batches
 from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
 from bench.phases.timed import judge, record, summary, watcher
 from bench.results.records import Device, Message, Operations, Progress, Speed, Switches, TrialResult
-from bench.spec.precisions import precision
+from bench.spec.precisions import parse_precision
 from bench.spec.trial import Trial
 from bench.stats import Interval
 from bench.training import distributed
@@ -57,7 +57,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
         for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
     ]
-    with open_watch(device) as disturbance:
+    with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as disturbance:
         edge = watched_edge(disturbance, trial.cell.placement.members)
         arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
         foreign_pct = disturbance.foreign_load_pct()
@@ -117,7 +117,7 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
             arm=build_arm(
                 setting.suite,
                 setting.data,
-                precision(name),
+                parse_precision(name),
                 setting.device,
                 seed=trial.seed,
                 techniques=setting.techniques,

@@ -11,7 +11,7 @@ from bench.measure.quads import Comparison, LongBlocks
 from bench.measure.timing import TimedBlock
 from bench.measure.warmup import Cut
 from bench.results.records import Block, Message, Progress, Speed, Status
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.stats import Interval
 

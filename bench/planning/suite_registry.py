@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from bench.spec.precisions import options
-from bench.spec.suite import PRECISIONS, Parameter, Suite, UsageError, nearest
+from bench.spec.errors import UsageError, nearest
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Parameter, Suite
 from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
@@ -98,7 +99,7 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
     except (Exception, SystemExit) as error:
         raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, where)}") from error
     if not isinstance(suite, Suite):
-        raise UsageError(f"Suite '{where}': suite() must return a bench.spec.suite.Suite, not {type(suite).__name__}.")
+        raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
     return suite
 
 
@@ -177,8 +178,8 @@ def overview() -> list[str]:
     for precision in PRECISIONS.values():
         alias = f" (Lightning's {precision.alias})" if precision.alias else ""
         lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
-        if known := options(precision):
+        if known := precision.options:
             lines.append(f"  {'':<18} {' '.join(known)}")
     lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
-    lines += [f"  {name:<18} {summary}" for name, summary in TECHNIQUES.items()]
+    lines += [f"  {technique.name:<18} {technique.summary}" for technique in TECHNIQUES.values()]
     return lines

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from bench.devices import processes
+from bench.planning.defaults import slower
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.spec.ablation import TF32, named_mixed
-from bench.spec.precisions import base
-from bench.spec.request import Request, slower
-from bench.spec.suite import BASELINE, UsageError
-from bench.spec.techniques import DATA, refusal
-from bench.spec.trial import LADDER, PHASES
-
-
-def busy(environment: Environment, exclusive: bool) -> list[str]:
-    """Return a warning if others use a GPU of ours, or refuse to start."""
-    boards = [device for device in environment.devices if device.kind == "cuda"]
-    if not boards:
-        return []
-    names = {uuid: f"GPU {word}" for device in boards for uuid, word in device.gpus.items()}
-    known = processes.neighbours()
-    found = {uuid: others for uuid, others in known.items() if uuid in names and others}
-    said = processes.describe(found, names)
-    if said and exclusive:
-        raise UsageError(f"{said} Wait, name other GPUs, or leave out --exclusive.")
-    unknown = {name: None for uuid, name in names.items() if uuid not in known}
-    unknown |= {f"GPU {device.placement}": None for device in boards if not device.gpus}
-    if exclusive and unknown:
-        raise UsageError(f"Who is on {', '.join(unknown)} cannot be told; leave out --exclusive.")
-    return [said] if said else []
+from bench.spec.phases import LADDER, SELECTABLE
+from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.request import Request
+from bench.spec.techniques import find, refusal
 
 
 def mismatched(environment: Environment) -> list[str]:
@@ -69,8 +50,8 @@ def refused(plan: Plan, environment: Environment) -> list[str]:
 
 def idle_techniques(request: Request) -> list[str]:
     """Warn of techniques that change nothing in a phase that was asked for."""
-    idle = [name for name in DATA if name in request.techniques]
-    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
+    idle = [name for name in request.techniques if find(name).input_pipeline]
+    others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if not idle or not others:
         return []
     return [
@@ -84,7 +65,7 @@ def off_the_ladder(request: Request) -> list[str]:
     if not request.precisions or not {*LADDER} & {*request.phases}:
         return []
     mixed = named_mixed(request.precisions)
-    if all(base(name) != TF32 for name in request.precisions):
+    if all(parse_precision(name).base != TF32 for name in request.precisions):
         return []
     on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
     return [f"The ladder has no rung of tf32: it starts at IEEE fp32, and {on}."]

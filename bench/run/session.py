@@ -20,14 +20,14 @@ from bench.devices.processes import neighbours
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Gpus, Sampler
+from bench.planning.defaults import PreparedData
 from bench.planning.plan import Plan
 from bench.report.reading import folders
 from bench.results.records import Environment
 from bench.results.store import SCHEMA, Store, read_run
 from bench.run.execute import Execution
 from bench.run.prepare import Question
-from bench.spec.request import PreparedData
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 SAMPLE_PERIOD_S = 0.2
 

@@ -1,5 +1,17 @@
 """What is compared: suites, precisions, techniques, placements, trials. Plain data; nothing here imports torch."""
 
-from bench.spec.suite import BASELINE, PRECISIONS, Data, Parameter, Precision, Suite, UsageError
+from bench.spec.errors import UnsupportedError, UsageError, require
+from bench.spec.precisions import BASELINE, PRECISIONS, Precision
+from bench.spec.suite import Data, Parameter, Suite
 
-__all__ = ["BASELINE", "PRECISIONS", "Data", "Parameter", "Precision", "Suite", "UsageError"]
+__all__ = [
+    "BASELINE",
+    "PRECISIONS",
+    "Data",
+    "Parameter",
+    "Precision",
+    "Suite",
+    "UnsupportedError",
+    "UsageError",
+    "require",
+]

@@ -1,59 +1,214 @@
-"""From a word to a precision: names, aliases, and options after a colon, as in ``amp-fp16:init_scale=1024``."""
+"""The registry of precisions: everything that differs between them, and how their names are parsed.
+
+To add a precision, add an entry to ``PRECISIONS``; if it does what no precision does yet, add that to
+bench/training/amp.py.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
-from bench.spec.suite import PRECISIONS, Parameter, Precision, UsageError, nearest
+from bench.spec.errors import UsageError, nearest
+from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
+"""Options of precisions with loss scaling."""
+Feature = Literal["", "tf32", "fp16", "bf16", "fp8"]
+"""Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
-def precision(name: str) -> Precision:
-    """Return the precision that ``name`` names, its options included.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    """How numbers are stored and multiplied: one arm of a comparison."""
 
-    Its own name is the canonical one: the alias resolved, options in one order, those left out that say what holds
-    anyway. So two names that mean the same are one arm.
+    name: str
+    """The name on the command line and in every table, with the options that differ from the defaults."""
+    variant_of: str | None = None
+    """The name without options, if there are any."""
+    summary: str
+    """A description in one line."""
+    alias: str | None = None
+    """Lightning's name for it."""
+    autocast: Literal["float16", "bfloat16"] | None = None
+    """The type that ``torch.autocast`` computes in; None is without autocast."""
+    cache: bool = True
+    """Whether autocast keeps its 16-bit copies of weights until its region ends."""
+    weights: Literal["float16", "bfloat16"] | None = None
+    """The type of the weights, and of everything computed with them; None is fp32."""
+    master: bool = False
+    """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in fp32."""
+    conversion: Literal["float8"] | None = None
+    """How layers are converted before training: ``float8`` multiplies linear layers in float8, by torchao."""
+    tf32: bool = False
+    """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
+    loss_scaling: bool = False
+    """Whether a GradScaler scales the loss."""
+    scale: float | None = None
+    """The static loss scale; None adapts the scale to the gradients."""
+    init_scale: float = 2.0**16
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    """A dynamic scale's start and changes: torch's own defaults."""
+    needs: Feature = ""
+    """The arithmetic that the device must have."""
+    package: str | None = None
+    """The package that it needs beside torch."""
+    extra: str | None = None
+    """The extra of ampmeter that installs ``package``."""
+    single_device: str | None = None
+    """Why it trains on one device only; None if several may train together."""
+    default_on: tuple[Literal["cpu", "cuda"], ...] = ()
+    """Kinds of device on which it is measured unless ``--precisions`` names others."""
+    color: str
+    """In figures, for it and its variants."""
+    marker: str
+    """Matplotlib's, in figures."""
+
+    @property
+    def base(self) -> str:
+        """The name without options."""
+        return self.variant_of or self.name
+
+    @property
+    def compute(self) -> str:
+        """The type of most of the computation, by torch's name."""
+        return self.autocast or self.weights or "float32"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
+        return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()))
+
+
+BASELINE = "fp32"
+PRECISIONS: dict[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision(
+            name="fp32",
+            summary="IEEE fp32, TF32 off everywhere",
+            alias="32-true",
+            default_on=("cpu", "cuda"),
+            color="#4d4d4d",
+            marker="o",
+        ),
+        Precision(
+            name="tf32",
+            summary="fp32 with matrix products rounded to TF32",
+            tf32=True,
+            needs="tf32",
+            default_on=("cuda",),
+            color="#009e73",
+            marker="^",
+        ),
+        Precision(
+            name="amp-fp16",
+            summary="autocast to float16, dynamic loss scaling",
+            alias="16-mixed",
+            autocast="float16",
+            loss_scaling=True,
+            needs="fp16",
+            default_on=("cuda",),
+            color="#0072b2",
+            marker="s",
+        ),
+        Precision(
+            name="amp-bf16",
+            summary="autocast to bfloat16",
+            alias="bf16-mixed",
+            autocast="bfloat16",
+            needs="bf16",
+            default_on=("cpu", "cuda"),
+            color="#d55e00",
+            marker="D",
+        ),
+        Precision(
+            name="amp-fp16-noscale",
+            summary="autocast to float16 without loss scaling",
+            autocast="float16",
+            needs="fp16",
+            color="#56b4e9",
+            marker="<",
+        ),
+        Precision(
+            name="fp16-master",
+            summary="fp16 weights with an fp32 master copy, batch norm and loss in fp32, loss scaling",
+            weights="float16",
+            master=True,
+            loss_scaling=True,
+            needs="fp16",
+            single_device="its gradients are widened before those of several devices are joined",
+            color="#cc79a7",
+            marker="P",
+        ),
+        Precision(
+            name="fp16",
+            summary="everything but the loss in fp16",
+            alias="16-true",
+            weights="float16",
+            needs="fp16",
+            color="#000000",
+            marker=">",
+        ),
+        Precision(
+            name="bf16",
+            summary="everything but the loss in bfloat16",
+            alias="bf16-true",
+            weights="bfloat16",
+            needs="bf16",
+            color="#e69f00",
+            marker="*",
+        ),
+        Precision(
+            name="fp8",
+            summary="amp-bf16 with linear layers in float8 (torchao)",
+            autocast="bfloat16",
+            conversion="float8",
+            needs="fp8",
+            package="torchao",
+            extra="fp8",
+            color="#882255",
+            marker="p",
+        ),
+    )
+}
+"""By name, in the order of every table. Colors are Okabe and Ito's (fp8: one of Tol's), distinct to readers with any
+common color blindness."""
+
+
+def parse_precision(word: str) -> Precision:
+    """Return the precision that a word such as ``16-mixed`` or ``amp-fp16:init_scale=1024`` means.
+
+    Its name is canonical: the alias resolved, options in one order, options at their defaults left out. Two words with
+    the same meaning are one arm.
 
     Raises:
-        UsageError: there is no such precision, or it has no such option, or the option cannot be that.
+        UsageError: there is no such precision or option, or the option cannot have that value.
     """
-    return _parse(name.strip())
+    return _parse(word.strip())
 
 
-def find(name: str) -> Precision | None:
-    """Return the precision that ``name`` names; None for one unknown here, as another version's may be."""
+def find_precision(name: str) -> Precision | None:
+    """Return the precision with a name; None if it is unknown, as another version's may be."""
     try:
-        return precision(name)
+        return parse_precision(name)
     except UsageError:
         return None
 
 
-def parse_precision(word: str) -> str:
-    """Return the canonical name of what ``word`` names.
-
-    Raises:
-        UsageError: it names nothing.
-    """
-    return precision(word).name
-
-
-def base(name: str) -> str:
-    """Return the name without its options: what a device can do, or cannot, depends on no option."""
-    return name.partition(":")[0]
-
-
 def precision_rank(name: str) -> tuple[int, str]:
-    """Order precisions as the harness lists them, each followed by its variants; unknown ones come last, by name."""
-    names = list(PRECISIONS)
-    return (names.index(base(name)) if base(name) in names else len(names), name)
+    """Return the sort key that orders names as in ``PRECISIONS``, each before its variants; unknown names come last."""
+    names, base = list(PRECISIONS), name.partition(":")[0]
+    return (names.index(base) if base in names else len(names), name)
 
 
 def split(text: str) -> list[str]:
-    """Split a list of precisions at its commas, but for those between options: ``a:x=1,y=2,b`` is two words."""
+    """Split a list of precisions at its commas, except those between options: ``a:x=1,y=2,b`` is two words."""
     words: list[str] = []
     for part in text.split(","):
         if words and "=" in part and ":" not in part:
@@ -61,11 +216,6 @@ def split(text: str) -> list[str]:
         else:
             words.append(part.strip())
     return words
-
-
-def options(plain: Precision) -> tuple[str, ...]:
-    """Return the names of the options that a precision has."""
-    return (*(SCALING if plain.loss_scaling else ()), *(("cache",) if plain.autocast else ()))
 
 
 @cache
@@ -79,16 +229,16 @@ def _parse(word: str) -> Precision:
     given = dict(_option(plain, part.strip()) for part in tail.split(",")) if colon else {}
     if given.get("scale") is not None and (other := next((name for name in given if name in SCALING[1:]), None)):
         raise UsageError(f"{plain.name}: a static scale does not change, so {other} has no meaning beside it.")
-    changed = [name for name in options(plain) if name in given and given[name] != getattr(plain, name)]
+    changed = [name for name in plain.options if name in given and given[name] != getattr(plain, name)]
     if not changed:
         return plain
     name = f"{plain.name}:{','.join(f'{option}={_text(given[option])}' for option in changed)}"
-    return replace(plain, name=name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
+    return replace(plain, name=name, variant_of=plain.name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
 
 
 def _option(plain: Precision, text: str) -> tuple[str, Parameter | None]:
     name, equals, value = (part.strip() for part in text.partition("="))
-    known = options(plain)
+    known = plain.options
     if not known:
         raise UsageError(f"{plain.name} has no options, so '{text}' means nothing.")
     if name not in known:

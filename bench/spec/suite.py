@@ -1,15 +1,16 @@
-"""What is compared: precisions, and the recipes that are trained in them.
+"""Suites: the recipes that are trained in each precision.
 
-Everything here is plain data. Nothing imports torch, so that planning, ``--help`` and reporting are
-instant; a suite's functions import it when they are called, in the process that measures.
+Plain data, without torch, so that planning, ``--help`` and reporting start at once. A suite's functions import torch
+when they are called, in the process that measures.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from bench.spec.errors import require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,92 +18,6 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
 Parameter = int | float | str | bool
-
-
-class UsageError(Exception):
-    """What the user asked for cannot be done; the message says why, what is available and what to do."""
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word most like ``word``, or an empty string where none is alike."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean '{match[0]}'?" if match else ""
-
-
-def require(condition: bool, field: str, allowed: str, value: object) -> None:
-    """Raise a UsageError that names the field and what it may be, unless ``condition`` holds."""
-    if not condition:
-        raise UsageError(f"{field} must be {allowed}, not {value!r}.")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Precision:
-    """How numbers are held and multiplied: one arm of a comparison."""
-
-    name: str
-    """The name used on the command line and in every table."""
-    summary: str
-    """What it is, in a line."""
-    autocast: Literal["float16", "bfloat16"] | None = None
-    """The type that ``torch.autocast`` computes in; None leaves everything as it is."""
-    cache: bool = True
-    """Whether autocast keeps the 16-bit copies of weights that it makes until its region ends."""
-    weights: Literal["float16", "bfloat16"] | None = None
-    """The type of the weights, and of all that is computed with them; None is fp32."""
-    master: bool = False
-    """Whether an fp32 copy of 16-bit weights is what the optimizer updates; batch norm then stays in fp32."""
-    float8: bool = False
-    """Whether linear layers multiply in float8."""
-    loss_scaling: bool = False
-    """Whether a GradScaler scales the loss."""
-    scale: float | None = None
-    """The loss scale where it is static; None adapts it to the gradients."""
-    init_scale: float = 2.0**16
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
-    """How a dynamic scale begins and changes: torch's own defaults."""
-    tf32: bool = False
-    """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
-    alias: str | None = None
-    """What Lightning calls it."""
-
-    @property
-    def compute(self) -> str:
-        """The type that most is computed in, as torch calls it."""
-        return self.autocast or self.weights or "float32"
-
-
-BASELINE = "fp32"
-PRECISIONS: dict[str, Precision] = {
-    precision.name: precision
-    for precision in (
-        Precision(name="fp32", summary="IEEE fp32, TF32 off everywhere", alias="32-true"),
-        Precision(name="tf32", summary="fp32 with matrix products rounded to TF32", tf32=True),
-        Precision(
-            name="amp-fp16",
-            summary="autocast to float16, dynamic loss scaling",
-            autocast="float16",
-            loss_scaling=True,
-            alias="16-mixed",
-        ),
-        Precision(name="amp-bf16", summary="autocast to bfloat16", autocast="bfloat16", alias="bf16-mixed"),
-        Precision(name="amp-fp16-noscale", summary="autocast to float16 without loss scaling", autocast="float16"),
-        Precision(
-            name="fp16-master",
-            summary="fp16 weights with an fp32 master copy, batch norm and loss in fp32, loss scaling",
-            weights="float16",
-            master=True,
-            loss_scaling=True,
-        ),
-        Precision(name="fp16", summary="everything but the loss in fp16", weights="float16", alias="16-true"),
-        Precision(name="bf16", summary="everything but the loss in bfloat16", weights="bfloat16", alias="bf16-true"),
-        Precision(
-            name="fp8", summary="amp-bf16 with linear layers in float8 (torchao)", autocast="bfloat16", float8=True
-        ),
-    )
-}
-"""By name, in the order of every table. Options make others of them: bench/spec/precisions.py."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from bench.spec.techniques import UnsupportedError
+from bench.spec.errors import UnsupportedError
 
 FEWEST_LAYERS = 3
 """A shorter Sequential of plain layers keeps as much as its runs' inputs would be."""

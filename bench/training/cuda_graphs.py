@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bench.devices import out_of_memory
-from bench.spec.techniques import UnsupportedError
+from bench.spec.errors import UnsupportedError
 
 WARM_UP = 3
 """Steps before the capture, in which libraries and cuDNN choose and allocate what they need; each trains."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bench.spec.suite import BASELINE, PRECISIONS
+from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.training import amp as switches
 from bench.training import distributed
 from bench.training import techniques as how

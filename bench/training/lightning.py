@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench.data import Share
 from bench.data.transfer import Batch
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.training.step import Arm, Epoch, TakenSteps, synchronize
 
 if TYPE_CHECKING:

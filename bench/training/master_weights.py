@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from bench.spec.suite import Precision
+from bench.spec.precisions import Precision
 
 
 class Weights:
@@ -33,7 +33,7 @@ class Weights:
         self._model = model
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
-        layers = model.modules() if precision.float8 else ()
+        layers = model.modules() if precision.conversion else ()
         self._float8 = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear]
         if self._dtype is None:
             return

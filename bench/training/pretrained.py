@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from bench.data.cifar10 import FAILURES, patience
 from bench.planning import suite_registry
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 
 NONE, IMAGENET = "none", "imagenet"

@@ -27,12 +27,11 @@ import torch
 from bench.data import Share
 from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
-from bench.spec.suite import UsageError
-from bench.spec.techniques import UnsupportedError
+from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.trial import Placement, Trial
 from bench.worker.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
 
-LIGHTNING, JOINED = "bench.phases.training:run", "bench.worker.worker:run_rank"
+LIGHTNING, JOINED = "bench.phases.train:run", "bench.worker.worker:run_rank"
 """What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
 END_S = 10.0
 """How long a process that has closed its pipe may take to end: one that holds much memory does not at once."""

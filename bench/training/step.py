@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.spec.suite import Data, Precision, Suite
+from bench.spec.precisions import Precision
+from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp as switches
 from bench.training import distributed
@@ -129,8 +130,8 @@ def build_arm(
     if techniques.checkpointing:
         recompute_activations(model, compiled=techniques.compile)
     loss = build_loss(suite, data)
-    if precision.float8:
-        switches.use_float8(model)
+    if precision.conversion:
+        switches.CONVERSIONS[precision.conversion](model)
     weights = Weights(model, precision)
     scaler = switches.grad_scaler(precision, device)
     optimizer = suite.optimizer(weights.trained())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.spec.techniques import UnsupportedError
+from bench.spec.errors import UnsupportedError
 
 
 def synchronised_norms(model: nn.Module) -> nn.Module:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.results.records import Failed
-from bench.spec.suite import UsageError
-from bench.spec.techniques import UnsupportedError
+from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says in the second step of a model that left gradients out of the first."""

@@ -6,7 +6,7 @@ import pytest
 
 import bench
 from bench.cli.parser import QUICK, RIGOROUS, parse
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.conftest import call
 
 ROOT = Path(__file__).resolve().parents[2]

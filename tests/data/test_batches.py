@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from bench.data import Batches, Share, images, open_batches, prepare, storage
 from bench.data.sampling import Augmentation, order
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
 CPU = torch.device("cpu")

@@ -12,7 +12,8 @@ import torch
 from torchvision.datasets import CIFAR10
 
 from bench.data import open_batches, prepare
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
 DATA = Data(input_shape=(3, 32, 32), classes=7, source="cifar10")

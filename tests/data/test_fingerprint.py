@@ -11,7 +11,7 @@ from PIL import Image
 
 from bench.data import folder
 from bench.data.folder import of_folder
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource
 
 

@@ -16,7 +16,8 @@ from PIL import Image
 from bench.data import folder as folder_module
 from bench.data import prepare
 from bench.data.prepare import load
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
 Paint = Callable[..., np.ndarray]

@@ -13,7 +13,8 @@ import torch
 from bench.data import Share, open_batches, prepare
 from bench.data.folder import stratified
 from bench.data.prepare import load
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 from tests.data.conftest import FakeCifar
 

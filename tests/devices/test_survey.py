@@ -5,7 +5,7 @@ import torch
 
 from bench.devices import survey
 from bench.devices.nvidia import open_nvml
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bench.data.augment import crop
+from bench.devices.capabilities import unsupported_reason
 from bench.devices.nvidia import open_nvml
 from bench.devices.survey import survey
 from bench.launch.local import LocalLauncher
@@ -14,7 +15,7 @@ from bench.measure.operations import observe, peak_tflops
 from bench.measure.timing import Sizes, time_block
 from bench.phases.speed import TorchRunner
 from bench.results.records import Operations, TrialResult
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
 from bench.training import amp as switches
 
@@ -46,7 +47,7 @@ def test_cuda_and_nvml_mean_the_same_gpu(environment):
 
 def test_fp32_is_ieee_and_tf32_is_not():
     for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3)):
-        if switches.unsupported_reason(PRECISIONS[name], "cuda", torch.cuda.get_device_capability(0)):
+        if unsupported_reason(PRECISIONS[name], "cuda", torch.cuda.get_device_capability(0)):
             continue
         switches.apply(PRECISIONS[name])
         read = switches.read_back(PRECISIONS[name], GPU)

@@ -10,7 +10,8 @@ from torch import nn
 from bench.data.transfer import Prefetcher, to_device
 from bench.launch.local import LocalLauncher
 from bench.results.records import TrialResult
-from bench.spec.suite import PRECISIONS, Suite
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.spec.trial import Placement
 from bench.training import amp as switches

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -14,8 +15,15 @@ from bench.launch.ray import launcher
 from bench.launch.ray.actor import NodeWorker
 from bench.planning.warnings import mismatched
 from bench.results.records import TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
+
+
+@pytest.fixture
+def script():
+    """The attributes of the main module, which a node's worker changes; with xdist it has no ``__file__``."""
+    with mock.patch.dict(vars(sys.modules["__main__"])) as attributes:
+        yield attributes
 
 
 @pytest.fixture
@@ -92,26 +100,24 @@ def test_a_cluster_is_asked_for_by_types_and_its_folders_are_not_looked_for_here
     assert (command.on, command.accelerators) == ("ray://h:6379", ("V100", "A100"))
 
 
-def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, tiny_trial, cpu):
-    script = tiny_trial.cell.suite.file
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
+def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, script, tiny_trial, cpu):
+    script["__file__"] = tiny_trial.cell.suite.file
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     worker = NodeWorker(threads="1")
-    assert not hasattr(sys.modules["__main__"], "__file__")
+    assert "__file__" not in script
     *messages, ending = worker.run(tiny_trial, cpu)
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     assert "There is no GPU 97" in worker.call("bench.devices.survey:survey", ("97",)).text
 
 
-def test_a_node_copies_what_was_sent_to_it_and_nothing_else_that_lies_there(monkeypatch, tmp_path):
+def test_a_node_copies_what_was_sent_to_it_and_nothing_else_that_lies_there(monkeypatch, script, tmp_path):
     for name in ("bench", "own/0", ".venv"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "own" / "0" / "mine.py").write_text("")
     monkeypatch.chdir(tmp_path)
     for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "", raising=False)
     worker = NodeWorker(threads=None, move=True)
     home = Path.cwd()
     assert home != tmp_path

@@ -8,7 +8,7 @@ import pytest
 
 from bench.launch.local import SILENCE_S, LocalLauncher, remove_overrides
 from bench.results.records import Block, EpochResult, Progress, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import SuiteRef
 from bench.training import distributed
 from tests.conftest import TINY
@@ -153,6 +153,7 @@ def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_t
 
 
 def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(tmp_path):
-    program = f"from bench import worker; worker.serve(None, {str(tmp_path / 'removed' / 'log')!r}, '', 'no:where', ())"
+    serve = f"worker.serve(None, {str(tmp_path / 'removed' / 'log')!r}, '', 'no:where', ())"
+    program = f"from bench.worker import worker; {serve}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")

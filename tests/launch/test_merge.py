@@ -8,7 +8,7 @@ from bench.launch import merge
 from bench.launch.local import Ending
 from bench.launch.merge import Fate
 from bench.results.records import Device, MemoryPeak, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.report.builders import GPU
 
 

@@ -5,7 +5,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.launch.asked import asked, differing
 from bench.nodes import Nodes
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement, members
 from bench.training.rank_launcher import alone
 

@@ -25,7 +25,7 @@ from bench.launch.running import Running
 from bench.launch.wire import LostError, Wire
 from bench.nodes import Rendezvous
 from bench.results.records import MemoryPeak, Progress, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Placement, SuiteRef
 
 DONE = Ending(kind="done")

@@ -256,8 +256,7 @@ def test_processes_that_train_together_are_not_foreign_to_each_other(monkeypatch
     own = cpu_time(user=3.0, system=1.0)
     monkeypatch.setattr(disturbance.psutil, "Process", lambda: process(own))
     monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
-    monkeypatch.setattr(disturbance.distributed, "gathered", lambda mine: (mine, mine))
-    with open_watch(CPU) as watch:
+    with open_watch(CPU, gather=lambda mine: (mine, mine)) as watch:
         own.user = 6.0
         later = machine_times(user=17.0, idle=23.0)  # 20 s of cores: 3 s of each of ours, 1 s of others'
         monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bench.devices.energy import NvmlMeter, energy_source
 from bench.devices.nvidia import NvmlFailure, open_nvml
-from bench.measure.energy import NvmlMeter, Window, energy_of, energy_source, integral_j, measure
+from bench.measure.energy import Window, energy_of, integral_j, measure
 from bench.measure.stream import AHEAD, BURST_S, Nap, burst_steps
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeClock, FakeGpu
@@ -138,7 +139,7 @@ def test_zero_power_is_unknown_and_not_free_energy(bench):
     silent = {COUNTER: fake.NOT_SUPPORTED}
     made = bench(FakeGpu("GPU-a", power_w=0.0, errors=silent))
     assert made.measure() is None
-    assert energy_source(made.meter, made.clock, made.sleep) == ""
+    assert energy_source(made.meter, made.clock, made.sleep) is None
     made = bench(FakeGpu("GPU-a", power_w=0.0, average_power_w=120.0, errors=silent))
     assert made.measure().power_w == pytest.approx(120)
 
@@ -202,5 +203,5 @@ def test_the_source_is_found_out_by_calling(bench, gpu, source):
 def test_a_mig_slice_has_neither_energy_nor_power(bench):
     made = bench(FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")]))
     meter = NvmlMeter(made.nvml, "MIG-s")
-    assert energy_source(meter, made.clock, made.sleep) == ""
+    assert energy_source(meter, made.clock, made.sleep) is None
     assert measure(SimulatedLoad(made.clock, 0.007), meter, burst=3, clock=made.clock, sleep=made.sleep) is None

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bench.devices.energy import joint_source, meters
 from bench.devices.nvidia import open_nvml
-from bench.measure.energy import joint_source, measure, meters, total
+from bench.measure.energy import measure, total
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeClock, FakeGpu
 from tests.devices.fake_nvml import FakeDriver

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from bench.devices import processes
 from bench.devices.nvidia import open_nvml
 from bench.devices.processes import Neighbour
 from bench.measure.disturbance import open_watch
 from bench.phases import speed
-from bench.planning import warnings
 from bench.results.records import Device, TrialResult
 from bench.run.session import sampled
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 from tests.devices.fake_gpu import FakeClock, FakeGpu
 from tests.devices.fake_nvml import FakeDriver
@@ -36,27 +36,27 @@ def machine_of(machine, *devices):
 def seen(monkeypatch):
     """Who is on which GPU; a test may change it."""
     known = {"GPU-a": [], "GPU-b": []}
-    monkeypatch.setattr(warnings.processes, "neighbours", lambda: known)
+    monkeypatch.setattr(processes, "neighbours", lambda: known)
     return known
 
 
 def test_a_neighbour_on_any_of_them_is_warned_of_and_with_exclusive_refused(machine, seen):
-    assert warnings.busy(machine_of(machine, PAIR), exclusive=True) == []
+    assert processes.busy(machine_of(machine, PAIR), exclusive=True) == []
     seen["GPU-b"] = [ANN]
-    (said,) = warnings.busy(machine_of(machine, PAIR), exclusive=False)
+    (said,) = processes.busy(machine_of(machine, PAIR), exclusive=False)
     assert said.startswith("GPU 1 is in use by ann")
     with pytest.raises(UsageError, match=r"GPU 1 is in use by ann.*leave out --exclusive"):
-        warnings.busy(machine_of(machine, PAIR), exclusive=True)
+        processes.busy(machine_of(machine, PAIR), exclusive=True)
 
 
 def test_exclusive_is_refused_where_it_cannot_be_kept(machine, seen):
     del seen["GPU-a"]
     with pytest.raises(UsageError, match="Who is on GPU 0 cannot be told"):
-        warnings.busy(machine_of(machine, PAIR), exclusive=True)
+        processes.busy(machine_of(machine, PAIR), exclusive=True)
     with pytest.raises(UsageError, match=r"Who is on GPU 0\+1@2 cannot be told"):
-        warnings.busy(machine_of(machine, SPREAD), exclusive=True)
-    assert warnings.busy(machine_of(machine, SPREAD), exclusive=False) == []
-    assert warnings.busy(machine, exclusive=True) == []  # nobody is refused a CPU
+        processes.busy(machine_of(machine, SPREAD), exclusive=True)
+    assert processes.busy(machine_of(machine, SPREAD), exclusive=False) == []
+    assert processes.busy(machine, exclusive=True) == []  # nobody is refused a CPU
 
 
 def test_telemetry_is_read_of_each_of_them_once(machine):
@@ -79,7 +79,8 @@ def watch(rank, others_pid):
     with pytest.MonkeyPatch.context() as patched:
         gpus = [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=THERMAL)]
         FakeDriver(gpus, clock=clock).install(patched)
-        with open_watch(replace(PAIR, uuids=("GPU-a", "GPU-b")), clock) as mine:
+        both = replace(PAIR, uuids=("GPU-a", "GPU-b"))
+        with open_watch(both, clock, gather=speed.distributed.gathered, rank=rank) as mine:
             pids = speed.distributed.gathered(os.getpid())
             clock.advance(1)
             gpus[rank].work += [(10**6, pid, 40) for pid in (*pids, others_pid)]

@@ -8,7 +8,8 @@ from torch.nn import functional
 from bench.measure import operations
 from bench.measure.operations import observe, pct_of_peak, peak_tflops, shares
 from bench.results.records import Operations
-from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.training.step import build_arm, training_step
 
 CPU = torch.device("cpu")
@@ -312,6 +313,7 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
     ("name", "dtype"),
     [
         ("fp32", torch.float32),
+        ("tf32", torch.float32),
         ("amp-fp16", torch.float16),
         ("amp-bf16", torch.bfloat16),
         ("fp16-master", torch.float16),
@@ -319,11 +321,11 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
     ],
 )
 def test_products_are_done_in_the_precisions_type_under_its_switches(device, monkeypatch, name, dtype):
-    fake, applied = device(1e8), []
-    monkeypatch.setattr(operations.switches, "apply", applied.append)
+    fake, allowed = device(1e8), []
+    monkeypatch.setattr(operations, "set_tf32", allowed.append)
     peak_tflops(PRECISIONS[name], CPU, 0.01, fake.clock)
     assert fake.dtypes == {dtype}
-    assert applied == [PRECISIONS[name]]
+    assert allowed == [name == "tf32"]
 
 
 def test_float8_products_are_not_timed(device):

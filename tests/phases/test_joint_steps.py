@@ -10,7 +10,7 @@ import torch
 from bench.data import random_batches
 from bench.phases.runner import BATCHES, FEWEST_STEPS, TorchRunner, step_times
 from bench.phases.speed import _look
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training import distributed
 from bench.training.step import build_arm

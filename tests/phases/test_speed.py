@@ -14,7 +14,7 @@ from bench.phases import inference, speed
 from bench.phases.timed import summary
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import amp as switches

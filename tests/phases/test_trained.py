@@ -12,7 +12,7 @@ from bench.phases import trained
 from bench.phases.trained import row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.training.checkpoint import stored_bytes
 from bench.training.step import Epoch, build_arm
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from bench.training import amp as switches
 from tests.phases.test_training import Bench, paint
 

@@ -12,14 +12,15 @@ from bench.cli.parser import parse
 from bench.devices.host_memory import available_bytes
 from bench.launch.local import Ending, LocalLauncher
 from bench.measure.sampler import Sampler
+from bench.planning.defaults import PreparedData
 from bench.planning.max_batch import Search, at_any_size, between, fitting_at
 from bench.planning.plan import Plan, make_plan
 from bench.results.records import Fit, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
 from bench.run.prepare import gather
-from bench.spec.request import PreparedData, Request
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
+from bench.spec.request import Request
 from bench.spec.trial import DataSource
 from tests.planning.test_plan import REF, SUITE, gpu
 from tests.results.test_store import rows

@@ -3,12 +3,14 @@ from dataclasses import replace
 
 import pytest
 
+from bench.planning.defaults import PreparedData, choose_source
 from bench.planning.estimate import estimate_s
 from bench.planning.plan import Plan, make_plan
 from bench.results.records import Device
 from bench.run.prepare import _require_full_batches
-from bench.spec.request import PreparedData, Request, choose_source
-from bench.spec.suite import Data, Suite, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.request import Request
+from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource, Placement, Protocol, SuiteRef, Trial
 
 SUITE = Suite(

@@ -6,7 +6,9 @@ import torch
 
 from bench.data import random_batches
 from bench.planning import suite_registry
-from bench.spec.suite import PRECISIONS, Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_arm, training_step
 
@@ -93,7 +95,7 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
         ("def suite(lr=None):\n  pass", "'lr' needs a default"),
         ("suite = int", "suite must be a function"),
         ("import sys\nsys.exit(3)", "line 2: SystemExit"),
-        ("def suite():\n  return 1", "must return a bench.spec.suite.Suite, not int"),
+        ("def suite():\n  return 1", "must return a bench.spec.Suite, not int"),
         ("def suite():\n  x = 0\n  return 1 / x", "line 3: ZeroDivisionError"),
     ],
 )

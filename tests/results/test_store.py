@@ -7,7 +7,7 @@ import pytest
 
 from bench.results.records import Block, EpochResult, MemoryPeak, Sample, Speed, Switches, TrialResult
 from bench.results.store import FILES, SCHEMA, Store, finished, read_run
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 
 def rows(folder, name):

@@ -14,8 +14,8 @@ from bench.results.records import Environment
 from bench.results.store import read_run
 from bench.run.prepare import Question
 from bench.run.session import execute
+from bench.spec.errors import UsageError
 from bench.spec.request import Request
-from bench.spec.suite import UsageError
 from bench.spec.trial import SuiteRef
 
 REQUEST = Request(suites=(SuiteRef(name="mlp"),))

@@ -1,20 +1,20 @@
 import pytest
 
-from bench.spec.precisions import base, find, options, parse_precision, precision, precision_rank, split
-from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, split
 
 
 def test_precisions_go_by_name_and_by_lightnings_alias():
-    assert parse_precision("amp-fp16") == parse_precision("16-mixed") == "amp-fp16"
-    assert [parse_precision(alias) for alias in ("16-true", "bf16-true")] == ["fp16", "bf16"]
+    assert parse_precision("amp-fp16") is parse_precision("16-mixed") is PRECISIONS["amp-fp16"]
+    assert [parse_precision(alias).name for alias in ("16-true", "bf16-true")] == ["fp16", "bf16"]
     with pytest.raises(UsageError, match=r"no precision 'amp-fp15'. Did you mean 'amp-fp16'\? Available: fp32, tf32"):
         parse_precision("amp-fp15")
 
 
 def test_every_name_is_its_own_canonical_one():
     for name, plain in PRECISIONS.items():
-        assert precision(name) is plain
-        assert parse_precision(name) == name == base(name)
+        assert parse_precision(name) is plain
+        assert plain.base == name
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_every_name_is_its_own_canonical_one():
     ],
 )
 def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canonical, changed):
-    found = precision(typed)
-    plain = PRECISIONS[base(canonical)]
-    fields = [name for name in type(plain).__slots__ if name != "name"]
+    found = parse_precision(typed)
+    plain = PRECISIONS[found.base]
+    fields = [name for name in type(plain).__slots__ if name not in ("name", "variant_of")]
     assert found.name == canonical
     assert {name: getattr(found, name) for name in fields if getattr(found, name) != getattr(plain, name)} == changed
-    assert precision(canonical) == found
+    assert parse_precision(canonical) == found
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
 )
 def test_a_wrong_option_gets_a_sentence_that_names_the_right_ones(typed, sentence):
     with pytest.raises(UsageError) as caught:
-        precision(typed)
+        parse_precision(typed)
     assert sentence in str(caught.value)
-    assert find(typed) is None
+    assert find_precision(typed) is None
 
 
 def test_a_comma_before_an_option_belongs_to_the_precision():
@@ -81,7 +81,7 @@ def test_variants_are_ranked_beside_what_they_are_variants_of_and_the_unknown_la
 
 
 def test_what_scales_has_the_scalers_options_and_what_autocasts_the_cache():
-    found = {name: options(plain) for name, plain in PRECISIONS.items()}
+    found = {name: plain.options for name, plain in PRECISIONS.items()}
     assert found["fp32"] == found["tf32"] == found["fp16"] == found["bf16"] == ()
     assert found["amp-bf16"] == found["amp-fp16-noscale"] == ("cache",)
     assert set(found["amp-fp16"]) == {*found["fp16-master"], "cache"}

@@ -2,7 +2,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from bench.spec.suite import Data, Suite, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data, Suite
 from bench.spec.trial import Cell, DataSource, Placement, Protocol
 
 DATA = Data(input_shape=(3, 32, 32), classes=10)

@@ -5,7 +5,8 @@ import torch
 
 from bench.data import random_batches
 from bench.planning import suite_registry
-from bench.spec.suite import PRECISIONS, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_arm, training_step
 from suites._schedule import cosine

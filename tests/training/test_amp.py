@@ -4,8 +4,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from bench.spec.precisions import precision
-from bench.spec.suite import PRECISIONS
+from bench.devices import capabilities
+from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp as switches
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
         cuda = type("Cuda", (), {"matmul": Part()})
         cudnn = Part()
 
-    monkeypatch.setattr(switches, "_backends", Backends)
+    monkeypatch.setattr(capabilities, "_backends", Backends)
     for name, on in (("tf32", True), ("fp32", False)):
         switches.apply(PRECISIONS[name])
         assert (Backends.cuda.matmul.allow_tf32, Backends.cudnn.allow_tf32) == (on, on)
@@ -59,7 +59,7 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
 
 def test_the_probe_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):
     switches.apply(PRECISIONS["fp32"])
-    assert switches.matmul_error(CPU) < 2e-6
+    assert capabilities.matmul_error(CPU) < 2e-6
     exact = torch.Tensor.__matmul__
 
     def rounded(a, b):
@@ -68,7 +68,7 @@ def test_the_probe_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):
         return exact(*((t.view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32) for t in (a, b)))
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
-    assert 1e-4 < switches.matmul_error(CPU) < 1e-3
+    assert 1e-4 < capabilities.matmul_error(CPU) < 1e-3
 
 
 def test_autocast_computes_in_the_precisions_type():
@@ -87,7 +87,7 @@ def test_only_two_scale_their_loss_and_with_torchs_own_defaults():
 
 
 def test_options_reach_the_scaler():
-    changed = precision("amp-fp16:growth_interval=5,init_scale=1024,growth_factor=4,backoff_factor=0.25")
+    changed = parse_precision("amp-fp16:growth_interval=5,init_scale=1024,growth_factor=4,backoff_factor=0.25")
     scaler = switches.grad_scaler(changed, CPU)
     assert (scaler.get_scale(), scaler.get_growth_factor()) == (1024, 4)
     assert (scaler.get_backoff_factor(), scaler.get_growth_interval()) == (0.25, 5)
@@ -95,74 +95,20 @@ def test_options_reach_the_scaler():
 
 def test_autocast_forgets_its_copies_of_weights_where_they_are_not_to_be_kept():
     for name, kept in (("amp-bf16", True), ("amp-bf16:cache=off", False)):
-        with switches.autocast(precision(name), CPU):
+        with switches.autocast(parse_precision(name), CPU):
             assert torch.is_autocast_cache_enabled() is kept
 
 
 @pytest.mark.parametrize(("name", "after"), [("amp-fp16:scale=128", 128), ("amp-fp16:init_scale=128", 64)])
 def test_a_scale_halves_after_an_overflow_unless_it_is_static_and_either_way_the_step_is_skipped(name, after):
     weight = torch.nn.Parameter(torch.ones(1))
-    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), switches.grad_scaler(precision(name), CPU)
+    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), switches.grad_scaler(parse_precision(name), CPU)
     for factor, expected in ((float("inf"), 1.0), (0.5, 0.5)):
         optimizer.zero_grad()
         scaler.scale((weight * factor).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
         assert (float(weight), scaler.get_scale()) == (expected, after)
-
-
-@pytest.mark.parametrize(
-    ("capability", "refused"),
-    [
-        ((3, 7), {"tf32", "amp-fp16", "amp-bf16", "amp-fp16-noscale", "fp16-master", "fp16", "bf16", "fp8"}),
-        ((6, 1), {"tf32", "amp-bf16", "bf16", "fp8"}),
-        ((7, 5), {"tf32", "amp-bf16", "bf16", "fp8"}),
-        ((8, 6), {"fp8"}),
-        ((8, 9), set()),
-        ((12, 0), set()),
-    ],
-)
-def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, refused):
-    monkeypatch.setattr(switches.importlib.util, "find_spec", lambda name: object())
-    reasons = {n: switches.unsupported_reason(p, "cuda", capability) for n, p in PRECISIONS.items()}
-    assert {name for name, reason in reasons.items() if reason} == refused
-    assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
-
-
-def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
-    monkeypatch.setattr(switches, "matmul_error", lambda device: 2e-7)
-    assert "IEEE" in switches.unsupported_reason(PRECISIONS["tf32"], "cpu", None)
-    monkeypatch.setattr(switches, "matmul_error", lambda device: 3e-4)
-    assert switches.unsupported_reason(PRECISIONS["tf32"], "cpu", None) is None
-    assert switches.unsupported_reason(PRECISIONS["amp-fp16"], "cpu", None) is None
-
-
-def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
-    assert "on GPUs" in switches.unsupported_reason(PRECISIONS["fp8"], "cpu", None)
-    monkeypatch.setattr(switches.importlib.util, "find_spec", lambda name: None)
-    reason = switches.unsupported_reason(PRECISIONS["fp8"], "cuda", (9, 0))
-    assert reason == "fp8 needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
-
-
-def test_a_type_whose_operators_this_torch_has_not_on_a_cpu_is_unsupported_with_torchs_own_words(monkeypatch):
-    switches._failure_on_cpu.cache_clear()
-
-    def missing(*_arguments):
-        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'\nmore")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.nn.Conv2d, "forward", missing)
-        for name in ("amp-fp16", "fp16-master", "fp16"):
-            reason = switches.unsupported_reason(PRECISIONS[name], "cpu", None)
-            assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
-    switches._failure_on_cpu.cache_clear()
-
-
-def test_looking_whether_a_cpu_can_draws_no_random_numbers_from_those_of_the_run():
-    switches._failure_on_cpu.cache_clear()
-    before = torch.get_rng_state()
-    assert switches.unsupported_reason(PRECISIONS["bf16"], "cpu", None) is None
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_float8_is_left_to_torchao_but_for_layers_whose_sizes_its_products_do_not_take(monkeypatch):

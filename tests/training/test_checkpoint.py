@@ -15,7 +15,8 @@ from bench.report.reading.load import load
 from bench.results.records import EpochResult, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
-from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.spec.trial import SuiteRef
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import build_arm, training_step

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench.spec.techniques import Techniques, UnsupportedError
+from bench.spec.errors import UnsupportedError
+from bench.spec.techniques import Techniques
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import leave_gradients, training_step
 from tests import fake_graph

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from bench.data import Share
-from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.training import distributed
 from bench.training.evaluation import evaluate, evaluate_fp32
 from bench.training.step import build_arm, training_step

@@ -12,7 +12,9 @@ from torch import nn
 from bench.cli.parser import parse
 from bench.data import Share, random_batches
 from bench.run import prepare
-from bench.spec.suite import PRECISIONS, Data, Suite, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 from bench.training import rank_launcher
 from bench.training.amp import apply, read_back
@@ -146,9 +148,9 @@ def test_lightning_counts_the_steps_that_the_scaler_skips():
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(twins):
     sent = {1: [], 2: []}
-    from bench.phases import training
+    from bench.phases import train
 
-    training.run(trial(twins, trainer="lightning"), a_cpu(), sent[1].append)
+    train.run(trial(twins, trainer="lightning"), a_cpu(), sent[1].append)
     rank_launcher.run(trial(twins, trainer="lightning", devices=2), a_cpu(), sent[2].append, 2)
     one, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
     assert [row.samples for row in one] == [row.samples for row in two] == [32, 32]

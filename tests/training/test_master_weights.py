@@ -4,8 +4,9 @@ from torch import nn
 
 from bench.data import Share
 from bench.measure.categories import tensor_bytes
-from bench.spec.precisions import precision
-from bench.spec.suite import Data, Suite, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import parse_precision
+from bench.spec.suite import Data, Suite
 from bench.training.checkpoint import Checkpoint
 from bench.training.evaluation import evaluate, evaluate_fp32
 from bench.training.lightning import open_lightning
@@ -28,7 +29,7 @@ def sgd(parameters):
 
 def make(name, seed=0, optimizer=sgd, model=layers, **more):
     suite = Suite(name="small", title="", data=DATA, model=model, optimizer=optimizer, batch_size=8)
-    how = precision(name) if isinstance(name, str) else name
+    how = parse_precision(name) if isinstance(name, str) else name
     return build_arm(suite, DATA, how, CPU, seed=seed, **more)
 
 
@@ -110,7 +111,7 @@ def test_with_fp32_everywhere_and_a_scale_of_one_it_is_plain_sgd_bit_for_bit():
         """A master of every weight though its type is the master's own."""
 
         def __init__(self, model):
-            super().__init__(model, precision("fp32"))
+            super().__init__(model, parse_precision("fp32"))
             self._masters = {weight: nn.Parameter(weight.detach().clone()) for weight in model.parameters()}
             for weight in self._masters:
                 weight.register_post_accumulate_grad_hook(self._widen_gradient)
@@ -119,7 +120,7 @@ def test_with_fp32_everywhere_and_a_scale_of_one_it_is_plain_sgd_bit_for_bit():
     for copies in (False, True):
         torch.manual_seed(0)
         model = layers()
-        weights = Copies(model) if copies else Weights(model, precision("fp32"))
+        weights = Copies(model) if copies else Weights(model, parse_precision("fp32"))
         optimizer = sgd(weights.trained())
         weights.follow(optimizer)
         scaler = torch.amp.GradScaler("cpu", init_scale=1.0)

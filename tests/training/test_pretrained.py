@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from bench.planning import suite_registry
-from bench.spec.suite import Data, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.training.pretrained import fetch, pretrained
 from tests.conftest import call
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench.spec.suite import PRECISIONS, Data, Suite
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques
 from bench.training import amp as switches
 from bench.training import distributed

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from bench.spec.suite import PRECISIONS, Data, Suite
-from bench.spec.techniques import Techniques, UnsupportedError
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
+from bench.spec.techniques import Techniques
 from bench.training import distributed
 from bench.training.step import build_arm, training_step
 from bench.training.synced_norm import SyncedBatchNorm, synchronised_norms

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from bench.spec.suite import PRECISIONS, Data, Suite
-from bench.spec.techniques import PLAIN, Techniques, UnsupportedError, refusal
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data, Suite
+from bench.spec.techniques import PLAIN, Techniques, refusal
 from bench.training import techniques as how
 from bench.training.evaluation import evaluate
 from bench.training.step import build_arm, train_epoch, training_step

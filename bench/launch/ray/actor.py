@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from bench.launch.local import Ending, LocalLauncher
 from bench.nodes import Rendezvous
 from bench.results.records import Device, Message
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Trial
 
 PACKAGES = ("bench", "suites")

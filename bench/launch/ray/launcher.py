@@ -18,7 +18,7 @@ from bench.launch.ray.actor import OWN, PACKAGES
 from bench.launch.ray.pool import RESOURCE, Lane
 from bench.launch.ray.trial import CancelledError, NodeLostError
 from bench.results.records import Device, Environment, Message, Progress
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement, SuiteRef, Trial
 
 CONNECT_S = 5.0

@@ -14,7 +14,7 @@ from bench.launch.ray.placement_group import Group, Part, Share
 from bench.launch.ray.trial import CancelledError, NodeLostError, Source, spread
 from bench.nodes import Rendezvous
 from bench.results.records import Device, Environment, Message
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement, Trial
 
 RESOURCE = "accelerator_type:"

@@ -11,7 +11,7 @@ import pandas as pd
 from bench import stats
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import known, ratio, records
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 Row = Mapping[Hashable, Any]
 RATED = ["precision", "batch_size", "samples_per_s", "speedup", "low", "high", "paces"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.report.tables.format import known, number, ratio
-from bench.spec.precisions import find
+from bench.spec.precisions import find_precision
 
 LITTLE_GAIN = 1.1
 """Ratio of two precisions' rates of large matrix products below which the device has no gain to give."""
@@ -23,8 +23,8 @@ def reason(arm: pd.Series, baseline: pd.Series | None) -> str:
         baseline: fp32's row of the same cell.
     """
     name, computed = arm["precision"], arm["compute_dtypes"]
-    precision = find(name)
-    wanted = precision.autocast if precision and not precision.float8 else None
+    precision = find_precision(name)
+    wanted = precision.autocast if precision and not precision.conversion else None
     if wanted and known(computed) and computed and wanted not in computed:
         return f"autocast did not reach the model, whose products ran in {computed}"
     if baseline is None:

@@ -20,7 +20,7 @@ from bench.report.reading.load import Run, Runs, load
 from bench.report.reading.sources import remarks
 from bench.report.tables.format import UNKNOWN, known, ratio, records
 from bench.results.records import MEASURED
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """What two rows must share to be compared: all that was asked, and not what answered."""

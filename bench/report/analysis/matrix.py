@@ -18,7 +18,7 @@ from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import records
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 RECIPE = ["suite", "parameters"]
 STEPS, EPOCHS = "throughput of the step", "time per epoch"

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.report.analysis.speed import KEY
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.stats import CONFIDENCE, TRIM, Interval
 
 # The hierarchical bootstrap: a second opinion on intervals over processes.

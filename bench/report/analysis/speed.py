@@ -15,7 +15,7 @@ from bench.report.analysis.noise import ASSUMED, floors
 from bench.report.reading.load import CELL
 from bench.report.tables.format import processes
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 KEY = [*CELL, "precision"]
 COLUMNS = ["speed_status", "step_ms", "samples_per_s", "speedup", "low", "high", "verdict", "measured_in"]

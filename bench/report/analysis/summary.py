@@ -10,8 +10,7 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, SUBJECT
 from bench.report.tables.diagnostics import details
 from bench.results.records import MEASURED
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""

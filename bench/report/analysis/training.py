@@ -14,7 +14,7 @@ from bench.report.analysis.speed import KEY, status_of
 from bench.report.reading.load import CELL
 from bench.report.tables.format import known, number, ratio, signed
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 # Time per epoch against the step: how much faster whole epochs are, and where the step's gain went.
 

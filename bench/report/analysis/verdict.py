@@ -15,7 +15,7 @@ from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import change, known, number, ratio, records, signed
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""

@@ -21,8 +21,7 @@ from bench.report.figures.drawing import Drawing, Job, started
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import memory_unit
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

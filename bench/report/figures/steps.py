@@ -14,7 +14,7 @@ from bench.report.analysis.ablation import Climbed
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Plot
 from bench.report.tables.format import MIB, known, number
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pandas as pd
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
 from bench.report.tables.sweeps import BATCH_SIZE, REST, VALUE, Swept, groups
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from bench.report.analysis.verdict import Sentence
 from bench.report.tables.format import MIB, UNKNOWN, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 ABOUT = (

@@ -12,9 +12,9 @@ from bench.report.reading.load import SUBJECT, Run
 from bench.report.tables.format import GIB, known, records
 from bench.report.tables.table import PRECISION, Row, Table, figures, table, whole, word, words
 from bench.results.records import MEASURED
-from bench.spec.ablation import parse_rung
+from bench.spec.ablation import parse_step
+from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
-from bench.spec.trial import LADDER
 
 CROWDED_PCT = 10.0
 """Share of a machine's cores taken by other programs above which a note says so."""
@@ -126,7 +126,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     if rows.empty:
         return None
     names, of_ablation = rows["precision"].astype(str), rows["phase"].isin(LADDER)
-    shown = [parse_rung(name).added if step else name for name, step in zip(names, of_ablation, strict=True)]
+    shown = [parse_step(name).added if step else name for name, step in zip(names, of_ablation, strict=True)]
     rows = rows.assign(arm=names.mask(of_ablation, ""), shown=shown)
     key = [*SUBJECT, "phase", "arm", "status"]
     most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")

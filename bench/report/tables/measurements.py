@@ -30,8 +30,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."

@@ -10,8 +10,7 @@ from bench.report.reading.load import SUBJECT
 from bench.report.tables.format import known, memory_unit, ratio, records
 from bench.report.tables.table import ARM, Row, Table, figures, table, words
 from bench.results.records import MEASURED
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 KINDS = {
     "tracked_peak_bytes": "tensors",

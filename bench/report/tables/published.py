@@ -15,7 +15,8 @@ from bench.report.reading.load import Runs
 from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, source
 from bench.report.tables.table import Row, Table, decimals, figures, optional, over_fp32, table, whole, words
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE, UsageError
+from bench.spec.errors import UsageError
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import members
 
 FOLDER = Path(__file__).parents[3] / "results" / "published"

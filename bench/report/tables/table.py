@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bench.report.tables.format import UNKNOWN, known, number, ratio
 from bench.results.records import MEASURED
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE
 
 Row = dict[Hashable, Any]
 Value = str | Callable[[Any], Any]

@@ -27,8 +27,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.precisions import precision_rank
-from bench.spec.suite import BASELINE
+from bench.spec.precisions import BASELINE, precision_rank
 
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
 TRAINED = (

@@ -12,7 +12,7 @@ from bench.launch.ray.placement_group import Group
 from bench.launch.ray.pool import Lane
 from bench.launch.ray.trial import CancelledError, NodeLostError, Source
 from bench.results.records import Device
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 
 

@@ -14,7 +14,7 @@ from bench.report.analysis.compare import compare
 from bench.report.reading.load import load
 from bench.report.tables.compare import comparison
 from bench.results.records import Device, MemoryPeak, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report import fleet
 from tests.report.builders import RunBuilder

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bench.report.figures import axes as house
 from bench.report.figures import curves
 from bench.report.reading.load import load
-from bench.spec.suite import PRECISIONS
+from bench.spec.precisions import PRECISIONS
 from tests.report.builders import RunBuilder
 
 

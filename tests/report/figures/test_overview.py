@@ -13,7 +13,7 @@ from bench.report.figures import plots
 from bench.report.figures import plots as overview
 from bench.report.figures.plots import FIGURES, SPEEDUP, at_verdicts, draw_overview
 from bench.report.reading.load import load
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from perf.synthetic_run import Shape, write_run
 from tests.report.builders import write_report
 

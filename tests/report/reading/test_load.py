@@ -13,7 +13,7 @@ from bench.report.reading.load import load
 from bench.results.records import TrialResult
 from bench.results.store import SCHEMA, Store
 from bench.run.session import report_folder
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, epoch_of, write_report
 

@@ -10,7 +10,7 @@ import pytest
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
 from bench.results.store import READABLE, SCHEMA
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import original

@@ -15,7 +15,7 @@ from bench.report.reading.load import Runs, load
 from bench.report.tables.published import FIGURES, FOLDER, WORDS, beside, load_published
 from bench.report.tables.table import Table
 from bench.results.records import MemoryPeak, TrialResult
-from bench.spec.suite import UsageError
+from bench.spec.errors import UsageError
 from tests.report.builders import MIB, RunBuilder, write_report
 
 ROOT = Path(__file__).parents[3]

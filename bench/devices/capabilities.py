@@ -1,0 +1,114 @@
+"""The arithmetic of a device: torch's TF32 switches, the error of an fp32 product, and why a precision is unsupported.
+
+torch has two interfaces to the TF32 switches, which raise where they disagree. ``set_tf32`` sets both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.results.records import DeviceKind
+from bench.spec.precisions import Feature, Precision
+
+NVIDIA: dict[Feature, tuple[tuple[int, int], str]] = {
+    "tf32": ((8, 0), "TF32 tensor cores"),
+    "fp16": ((5, 3), "float16 arithmetic"),
+    "bf16": ((8, 0), "bfloat16 arithmetic"),
+    "fp8": ((8, 9), "float8 tensor cores"),
+}
+"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+
+_backends: Any = torch.backends
+"""Untyped, because its attributes depend on torch's version."""
+
+
+def set_tf32(allowed: bool) -> None:
+    """Allow or forbid TF32 in this process: in matrix products, convolutions and recurrent layers, on GPU and CPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older interface is deprecated
+        _backends.cuda.matmul.allow_tf32 = allowed
+        _backends.cudnn.allow_tf32 = allowed
+    if not hasattr(_backends, "fp32_precision"):
+        return
+    # The newer interface comes last. Its parts may override the general switch; cuDNN's default is TF32.
+    precision = "tf32" if allowed else "ieee"
+    _backends.fp32_precision = precision
+    for part in (_backends.cuda, _backends.mkldnn):
+        part.matmul.fp32_precision = precision
+    for part in (_backends.cudnn, _backends.mkldnn):
+        part.conv.fp32_precision = precision
+        part.rnn.fp32_precision = precision
+
+
+def fp32_switches(device: torch.device) -> tuple[str, str]:
+    """Return ``tf32`` or ``ieee`` for a device's matrix products and for its convolutions."""
+    if not hasattr(_backends, "fp32_precision"):
+        allowed = (_backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32)
+        return "tf32" if allowed[0] else "ieee", "tf32" if allowed[1] else "ieee"
+    if device.type == "cuda":
+        return _backends.cuda.matmul.fp32_precision, _backends.cudnn.conv.fp32_precision
+    return _backends.mkldnn.matmul.fp32_precision, _backends.mkldnn.conv.fp32_precision
+
+
+def matmul_error(device: torch.device, size: int = 512) -> float:
+    """Return the relative error, in the Frobenius norm, of an fp32 matrix product against float64.
+
+    IEEE fp32 gives about 1e-7 to 1e-6, TF32 (10 bits of mantissa) about 3e-4.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, device=device, generator=generator) for _ in range(2))
+    exact = a.double() @ b.double()
+    return float((a @ b - exact).norm() / exact.norm())
+
+
+def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple[int, int] | None) -> str | None:
+    """Return why a device cannot run ``precision``, or None where it can.
+
+    Args:
+        precision: the precision asked for.
+        kind: the kind of device.
+        capability: a GPU's compute capability; None on a CPU.
+    """
+    if kind == "cpu":
+        if precision.needs == "fp8":
+            return f"{precision.name} needs float8 tensor cores, which are on GPUs"
+        return _no_tf32_on_cpu() if precision.tf32 else _failure_on_cpu(precision.compute)
+    if capability is not None and precision.needs:
+        need, what = NVIDIA[precision.needs]
+        if capability < need:
+            have = f"sm_{capability[0]}{capability[1]}"
+            return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
+    if precision.package and importlib.util.find_spec(precision.package) is None:
+        install = f"pip install 'ampmeter[{precision.extra}]'"
+        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
+    return None
+
+
+@cache
+def _failure_on_cpu(name: str) -> str | None:
+    """Return why layers of a type cannot be trained here: not every torch has every 16-bit operator for the CPU."""
+    dtype = getattr(torch, name)
+    with torch.random.fork_rng(devices=[]):  # building layers draws random numbers
+        layers = (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+        try:
+            nn.Sequential(*layers).to(dtype)(torch.ones(2, 1, 4, 4, dtype=dtype)).float().sum().backward()
+        except RuntimeError as error:
+            return f"this torch does not train {name} layers on this CPU: {str(error).strip().splitlines()[0]}"
+    return None
+
+
+def _no_tf32_on_cpu() -> str | None:
+    """Return why the CPU has no TF32: oneDNN accepts the switch everywhere, and uses it on few CPUs."""
+    if not hasattr(_backends, "fp32_precision"):
+        return "this torch has no TF32 switch for the CPU"
+    matmul = _backends.mkldnn.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    error = matmul_error(torch.device("cpu"))
+    matmul.fp32_precision = before
+    return None if error > 1e-5 else "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"

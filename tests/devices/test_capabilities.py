@@ -1,0 +1,63 @@
+"""What arithmetic each device is said to do, and why not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.devices import capabilities
+from bench.spec.precisions import PRECISIONS
+
+
+@pytest.mark.parametrize(
+    ("capability", "refused"),
+    [
+        ((3, 7), {"tf32", "amp-fp16", "amp-bf16", "amp-fp16-noscale", "fp16-master", "fp16", "bf16", "fp8"}),
+        ((6, 1), {"tf32", "amp-bf16", "bf16", "fp8"}),
+        ((7, 5), {"tf32", "amp-bf16", "bf16", "fp8"}),
+        ((8, 6), {"fp8"}),
+        ((8, 9), set()),
+        ((12, 0), set()),
+    ],
+)
+def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, refused):
+    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
+    reasons = {n: capabilities.unsupported_reason(p, "cuda", capability) for n, p in PRECISIONS.items()}
+    assert {name for name, reason in reasons.items() if reason} == refused
+    assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
+
+
+def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
+    monkeypatch.setattr(capabilities, "matmul_error", lambda device: 2e-7)
+    assert "IEEE" in capabilities.unsupported_reason(PRECISIONS["tf32"], "cpu", None)
+    monkeypatch.setattr(capabilities, "matmul_error", lambda device: 3e-4)
+    assert capabilities.unsupported_reason(PRECISIONS["tf32"], "cpu", None) is None
+    assert capabilities.unsupported_reason(PRECISIONS["amp-fp16"], "cpu", None) is None
+
+
+def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
+    assert "on GPUs" in capabilities.unsupported_reason(PRECISIONS["fp8"], "cpu", None)
+    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: None)
+    reason = capabilities.unsupported_reason(PRECISIONS["fp8"], "cuda", (9, 0))
+    assert reason == "fp8 needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+
+
+def test_a_type_whose_operators_this_torch_has_not_on_a_cpu_is_unsupported_with_torchs_own_words(monkeypatch):
+    capabilities._failure_on_cpu.cache_clear()
+
+    def missing(*_arguments):
+        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'\nmore")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.nn.Conv2d, "forward", missing)
+        for name in ("amp-fp16", "fp16-master", "fp16"):
+            reason = capabilities.unsupported_reason(PRECISIONS[name], "cpu", None)
+            assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
+    capabilities._failure_on_cpu.cache_clear()
+
+
+def test_looking_whether_a_cpu_can_draws_no_random_numbers_from_those_of_the_run():
+    capabilities._failure_on_cpu.cache_clear()
+    before = torch.get_rng_state()
+    assert capabilities.unsupported_reason(PRECISIONS["bf16"], "cpu", None) is None
+    assert torch.equal(torch.get_rng_state(), before)
