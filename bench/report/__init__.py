@@ -46,11 +46,11 @@ def report(
             figures are asked for, and there are none.
     """
     with drawers() if beside and figures != "none" else nullcontext() as ready:
-        from bench.report.analysis.ablation import climbed
+        from bench.report.analysis.ablation import ablations
         from bench.report.page import publish
         from bench.report.reading.load import load
         from bench.report.tables.ablation import short
 
         read = load(runs)
         page, sentences = publish(read, out, published=published, layers=layers, figures=figures, drawers=ready)
-    return page, [str(sentence) for sentence in sentences], [short(one) for one in climbed(read)]
+    return page, [str(sentence) for sentence in sentences], [short(one) for one in ablations(read)]

@@ -32,7 +32,7 @@ READING = (
 
 def reading(runs: Runs) -> list[str]:
     """Return how to read a report of these runs: without what is said of measurements that they do not have."""
-    resident = runs.climbs.empty or not runs.trials["phase"].eq("train").all()
+    resident = runs.ablations.empty or not runs.trials["phase"].eq("train").all()
     untrue = [] if resident else [RESIDENT]
-    untrue += [FED] if runs.climbs.empty else []
+    untrue += [FED] if runs.ablations.empty else []
     return [line for line in READING if line not in untrue]

@@ -11,7 +11,7 @@ import pandas as pd
 from bench.report import leftovers
 from bench.report.analysis import bottleneck, comparability, matrix, scaling
 from bench.report.analysis import training as epochs
-from bench.report.analysis.ablation import Climbed, climbed
+from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.analysis.rounds import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
@@ -107,7 +107,7 @@ def compose(
     drawers: Executor | None = None,
 ) -> Report:
     """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
-    summary, ladders = summarise(runs.trials), climbed(runs)
+    summary, ladders = summarise(runs.trials), ablations(runs)
     drawn = figures != "none"
     with begin(summary, runs.epochs, out, figures, drawers) as drawing:  # goes on beside what follows
         seconds = bootstraps(runs.blocks)
@@ -136,13 +136,13 @@ def compose(
         formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
         warnings=facts.warnings(runs.runs),
-        notes=facts.notes(pd.concat([runs.trials, runs.climbs], ignore_index=True)),
+        notes=facts.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)),
     )
 
 
 def cautions(runs: Runs) -> list[str]:
     """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
-    trials = pd.concat([runs.trials, runs.climbs], ignore_index=True)
+    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     told = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
     return [*filter(None, told), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
@@ -160,7 +160,7 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> l
     return list(sections.values())
 
 
-def _ladder(one: Climbed, out: Path, *, drawn: bool) -> Section:
+def _ladder(one: AblationSummary, out: Path, *, drawn: bool) -> Section:
     """Return an ablation's section."""
     plots = steps.plots_of(one, out) if drawn else []
     return Section(title=one.name, tables=[ablation.table_of(one)], remarks=[], plots=plots)

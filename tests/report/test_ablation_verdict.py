@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.report.analysis.ablation import Climbed, climbed
+from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.reading.load import load
 from bench.report.tables.ablation import sentence, table_of
 from bench.results.records import Block, Device, MemoryPeak, Status, TrialResult
@@ -25,7 +25,7 @@ def climbing(
     *,
     status: Status = "ok",
     mib: tuple[float | None, ...] = (),
-) -> Climbed:
+) -> AblationSummary:
     """A ladder whose rungs are timed together: how fast each is, process by process and quad by quad; fp32 is 1."""
     for name, size in zip(speeds, mib, strict=False):
         if size is None:
@@ -53,7 +53,7 @@ def climbing(
             for rung, (name, processes) in enumerate(speeds.items())
         ]
         builder.add(trial, *results)
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     return ladder
 
 
@@ -98,7 +98,7 @@ def test_the_sentence_says_where_it_rests_on_one_process_or_did_not_converge(tmp
     assert "× as fast as fp32 (FASTER, unconverged)" in sentence(three).evidence  # one of the three is
     assert list(three.rows["status"]) == ["unconverged"] * 2
     steps = {"fp32": [8.0, 8.1], AMP: [4.0, 4.1]}
-    (alone,) = climbed(load([apart(RunBuilder(tmp_path / "apart"), steps).folder]))
+    (alone,) = ablations(load([apart(RunBuilder(tmp_path / "apart"), steps).folder]))
     assert "× as fast as fp32 (FASTER, 2 processes apart)" in sentence(alone).evidence
     wide = climbing(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
     assert sentence(wide).advice == "no verdict"

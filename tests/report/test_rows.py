@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from bench.report.tables.format import records
+from bench.report.format import records
 from bench.stats import Interval
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.tables.format import known, number, ratio
+from bench.report.format import known, number, ratio
 from bench.spec.precisions import find_precision
 
 LITTLE_GAIN = 1.1

@@ -14,9 +14,9 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.speed import KEY
 from bench.report.analysis.verdict import reference_batch
+from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import records
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
@@ -208,7 +208,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
     places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
-    places |= rows["placement"].str.match(r"cpu[+@]")
+    places |= (rows["device_kind"] == "cpu") & (rows["members"] != rows["placement"])
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, records(rows), strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +13,11 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.comparability import differing, host
 from bench.report.analysis.speed import KEY
+from bench.report.format import known, records
 from bench.report.reading.load import SUBJECT, Run, Runs
-from bench.report.tables.format import known, records
+from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.techniques import for_one_device
-from bench.spec.trial import members as placed
 
 # Several devices, and the one that they are held against: of the same run, or else of one in like circumstances.
 
@@ -32,12 +32,12 @@ def is_joined(row: Row) -> bool:
 
 def members(row: Row) -> list[str]:
     """Return the devices' placements, one for each device."""
-    return list(placed(str(row["placement"])))
+    return list(listed(row["members"]))
 
 
 def techniques(row: Row) -> tuple[str, ...]:
     """Return a row's techniques, but for those that mean nothing on one device."""
-    return for_one_device(tuple(filter(None, str(row["techniques"]).split("+"))))
+    return for_one_device(listed(row["techniques"]))
 
 
 def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
@@ -46,7 +46,7 @@ def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
     In the same run that is a device among them; in another, where the same number may be another board, one of the same
     name.
     """
-    names = re.sub(r"^\d+ × ", "", str(row["device"])).split(" + ")
+    names = json.loads(row["device_names"])
     return [
         one
         for one in timed
@@ -156,7 +156,7 @@ def _lines(
             continue
         many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
         speedup = stats.welch_interval(many, few).exp()
-        on_cpu = str(one["placement"]).startswith("cpu")
+        on_cpu = one["device_kind"] == "cpu"
         unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
         yield {
             **{name: row[name] for name in ("where", "precision", "batch_size", "samples_per_s")},

@@ -11,8 +11,8 @@ from scipy import special
 
 from bench import stats
 from bench.report.analysis.speed import KEY, status_of
+from bench.report.format import known, number, ratio, signed
 from bench.report.reading.load import CELL
-from bench.report.tables.format import known, number, ratio, signed
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
@@ -84,7 +84,7 @@ def _why(arm: pd.Series, fp32: pd.Series, share: float) -> str:
     if not known(waits[0]) or not known(waits[1]):
         return "The time spent waiting for data is not known, so neither is the cause."
     # On a GPU the host runs ahead, and waits also where the GPU has work to do meanwhile.
-    on_cpu = str(arm["placement"]).startswith("cpu")
+    on_cpu = arm["device_kind"] == "cpu"
     said = (
         f"The host waited for data {number(waits[1], 2)} % of fp32's training time and {number(waits[0], 2)} % of "
         f"{arm['precision']}'s"

@@ -18,9 +18,9 @@ from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
 from bench.report.figures.curves import draw_course
 from bench.report.figures.drawing import Drawing, Job, started
+from bench.report.format import memory_unit
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import memory_unit
 from bench.spec.precisions import BASELINE, precision_rank
 
 if TYPE_CHECKING:

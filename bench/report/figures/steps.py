@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.ablation import Climbed
+from bench.report.analysis.ablation import AblationSummary
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Plot
-from bench.report.tables.format import MIB, known, number
+from bench.report.format import MIB, known, number
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
@@ -26,7 +26,7 @@ MOST = 2.5
 """Times the highest stair, where an axis ends: a wider interval is cut off."""
 
 
-def plots_of(ladder: Climbed, folder: Path) -> list[Plot]:
+def plots_of(ladder: AblationSummary, folder: Path) -> list[Plot]:
     """Draw time per epoch and peak memory of each rung as stairs, and accuracy where it was trained.
 
     A rung that was not timed keeps its place, with the word for why.
@@ -85,7 +85,7 @@ def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarr
 
     Args:
         axes: where to.
-        rows: those of ``Climbed``.
+        rows: those of ``AblationSummary``.
         heights: of the bars, NaN where there is none.
         bounds: low, middle and high of each one's interval, NaN where it has none.
     """

@@ -48,7 +48,7 @@ def read(path: Path, words: str = "object") -> pd.DataFrame:
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
     for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
         _refuse_schema(path, f"{other:g}")
-    if not words == "category":  # as the blocks are, of which there may be millions
+    if words != "category":  # as the blocks are, of which there may be millions
         _refuse_short_lines(path, whole)
     check(path, frame)
     if len(present) < len(dtypes):

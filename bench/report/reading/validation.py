@@ -1,4 +1,4 @@
-"""Values that no measurement gives, refused with the file and the line, and files of a run that contradict each other."""
+"""Values that no measurement gives, refused with file and line, and files of a run that contradict each other."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def check(path: Path, frame: pd.DataFrame) -> None:
         if field.name in frame:
             _check_column(path, frame, field)
     if path.name == "trials.csv":
-        _check_disagreement(path, frame, "step_ms", "batch_size", "is not batch_size over step_ms", per=1000)
+        _check_throughput(path, frame, frame["step_ms"] / 1000, "batch_size over step_ms")
         crossed = (frame["speedup_low"] > frame["speedup"]) | (frame["speedup_high"] < frame["speedup"])
         _refuse(path, frame, crossed, "speedup", "lies outside its own interval")
     if path.name == "epochs.csv":
-        _check_disagreement(path, frame, "train_s", "samples", "is not samples over train_s")
+        _check_throughput(path, frame, frame["train_s"], "samples over train_s")
 
 
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
@@ -66,10 +66,11 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
         _refuse(path, frame, values > PIB, name, "is more memory than a machine has")
 
 
-def _check_disagreement(path: Path, frame: pd.DataFrame, time: str, work: str, why: str, per: float = 1) -> None:
-    """Refuse a throughput that is not the work over the time."""
-    done = frame["samples_per_s"] * frame[time] / per
-    _refuse(path, frame, (done / frame[work] - 1).abs() > DISAGREE, "samples_per_s", why)
+def _check_throughput(path: Path, frame: pd.DataFrame, seconds: pd.Series, quotient: str) -> None:
+    """Refuse a throughput that is not the samples over the time; ``quotient`` names the two columns."""
+    samples = frame[quotient.partition(" ")[0]]
+    wrong = (frame["samples_per_s"] * seconds / samples - 1).abs() > DISAGREE
+    _refuse(path, frame, wrong, "samples_per_s", f"is not {quotient}")
 
 
 def refuse_too_much_memory(path: Path, frame: pd.DataFrame, info: Mapping[str, Any]) -> None:

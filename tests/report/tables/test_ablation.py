@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.report import report
-from bench.report.analysis.ablation import climbed
+from bench.report.analysis.ablation import ablations
 from bench.report.page import publish
 from bench.report.reading.load import load
 from bench.report.tables.ablation import sentence, short, table_of
@@ -60,7 +60,7 @@ def run(tmp_path: Path) -> RunBuilder:
 
 
 def test_rungs_stand_in_order_with_both_ratios_time_per_epoch_and_memory(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
+    (ladder,) = ablations(load([run.folder]))
     made = table_of(ladder)
     columns = [dict(zip(made.headers, row, strict=True)) for row in made.rows]
     assert [row["ablation step"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
@@ -80,7 +80,7 @@ def test_rungs_stand_in_order_with_both_ratios_time_per_epoch_and_memory(run: Ru
 
 
 def test_the_verdict_says_how_far_it_pays_to_climb(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
+    (ladder,) = ablations(load([run.folder]))
     said = sentence(ladder)
     assert said.advice == "climb to + set-to-none"
     assert said.evidence == (
@@ -95,7 +95,7 @@ def test_where_no_rung_gains_the_advice_is_fp32(run: RunBuilder) -> None:
     lines = blocks.read_text().splitlines()
     swapped = [line.replace(",fp32,", ",swap,").replace(",amp-bf16+set-to-none,", ",fp32,") for line in lines]
     blocks.write_text("\n".join(line.replace(",swap,", ",amp-bf16+set-to-none,") for line in swapped) + "\n")
-    (ladder,) = climbed(load([run.folder]))
+    (ladder,) = ablations(load([run.folder]))
     assert sentence(ladder).advice == "stay with fp32"
     assert sentence(ladder).evidence.startswith("nothing gains: the fastest rung, amp-bf16, is 0.800")
 
@@ -127,7 +127,7 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
 
 
 def shown(builder: RunBuilder) -> dict[str, dict[str, str]]:
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     made = table_of(ladder)
     return {row[0]: dict(zip(made.headers, row, strict=True)) for row in made.rows}
 
@@ -147,7 +147,7 @@ def test_one_process_each_gives_a_ratio_that_says_it_has_no_interval(tmp_path: P
     row = shown(builder)["amp-bf16"]
     assert row["over fp32 [95 % interval]"] == "2.000 (no interval)"
     assert row["measured in"] == "one process apart"
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     assert sentence(ladder).advice == "no verdict"
     assert "2.000 (no interval)× as fast" in sentence(ladder).evidence
     assert sentence(ladder).evidence.endswith("no rung is known to gain on the one before")
@@ -171,7 +171,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     rows = shown(builder)
     assert {row["over fp32 [95 % interval]"] for row in rows.values()} == {"–"}
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.000 [")
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     assert sentence(ladder).advice == "no verdict"
     publish(load([builder.folder]), tmp_path / "report")
     assert list((tmp_path / "report").glob("*-ladder.svg"))
@@ -195,7 +195,7 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
+    (ladder,) = ablations(load([run.folder]))
     made = short(ladder)
     words = [column.header for column in made.columns if column.align == "left"]
     assert words == ["ablation step", "limited by", "status"]
@@ -217,7 +217,7 @@ def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
             for rung, name in enumerate(STEPS_MS)
         ]
         builder.add(builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate), *results)
-    told = notes(load([builder.folder]).climbs)
+    told = notes(load([builder.folder]).ablations)
     assert told is not None
     every = "fp32, amp-bf16, + set-to-none"
     rows = [dict(zip(told.headers, row, strict=True)) for row in told.rows]
