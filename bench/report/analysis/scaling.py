@@ -19,20 +19,13 @@ from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.techniques import for_one_device
 
-# Several devices, and the one that they are held against: of the same run, or else of one in like circumstances.
-
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
 
 
-def is_joined(row: Row) -> bool:
-    """Say whether a row is of several devices that trained together."""
-    return len(members(row)) > 1
-
-
-def members(row: Row) -> list[str]:
-    """Return the devices' placements, one for each device."""
-    return list(listed(row["members"]))
+def members(row: Row) -> tuple[str, ...]:
+    """Return the placements of the devices that trained together; of one alone, its own."""
+    return listed(row["members"])
 
 
 def techniques(row: Row) -> tuple[str, ...]:
@@ -50,7 +43,7 @@ def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
     return [
         one
         for one in timed
-        if not is_joined(one)
+        if len(members(one)) == 1
         and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
         and techniques(one) == techniques(row)
         and (one["placement"] in members(row) if one["run"] == row["run"] else one["device"] in names)
@@ -136,7 +129,7 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list
     timed = [row for row in records(summary) if known(row["step_ms"])]
     by_label, communication = {run.label: run for run in runs.runs}, _communication(runs.trials)
     found, remarks = [], []
-    joined = [row for row in records(rows) if known(row["step_ms"]) and is_joined(row)]
+    joined = [row for row in records(rows) if known(row["step_ms"]) and len(members(row)) > 1]
     for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
         own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
         lines = [line for row in own for line in _lines(row, timed, by_label, communication)]
