@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.parser import parse
-from bench.results.store import FILES
+from bench.results.columns import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]
@@ -59,7 +59,7 @@ def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkey
 
 
 def test_the_columns_that_measuring_names_are_columns():
-    columns = {column for names in FILES.values() for column in names}
+    columns = {name for fields in COLUMNS.values() for name in fields}
     named = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", (ROOT / "docs" / "measuring.md").read_text()))
     assert len(named & columns) > 10
     assert named - columns <= {"training_step"}
