@@ -7,10 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from bench.data import random_batches
+from bench.devices.backend import backend_of, device_at
 from bench.measure.timing import Runner
 from bench.phases.context import enter
 from bench.phases.runner import BATCHES, TorchRunner
@@ -20,9 +22,8 @@ from bench.spec.precisions import parse_precision
 from bench.spec.trial import Placement, SuiteRef
 from bench.training.step import build_arm, synchronize
 
-SMALL = (256, 128)
-SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
-"""Width and batch size of the model that is timed: steps of milliseconds, which on a GPU are not launch-bound."""
+SMALL, LARGE = (256, 128), (2048, 1024)
+"""Width and batch size of the model that is timed on a CPU and on a GPU: steps of milliseconds, not launch-bound."""
 SLEPT = 0.6
 """Share of a known time that is slept; the rest is spun, because a sleep ends late by some tens of microseconds."""
 CALIBRATION_CYCLES = 20_000_000
@@ -31,7 +32,7 @@ CALIBRATION_CYCLES = 20_000_000
 def torch_device(device: Device) -> torch.device:
     """Return the device as torch names it."""
     index = Placement(name=device.placement).index
-    return torch.device("cpu") if index is None else torch.device("cuda", index)
+    return device_at(index)
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class KnownStep:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        self.asynchronous = self.device.type == "cuda"
+        self.asynchronous = backend_of(self.device).is_gpu
 
     def activate(self) -> None:
         """Nothing to set."""
@@ -129,7 +130,7 @@ class BesideProcess(Wrapped):
 
 def training_runner(device: Device, name: str = "fp32") -> TorchRunner:
     """Return a small MLP in training in fp32, on batches that are on the device."""
-    width, batch_size = SIZES[device.kind]
+    width, batch_size = LARGE if device.is_gpu else SMALL
     return build_runner(device, name, "fp32", width=width, batch_size=batch_size)
 
 
@@ -142,7 +143,7 @@ def build_runner(device: Device, name: str, precision: str, *, width: int, batch
         name=name,
         arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
         batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0),
-        asynchronous=place.type == "cuda",
+        asynchronous=backend_of(place).is_gpu,
     )
 
 
@@ -159,29 +160,21 @@ def nap(time_ns: float) -> Callable[[], None]:
 
 
 def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
-    """Return a wait short beside a step: on a CPU a busy one, on a GPU a kernel that spins."""
-    if device.type == "cuda":
-        cycles = round(time_ns * cycles_per_ns(device))
-        return lambda: spin(cycles)
-
-    def wait() -> None:
-        end = time.perf_counter_ns() + time_ns
-        while time.perf_counter_ns() < end:
-            pass
-
-    return wait
+    """Return a busy wait that is short beside a step."""
+    ticks = round(time_ns * cycles_per_ns(device)) if backend_of(device).is_gpu else round(time_ns)
+    return partial(spin, device, ticks)
 
 
-def spin(cycles: int) -> None:
-    """Queue a kernel that spins for that many of the GPU's cycles."""
-    torch.cuda._sleep(cycles)
+def spin(device: torch.device, ticks: int) -> None:
+    """Queue a wait of that many cycles of a GPU, or nanoseconds of a CPU."""
+    backend_of(device).spin(ticks)
 
 
 def cycles_per_ns(device: torch.device) -> float:
     """Return the GPU's clock rate as its spinning kernel sees it, in GHz."""
-    spin(CALIBRATION_CYCLES)
+    spin(device, CALIBRATION_CYCLES)
     synchronize(device)
     start = time.perf_counter_ns()
-    spin(CALIBRATION_CYCLES)
+    spin(device, CALIBRATION_CYCLES)
     synchronize(device)
     return CALIBRATION_CYCLES / (time.perf_counter_ns() - start)

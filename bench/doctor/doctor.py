@@ -79,7 +79,7 @@ def _tried(name: str, checks: Checks, launcher: LocalLauncher, device: Device) -
 
 
 def _identity(launcher: LocalLauncher, device: Device) -> Iterator[Check]:
-    found = launcher.call("bench.doctor.gpu:identify", device) if device.kind == "cuda" else None
+    found = launcher.call("bench.doctor.gpu:identify", device) if device.is_gpu else None
     yield judge.identity(found, NO_NVML if device.kind == "cpu" else "NVML does not start, or does not know this GPU")
 
 
@@ -99,7 +99,7 @@ def _autocast(launcher: LocalLauncher, device: Device) -> Iterator[Check]:
 
 
 def _timing(launcher: LocalLauncher, device: Device) -> Iterator[Check]:
-    on_gpu = device.kind == "cuda"
+    on_gpu = device.is_gpu
     yield judge.clock(launcher.call("bench.doctor.timing:empty_block", device), on_gpu=on_gpu)
     yield judge.known_ratio(*launcher.call("bench.doctor.timing:known_ratio", device))
 
@@ -114,12 +114,12 @@ def _itself(launcher: LocalLauncher, device: Device) -> Iterator[Check]:
 
 def _memory(launcher: LocalLauncher, device: Device) -> Iterator[Check]:
     small, large = (launcher.call("bench.doctor.memory:peak", device, held) for held in (0, HELD_BYTES))
-    kind = "allocated" if device.kind == "cuda" else "resident"
+    kind = "allocated" if device.is_gpu else "resident"
     why = "this system does not let the peak of a process be read and reset"
     yield judge.raised(
         f"{kind} memory", HELD_BYTES, small.headline_bytes, large.headline_bytes, tolerance=0.02, why=why
     )
-    if device.kind == "cuda":
+    if device.is_gpu:
         yield judge.raised(
             "the driver's memory",
             HELD_BYTES,

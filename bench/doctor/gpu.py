@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
+from bench.devices.backend import gpu_count
+from bench.devices.cuda import gpu_properties
 from bench.devices.energy import NvmlMeter
 from bench.devices.nvidia import NvmlFailure, open_nvml
 from bench.doctor.arms import torch_device, training_runner
@@ -25,7 +25,7 @@ def identify(device: Device, _send: Callable[[Message], None]) -> Identity | Non
     if nvml is None:
         return None
     index = torch_device(device).index
-    properties = torch.cuda.get_device_properties(index)
+    properties = gpu_properties(index)
     with nvml:
         try:
             gpu = nvml.gpu(cuda_uuid(index))
@@ -41,13 +41,13 @@ def identify(device: Device, _send: Callable[[Message], None]) -> Identity | Non
         uuid=uuid,
         nvml_name=gpu.name,
         nvml_bytes=gpu.memory_total_bytes,
-        back=tuple(other for other in range(torch.cuda.device_count()) if uuid.endswith(cuda_uuid(other))),
+        back=tuple(other for other in range(gpu_count()) if uuid.endswith(cuda_uuid(other))),
     )
 
 
 def cuda_uuid(index: int) -> str:
     """Return a GPU's UUID as CUDA tells it: without NVML's prefix."""
-    return str(torch.cuda.get_device_properties(index).uuid)
+    return str(gpu_properties(index).uuid)
 
 
 def energy_windows(device: Device, _send: Callable[[Message], None]) -> tuple[float, float] | None:

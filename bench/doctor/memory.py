@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psutil
 import torch
 
+from bench.devices.backend import backend_of
 from bench.doctor.arms import SMALL, build_runner, torch_device
 from bench.measure import memory
 from bench.phases.context import enter
@@ -22,7 +22,7 @@ def peak(device: Device, held_bytes: int, _send: Callable[[Message], None]) -> M
     place = torch_device(device)
     enter("fp32", place)
     resident = None
-    if place.type == "cpu":
+    if not device.is_gpu:
         # The first step makes the system load code of the libraries, which is not the step's.
         build_runner(device, "first", "fp32", width=width, batch_size=2).run(1)
         resident = memory.resident_bytes()
@@ -46,7 +46,7 @@ def peak(device: Device, held_bytes: int, _send: Callable[[Message], None]) -> M
 def take(device: Device, taken_bytes: int, _send: Callable[[Message], None]) -> bool:
     """Use that much memory and end; False where less than twice that is free."""
     place = torch_device(device)
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else psutil.virtual_memory().available
+    free = backend_of(place).free_bytes()
     if free < 2 * taken_bytes:
         return False
     return bool(torch.ones(taken_bytes, dtype=torch.uint8, device=place)[-1] == 1)

@@ -53,9 +53,9 @@ def known_ratio(device: Device, _send: Send) -> tuple[float, Interval]:
     """Return the ratio of two arms that take known times, and the log-ratio measured."""
     place = torch_device(device)
     enter("fp32", place)
-    long, short = KNOWN_CYCLES if place.type == "cuda" else KNOWN_NS
+    long, short = KNOWN_CYCLES if device.is_gpu else KNOWN_NS
     arms = [
-        KnownStep(name, place, partial(spin, int(size)) if place.type == "cuda" else nap(size))
+        KnownStep(name, place, partial(spin, place, int(size)) if device.is_gpu else nap(size))
         for name, size in (("longer", long), ("shorter", short))
     ]
     (found,) = timed(arms, KNOWN)

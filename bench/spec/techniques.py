@@ -85,7 +85,7 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
         return f"{alone[0]} is for devices that train together, such as --gpus 0+1"
     if devices > 1 and (single := [name for word in names if (name := word.partition("=")[0]) in ALONE]):
         return f"{single[0]} is not offered on devices that train together"
-    if kind != "cuda" and (lacking := [why for name, why in NEEDS_CUDA.items() if name in names]):
+    if kind == "cpu" and (lacking := [why for name, why in NEEDS_CUDA.items() if name in names]):
         return lacking[0]
     if set(CLASH) <= set(names):
         return "checkpointing saves and restores the random generator's state, which no captured graph can do"
