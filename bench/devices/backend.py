@@ -92,8 +92,8 @@ class Backend(ABC):
         """Return an event behind all work that is queued on the current stream."""
 
     @abstractmethod
-    def spin(self, ticks: int) -> None:
-        """Queue a wait of that many ticks of the device's clock."""
+    def spin(self, cycles: int) -> None:
+        """Queue a wait of that many cycles of the GPU's clock."""
 
     @abstractmethod
     def side_stream(self) -> SideStream:

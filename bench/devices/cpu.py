@@ -32,10 +32,8 @@ class Cpu(Backend):
     def record_event(self, *, timing: bool = False) -> Event:
         return CpuEvent()
 
-    def spin(self, ticks: int) -> None:
-        end = time.perf_counter_ns() + ticks
-        while time.perf_counter_ns() < end:
-            pass
+    def spin(self, cycles: int) -> NoReturn:
+        raise NotImplementedError("a CPU does not queue waits")
 
     def side_stream(self) -> NoReturn:
         raise NotImplementedError("a CPU has no streams")

@@ -36,8 +36,8 @@ class Cuda(Backend):
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def spin(self, ticks: int) -> None:
-        torch.cuda._sleep(ticks)
+    def spin(self, cycles: int) -> None:
+        torch.cuda._sleep(cycles)
 
     @cached_property
     def _side(self) -> CudaStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.planning.defaults import PreparedData, slower, unsupported_reason
 from bench.results.records import Device
-from bench.spec.ablation import parse_rung
+from bench.spec.ablation import parse_step
 from bench.spec.phases import PHASES, Work
 from bench.spec.suite import Suite
 from bench.spec.techniques import refusal
@@ -24,7 +24,7 @@ def estimate_s(
 
     Every precision is guessed to be as slow as fp32, but for one that is emulated.
     """
-    rungs = [parse_rung(name) for name in trial.precisions]
+    rungs = [parse_step(name) for name in trial.precisions]
     names, many = [rung.precision for rung in rungs], len(trial.cell.placement.members)
     if all(
         unsupported_reason(device, rung.precision)

@@ -15,13 +15,13 @@ from bench.planning.defaults import (
 from bench.planning.estimate import estimate_s
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, Device, Environment, Status
-from bench.spec.ablation import build_ladder, choose_mixed, parse_rung, stacked
+from bench.spec.ablation import build_ablation, choose_mixed, parse_step, rebase
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.techniques import IMPLIED, for_one_device
+from bench.spec.techniques import find, for_one_device
 from bench.spec.trial import Cell, Placement, SuiteRef, Trial, members
 
 
@@ -112,7 +112,7 @@ def _place(
         batch_size=start,
         data=data.source,
         classes=data.classes,
-        techniques=tuple(name for name in request.techniques if name not in IMPLIED),
+        techniques=tuple(name for name in request.techniques if not find(name).implied),
     )
     names, seed = choose_precisions(request, device), request.seeds[0]
     if request.largest_batch and largest is None:
@@ -137,11 +137,11 @@ def _climb(request: Request, cell: Cell, phase: str, device: Device) -> list[Tri
     mixed = choose_mixed(request.precisions, device.unsupported or {})
     if not request.precisions and slower(device, mixed):
         mixed = BASELINE  # one that is only emulated is left out, as among precisions
-    ladder = build_ladder(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
+    ladder = build_ablation(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
     first = Trial(
         cell=replace(cell, techniques=()),  # those are rungs here
         phase=phase,
-        precisions=tuple(rung.name for rung in ladder.rungs),
+        precisions=tuple(rung.name for rung in ladder.steps),
         seed=request.seeds[0],
         protocol=request.protocol,
     )
@@ -206,8 +206,8 @@ def standing(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[s
         return found[name] is None or found[name] in MEASURED
 
     stand: dict[str, str] = {}
-    planned = [parse_rung(one.precisions[0]) for one in asked]
-    for one, rung in zip(asked, stacked(planned, lambda rung: works(rung.name)), strict=True):
+    planned = [parse_step(one.precisions[0]) for one in asked]
+    for one, rung in zip(asked, rebase(planned, lambda rung: works(rung.name)), strict=True):
         stand[one.precisions[0]] = rung.name
         found[rung.name] = done.get(replace(one, precisions=(rung.name,)).config, {}).get(rung.name)
     names = [stand.get(name, name) for name in trial.precisions]

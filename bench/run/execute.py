@@ -19,7 +19,7 @@ from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Plan, standing
 from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
-from bench.spec.ablation import identity, parse_rung
+from bench.spec.ablation import identity, parse_step
 from bench.spec.phases import LADDER
 from bench.spec.techniques import refusal
 from bench.spec.trial import Placement, Trial
@@ -201,7 +201,7 @@ def legible(text: str) -> str:
 def _refusal(trial: Trial, device: Device) -> Ending | None:
     """Return how a trial ends, before any process starts, whose precision or technique the device cannot do."""
     if trial.phase in LADDER:
-        rungs = [parse_rung(name) for name in trial.precisions]
+        rungs = [parse_step(name) for name in trial.precisions]
         reasons = [
             unsupported_reason(device, rung.precision) or refusal(rung.techniques, device.kind, trial.phase)
             for rung in rungs

@@ -10,7 +10,7 @@ from bench.report.reading.load import SUBJECT, Run
 from bench.report.tables.format import GIB, UNKNOWN, known, number, records
 from bench.report.tables.tables import Table
 from bench.results.records import MEASURED
-from bench.spec.ablation import parse_rung
+from bench.spec.ablation import parse_step
 from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
 
@@ -125,7 +125,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     rows = rows.assign(
         arm=rows["precision"].astype(str).mask(rung, ""),
         shown=[
-            parse_rung(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
+            parse_step(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
         ],
     )
     key = [*SUBJECT, "phase", "arm", "status"]
