@@ -15,7 +15,7 @@ from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
-from bench.planning.defaults import slower, unsupported_reason
+from bench.planning.defaults import is_emulated, unsupported_reason
 from bench.results.records import Device
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
@@ -220,6 +220,6 @@ def why_not(device: Device, precision: str) -> str | None:
     """Say why a precision is left out: the device cannot do it, or emulates it."""
     if reason := unsupported_reason(device, precision):
         return reason
-    if slower(device, precision):
+    if is_emulated(device, precision):
         return f"this CPU emulates bfloat16 ({device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32)"
     return None

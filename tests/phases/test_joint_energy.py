@@ -15,6 +15,7 @@ from bench.results.records import Device, TrialResult
 from bench.run.execute import _refusal
 from bench.spec.trial import Placement
 from bench.training import distributed
+from tests.arms import arms
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
@@ -45,7 +46,7 @@ def both(tiny_trial, cpu):
     """A trial on two devices, and the device that they are together."""
     trial = replace(tiny_trial, phase="energy", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     device = replace(cpu, placement="cpu+cpu", energy="counter", uuids=("GPU-a", "GPU-b"))
-    return replace(trial, precisions=("fp32",)), device
+    return replace(trial, arms=arms("fp32")), device
 
 
 @pytest.mark.slow
