@@ -216,15 +216,6 @@ def log_ratios(
     return ratios
 
 
-<<<<<<< HEAD
-def why_not(device: Device, precision: str) -> str | None:
-    """Say why a precision is left out: the device cannot do it, or emulates it."""
-    if reason := unsupported_reason(device, precision):
-        return reason
-    if is_emulated(device, precision):
-        return f"this CPU emulates bfloat16 ({device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32)"
-    return None
-=======
 def over_processes(launcher: LocalLauncher, target: str, comparison: Comparison, processes: int) -> dict[str, Interval]:
     """Make a comparison in fresh processes, the harness's arm first and last by turns; return each arm's ratio."""
     logs = [launcher.call(target, replace(comparison, own_first=number % 2 == 0)) for number in range(processes)]
@@ -250,7 +241,7 @@ def choose_precisions(words: str | None, device: Device, notes: list[str]) -> li
     chosen = []
     for precision in ("fp32", "amp-bf16"):
         reason = unsupported_reason(device, precision)
-        if reason is None and slower(device, precision):
+        if reason is None and is_emulated(device, precision):
             rates = f"{device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32"
             reason = f"this CPU emulates bfloat16 ({rates})"
         if reason is None:
@@ -258,4 +249,3 @@ def choose_precisions(words: str | None, device: Device, notes: list[str]) -> li
         else:
             notes.append(f"{precision} is left out: {reason}.")
     return chosen
->>>>>>> main
