@@ -11,8 +11,8 @@ import pytest
 from bench.devices.survey import _device
 from bench.measure import energy as measuring
 from bench.phases import energy, train
+from bench.planning.defaults import refusal_reason
 from bench.results.records import Device, TrialResult
-from bench.run.execute import _refusal
 from bench.spec.trial import Placement
 from bench.training import distributed
 from tests.arms import arms
@@ -83,7 +83,7 @@ def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
 
 
 def test_energy_is_measured_on_devices_that_train_together(both):
-    assert _refusal(*both) is None
+    assert refusal_reason(*both) is None
 
 
 def test_devices_that_train_together_have_the_uuids_of_all_and_the_source_that_all_have(monkeypatch):
