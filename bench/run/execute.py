@@ -19,7 +19,7 @@ from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Plan, resolve
 from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
-from bench.spec.ablation import identity
+from bench.spec.ablation import arm_of
 from bench.spec.phases import LADDER
 from bench.spec.trial import Placement, Trial
 
@@ -183,7 +183,7 @@ def legible(text: str) -> str:
 
 def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
     """Return a row for each precision that the process ended without a result of."""
-    answered = {identity(trial.phase, result.precision) for result in results}
+    answered = {arm_of(trial.phase, result.precision).added for result in results}
     status = ENDINGS.get(ending.kind, "failed")
     detail = ending.text or "the process sent no result"
     if status == "oom" and len(trial.arms) > 1:

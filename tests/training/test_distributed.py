@@ -137,7 +137,7 @@ class Talks(nn.Module):
         self.talks = True
 
 
-def test_communication_is_the_share_of_a_step_that_sreason_takes(tiny_trial, monkeypatch):
+def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, monkeypatch):
     suite = suite_registry.load(suite_registry.refer("mlp", {"width": "4", "depth": "1"}))
     arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
     runner = TorchRunner(
