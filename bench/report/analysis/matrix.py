@@ -18,6 +18,7 @@ from bench.report.analysis.verdict import reference_batch
 from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT
+from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
@@ -221,7 +222,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
     places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
-    places |= (rows["device_kind"] == "cpu") & (rows["members"] != rows["placement"])
+    places |= (rows["device_kind"] == "cpu") & rows["members"].map(lambda cell: len(listed(cell)) > 1)
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, records(rows), strict=True):

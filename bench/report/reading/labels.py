@@ -10,6 +10,7 @@ import pandas as pd
 
 from bench.report.format import records
 from bench.report.reading.load import SUBJECT, WORKLOAD
+from bench.results.columns import listed
 
 IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
 """What the words of a subject were made of."""
@@ -26,7 +27,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     several_runs = found["run"].nunique() > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
-    together = found["members"] != found["placement"]
+    together = found["members"].map(lambda cell: len(listed(cell)) > 1)
     cpus_together = together & (found["device_kind"] == "cpu")  # GPUs are counted in the device's name
     rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
     found["workload"] = [_workload(row) for row in records(rows)]
