@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from bench.cli.parser import Command
+from bench.spec.request import Request
 
 OWN = ("argv", "nodes", "data", "data_dir", "out", "resume", "dry_run")
 """What each node may say differently: who it is, where its images lie, and what concerns node 0 alone."""
@@ -21,7 +21,7 @@ WORDS = {
 """Which options a field stands for that is not called as one is."""
 
 
-def asked(command: Command) -> dict[str, str]:
+def asked(command: Request) -> dict[str, str]:
     """Return a command line in plain words, with the code that reads it: equal on nodes that do the same."""
     found = {
         WORDS.get(field.name, f"--{field.name.replace('_', '-')}"): str(getattr(command, field.name))

@@ -11,7 +11,6 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
-from bench.cli.parser import Command
 from bench.launch import wire
 from bench.launch.asked import asked
 from bench.launch.local import Ending, LocalLauncher
@@ -21,12 +20,13 @@ from bench.launch.wire import LostError, Wire
 from bench.nodes import Nodes
 from bench.results.records import Message, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.request import Request
 from bench.spec.trial import DataSource, SuiteRef, Trial
 
 SURVEY = "bench.devices.survey:survey"
 
 
-def follow(command: Command, nodes: Nodes) -> int:
+def follow(command: Request, nodes: Nodes) -> int:
     """Follow node 0 until it has ended; return 0, or 2 where nothing was run that was to be.
 
     Raises:
@@ -43,7 +43,7 @@ def follow(command: Command, nodes: Nodes) -> int:
 class Follower:
     """Does what node 0 says, through a fork server of this node's own."""
 
-    def __init__(self, command: Command, nodes: Nodes) -> None:
+    def __init__(self, command: Request, nodes: Nodes) -> None:
         """Remember what this node was asked; nothing is touched yet."""
         self._command, self._nodes = command, nodes
         self._files = {Path(word).name: str(Path(word).resolve()) for word in command.suites if word.endswith(".py")}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.cli.parser import Command
 from bench.launch.local import Ending, LocalLauncher
 from bench.results.records import Device, Environment, Message
+from bench.spec.request import Request
 from bench.spec.trial import Trial
 
 
@@ -40,7 +40,7 @@ class Launcher(Protocol):
         """Give back what was held."""
 
 
-def open_launcher(command: Command) -> Launcher:
+def open_launcher(command: Request) -> Launcher:
     """Return who runs the trials: this machine, with ``--nnodes`` others too, or with ``--on ray`` a cluster.
 
     Raises:

@@ -15,7 +15,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from bench.cli.parser import Command
 from bench.launch import merge, wire
 from bench.launch.asked import CODE, asked, differing
 from bench.launch.follower import SURVEY
@@ -27,6 +26,7 @@ from bench.launch.running import Running
 from bench.nodes import Nodes
 from bench.results.records import Device, Environment, Message, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.request import Request
 from bench.spec.trial import Placement, Trial
 
 GRACE_S = 3.0
@@ -41,7 +41,7 @@ class NodesLauncher:
     overlapping = False
     """All of them take node 0."""
 
-    def __init__(self, command: Command, nodes: Nodes, *, grace_s: float = GRACE_S, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, command: Request, nodes: Nodes, *, grace_s: float = GRACE_S, settle_s: float = SETTLE_S) -> None:
         """Listen for the other nodes.
 
         Raises:
