@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bench.data import random_batches
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
-from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.arms import BATCHES, TrainingRunner
 from bench.planning import suite_registry
 from bench.planning.defaults import slower, unsupported_reason
 from bench.results.records import Device
@@ -82,7 +82,7 @@ class HandRunner:
         return self.steps
 
 
-Arm = TorchRunner | HandRunner
+Arm = TrainingRunner | HandRunner
 Build = Callable[[Suite, str, torch.device, int], Arm]
 
 
@@ -124,13 +124,14 @@ def half_type(precision: str) -> torch.dtype | None:
     return getattr(torch, name) if name else None
 
 
-def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TorchRunner:
+def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TrainingRunner:
     """Return the harness's own arm."""
-    return TorchRunner(
+    return TrainingRunner(
         name="harness",
         arm=build_arm(suite, suite.data, parse_precision(precision), device, seed=0),
-        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
-        asynchronous=device.type == "cuda",
+        batches=itertools.cycle(
+            random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0)
+        ),
     )
 
 

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import os
@@ -41,7 +42,7 @@ from bench.devices.capabilities import unsupported_reason
 from bench.measure.quads import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
-from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.arms import BATCHES, TrainingRunner
 from bench.planning import suite_registry
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
@@ -53,16 +54,15 @@ LONG_STEPS = 480
 SOLO_S = 2.0
 
 
-def runner(suite_name: str, precision: str, device: torch.device, batch: int, **parameters: object) -> TorchRunner:
+def runner(suite_name: str, precision: str, device: torch.device, batch: int, **parameters: object) -> TrainingRunner:
     """Build a suite's arm with its batches."""
     suite = suite_registry.load(
         suite_registry.refer(suite_name, {name: str(value) for name, value in parameters.items()})
     )
-    return TorchRunner(
+    return TrainingRunner(
         name=precision,
         arm=build_arm(suite, suite.data, PRECISIONS[precision], device, seed=0),
-        batches=random_batches(suite.data, batch_size=batch, count=BATCHES, device=device, seed=0),
-        asynchronous=device.type == "cuda",
+        batches=itertools.cycle(random_batches(suite.data, batch_size=batch, count=BATCHES, device=device, seed=0)),
     )
 
 
@@ -89,13 +89,13 @@ def burn() -> None:
         time.sleep(chance.expovariate(10))
 
 
-def consecutive(arm: TorchRunner, steps: int, centre: Callable[[Sequence[float]], float]) -> float:
+def consecutive(arm: TrainingRunner, steps: int, centre: Callable[[Sequence[float]], float]) -> float:
     """Return ln(first / second) of two runs, one after the other."""
     runs = [[float(single_step(arm, time.perf_counter_ns)) for _ in range(steps // 2)] for _ in range(2)]
     return math.log(centre(runs[0]) / centre(runs[1]))
 
 
-def interleaved(arm: TorchRunner, sizes: Sizes, steps: int, chance: random.Random) -> float:
+def interleaved(arm: TrainingRunner, sizes: Sizes, steps: int, chance: random.Random) -> float:
     """Return the log-ratio of an arm against itself in quads, as the harness estimates it, of so many steps in all."""
     logs: list[float] = []
     used = 0
@@ -180,7 +180,7 @@ def against_solo(device: torch.device, pairs: int) -> Table:
     return table
 
 
-def alone(arm: TorchRunner) -> float:
+def alone(arm: TrainingRunner) -> float:
     """Return the log time of a step in a run of one arm alone, the first quarter dropped."""
     arm.activate()
     times: list[int] = []

@@ -1,4 +1,4 @@
-"""The input pipeline of an ablation step: the loaders that steps share, and a batch's way from a loader to the device."""
+"""The input pipeline of an ablation step: loaders, which steps share, and a batch's way from there to the device."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
@@ -10,8 +11,8 @@ from torch import nn
 from bench.measure.quads import Comparison, LongBlocks
 from bench.measure.timing import Sizes, TimedBlock
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import inference, speed
-from bench.phases.timed import summary
+from bench.phases import inference, paired, speed
+from bench.phases.paired import Paired
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
@@ -52,7 +53,7 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
         cuts.append(sizes)
         return [None, LongBlocks(difference=0.1, agree=False)]
 
-    monkeypatch.setattr(speed, "check_long_blocks", disagree)
+    monkeypatch.setattr(paired, "check_long_blocks", disagree)
     blocks, results = run()
     short, long = cuts
     assert [(size.settle, size.steps) for size in long] == [(4 * size.settle, 4 * size.steps) for size in short]
@@ -118,14 +119,16 @@ CUT = Cut(
 
 def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_trial):
     trial = replace(tiny_trial, phase="speed", precisions=ARMS)
-    found = summary(CUT, 1, compared(2), None, trial)
+    runners = [SimpleNamespace(name=name) for name in ARMS]
+    known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
+    found, none = (Paired(comparison=compared(counted), **known).speed(1) for counted in (2, 0))
     assert (found.step_ms, found.samples_per_s) == (2.0, 2000.0)
     assert (found.quads, found.invalid_quads) == (2, 3)
-    assert summary(CUT, 1, compared(0), None, trial).step_ms == 90.0
+    assert none.step_ms == 90.0
 
 
 def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monkeypatch):
-    monkeypatch.setattr(inference, "compare", lambda *_, **__: compared(2))
+    monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
     quick = Protocol(time_budget_s=0.02, replicates=1)
     messages = []
     trial = replace(tiny_trial, phase="inference", precisions=("amp-fp16",), protocol=quick)
