@@ -14,7 +14,7 @@ from bench.phases.arms import LoaderRunner, TrainingRunner, compile_s, step_time
 from bench.phases.context import Context, enter, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind, open_loaders
 from bench.phases.paired import measure
-from bench.results.records import Climb, Device, Message, Progress, TrialResult
+from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.ablation import AblationStep, parse_step, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -78,8 +78,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 switches=replace(switches[index], **_fp32_switches_after(arm.runner)),
                 compile_s=arm.compile_s,
                 speed=replace(paired.speed(index), host_ratio=ratios[index]),
-                climb=Climb(
-                    rung=arm.step.number,
+                ablation=AblationResult(
+                    ablation_step=arm.step.number,
                     loader_ms=loader_ms[LoaderKind.of(arm.step)],
                     wait_pct=100 * waits_ns[index] / timed_ns,
                     steps_per_epoch=steps_per_epoch(context.data, trial.cell.data, trial.cell.batch_size, samples),

@@ -59,13 +59,13 @@ class Paired:
             Block(
                 trial=self.trial.id,
                 precision=self.runners[block.arm].name,
-                quad=block.quad,
+                round=block.quad,
                 position=block.position,
                 steps=block.steps,
                 time_ms=block.time_ns / 1e6,
                 start_s=block.start_s,
                 skipped_steps=block.skipped_steps,
-                invalid=block.invalid,
+                discarded=block.invalid,
             )
             for block in self.comparison.blocks
         ]
@@ -88,20 +88,20 @@ class Paired:
         return Speed(
             steady=cut.warm.steady,
             warmup_steps=cut.warm.steps,
-            settle_steps=cut.sizes.settle,
+            switch_warmup_steps=cut.sizes.settle,
             block_steps=cut.sizes.steps,
             switch_transient_pct=cut.profile.transient_pct,
             clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
             paired=len(self.runners) > 1,
-            quads=found.quads,
+            rounds=found.quads,
             step_ms=step_ns / 1e6,
             samples_per_s=self.trial.cell.batch_size / (step_ns / 1e9),
             speedup=speedup.center if speedup else None,
             speedup_low=speedup.low if speedup else None,
             speedup_high=speedup.high if speedup else None,
             skipped_steps=sum(block.skipped_steps for block in found.blocks if block.arm == arm),
-            invalid_quads=len(found.invalid),
-            burst_quads=found.bursts[arm],
+            discarded_rounds=len(found.invalid),
+            outlier_rounds=found.bursts[arm],
             long_block_pct=100 * check.difference if check else None,
             foreign_load_pct=self.foreign_load_pct,
         )

@@ -240,7 +240,7 @@ def epoch_row(
     )
 
 
-def summary(trial: Trial, rows: list[EpochResult], arm: Arm, data_place: str = "") -> Training:
+def summary(trial: Trial, rows: list[EpochResult], arm: Arm, data_storage: str = "") -> Training:
     """Return the result of a training of one epoch or more."""
     last, train_s = rows[-1], rows[-1].elapsed_s
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
@@ -260,7 +260,7 @@ def summary(trial: Trial, rows: list[EpochResult], arm: Arm, data_place: str = "
         checkpoint_bytes=stored_bytes(arm.model),
         checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
         train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
-        data_place=data_place,
+        data_storage=data_storage,
     )
 
 

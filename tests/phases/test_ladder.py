@@ -55,9 +55,9 @@ def test_every_step_is_timed_and_its_blocks_are_sent(climb):
     assert tuple(results) == STEPS
     assert {block.precision for block in blocks} == {*STEPS}
     found = list(results.values())
-    assert [result.climb.rung for result in found] == [0, 1, 2, 3]
+    assert [result.ablation.ablation_step for result in found] == [0, 1, 2, 3]
     assert [result.speed.speedup is None for result in found] == [True, False, False, False]
-    assert all(0 < result.climb.wait_pct < 100 and result.climb.loader_ms > 0 for result in found)
+    assert all(0 < result.ablation.wait_pct < 100 and result.ablation.loader_ms > 0 for result in found)
     assert {result.status for result in found} <= {"ok", "unconverged"}
     assert found[0].switches.fp32_matmul == "ieee"
 
@@ -68,16 +68,16 @@ def test_a_technique_that_the_model_refuses_fails_its_step_alone(climb, tiny_tri
     found = climb(("fp32", "fp32+fused-optimizer", "fp32+fused-optimizer+grad-accumulation=2"))
     assert list(found) == ["fp32+fused-optimizer", "fp32", "fp32+grad-accumulation=2"]
     refused = found["fp32+fused-optimizer"]
-    assert (refused.status, refused.climb) == ("unsupported", None)
+    assert (refused.status, refused.ablation) == ("unsupported", None)
     assert "which RMSprop lacks" in refused.detail
     top = found["fp32+grad-accumulation=2"]
     assert top.status in ("ok", "unconverged")
-    assert (top.climb.rung, top.speed.paired) == (1, True)
+    assert (top.ablation.ablation_step, top.speed.paired) == (1, True)
 
 
 def test_a_step_alone_has_its_number_and_no_speedup(climb):
     (result,) = climb(STEPS[-1:]).values()
-    assert (result.climb.rung, result.speed.paired, result.speed.speedup) == (3, False, None)
+    assert (result.ablation.ablation_step, result.speed.paired, result.speed.speedup) == (3, False, None)
 
 
 def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb, tiny_trial, monkeypatch):
@@ -284,9 +284,9 @@ def test_an_arm_is_limited_by_the_loader_if_it_waits_for_it_in_a_continuous_run(
     shares = {STEPS[0]: 0.6, STEPS[1]: 0.01, STEPS[2]: 0.1}
     monkeypatch.setattr(LoaderRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
     found = climb(STEPS[:3])
-    assert [one.climb.loader_limited for one in found.values()] == [True, False, True]
-    assert all(one.speed.settle_steps >= DEPTH for one in found.values())
-    assert all(one.speed.block_steps >= DEPTH for one in found.values() if one.climb.loader_limited)
+    assert [one.ablation.loader_limited for one in found.values()] == [True, False, True]
+    assert all(one.speed.switch_warmup_steps >= DEPTH for one in found.values())
+    assert all(one.speed.block_steps >= DEPTH for one in found.values() if one.ablation.loader_limited)
 
 
 def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, monkeypatch):

@@ -123,7 +123,7 @@ def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_tr
     known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
     found, none = (Paired(comparison=compared(counted), **known).speed(1) for counted in (2, 0))
     assert (found.step_ms, found.samples_per_s) == (2.0, 2000.0)
-    assert (found.quads, found.invalid_quads) == (2, 3)
+    assert (found.rounds, found.discarded_rounds) == (2, 3)
     assert none.step_ms == 90.0
 
 

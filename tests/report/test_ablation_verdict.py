@@ -10,11 +10,11 @@ import pytest
 
 from bench.report.analysis.ablation import Climbed, climbed
 from bench.report.reading.load import load
-from bench.report.tables.ladder import sentence, table_of
+from bench.report.tables.ablation import sentence, table_of
 from bench.results.records import Block, Device, MemoryPeak, Status, TrialResult
 from bench.results.store import Store
 from tests.report.builders import GPU, MIB, RunBuilder, timed
-from tests.report.tables.test_ladder import apart, climb
+from tests.report.tables.test_ablation import apart, climb
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
 
@@ -37,7 +37,7 @@ def climbing(
     for replicate in range(len(speeds["fp32"])):
         trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
         blocks = [
-            Block(trial=trial.id, precision=name, quad=quad, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
+            Block(trial=trial.id, precision=name, round=quad, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
             for name, processes in speeds.items()
             for quad, speed in enumerate(processes[replicate])
         ]
@@ -48,7 +48,7 @@ def climbing(
                 precision=name,
                 status=status if replicate == 0 else "ok",
                 speed=timed(8 / float(np.median(processes[replicate])), 64),
-                climb=climb(rung),
+                ablation=climb(rung),
             )
             for rung, (name, processes) in enumerate(speeds.items())
         ]
