@@ -15,7 +15,7 @@ from bench.phases.context import Context, enter, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind, open_loaders
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, parse_step, rebase
+from bench.spec.ablation import AblationStep, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
@@ -40,8 +40,7 @@ class LadderArm:
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's steps that work against the first of them; send blocks, then a result for each."""
-    planned = [parse_step(name) for name in trial.precisions]
-    context = open_context(trial)
+    planned, context = trial.arms, open_context(trial)
     with open_loaders(context, planned) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="the loader alone"))
         loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}

@@ -21,7 +21,7 @@ from bench.measure.categories import tensor_bytes
 from bench.phases.context import Context, enter, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, parse_step
+from bench.spec.ablation import AblationStep
 from bench.spec.phases import LADDER
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -37,9 +37,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only arm and send its result."""
     driver_before = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
     context = open_context(trial)
-    (name,) = trial.precisions
-    step = parse_step(name) if trial.phase in LADDER else None
-    enter(step.precision if step else name, context.device)
+    (arm_asked,) = trial.arms
+    name, step = arm_asked.name, arm_asked if trial.phase in LADDER else None
+    enter(arm_asked.precision, context.device)
     resident_before = None
     if not backend_of(context.device).is_gpu:
         send(Progress(text=f"{name}: a small step to load the libraries"))

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from bench.measure import energy as measuring
-from bench.phases import arms, energy, fit, inference, paired, speed, train
+from bench.phases import energy, fit, inference, paired, speed, train
 from bench.results.records import Progress, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.training import techniques
+from tests.arms import arms
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
 from tests.training.test_techniques import make
@@ -28,8 +29,8 @@ COMPILING_S = 0.05
 def count(monkeypatch):
     """A number of compilations, as torch would count them."""
     known = [0]
-    for module in (arms, paired):
-        monkeypatch.setattr(module, "compilations", lambda: known[0])
+    for module in ("arms", "paired"):
+        monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: known[0])
     return known
 
 
@@ -130,10 +131,10 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(c
         step()
         return taken[during[-1].partition(":")[0]]
 
-    monkeypatch.setattr(arms, "until_compiled", until_compiled)
+    monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
     cell = replace(tiny_trial.cell, techniques=("compile",))
     quick = Protocol(time_budget_s=0.05, replicates=1)
-    trial = replace(tiny_trial, phase="inference", precisions=("amp-fp16",), cell=cell, protocol=quick)
+    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), cell=cell, protocol=quick)
     inference.run(trial, cpu, sent.append)
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert result.compile_s == 2 * 7.0  # for batches, and for single samples

@@ -17,7 +17,7 @@ from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import arms, context, input_pipeline, ladder, memory, paired
+from bench.phases import context, input_pipeline, ladder, memory, paired
 from bench.phases.arms import LoaderRunner
 from bench.phases.context import open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
@@ -30,6 +30,7 @@ from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
 from bench.spec.trial import Protocol
 from bench.training.step import build_arm
+from tests.arms import arms
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu").steps)
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
@@ -42,7 +43,7 @@ def climb(tiny_trial, cpu):
     def go(names=STEPS, sent=None):
         sent = [] if sent is None else sent
         quick = Protocol(time_budget_s=0.05, replicates=1)
-        ladder.run(replace(tiny_trial, phase="ladder", precisions=names, protocol=quick), cpu, sent.append)
+        ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*names), protocol=quick), cpu, sent.append)
         return {message.precision: message for message in sent if isinstance(message, TrialResult)}
 
     return go
@@ -89,7 +90,7 @@ def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb
     build, sent = context.build_arm, []
     monkeypatch.setattr(context, "build_arm", fp32_alone)
     climb(("fp32", "fp32+set-to-none"), sent)
-    planned = replace(tiny_trial, phase="ladder", precisions=("fp32", "fp32+set-to-none"))
+    planned = replace(tiny_trial, phase="ladder", arms=arms("fp32", "fp32+set-to-none"))
     assert {message.trial for message in sent if isinstance(message, Block)} == {planned.id}
 
 
@@ -153,7 +154,7 @@ def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_tr
         return batch
 
     monkeypatch.setattr(input_pipeline, "to_device", to_device)
-    memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
+    memory.run(replace(tiny_trial, phase="ladder_memory", arms=arms(name)), cpu, sent.append)
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert (result.precision, result.status) == (name, "ok")
     assert result.memory.peak_resident_bytes is not None
@@ -185,14 +186,16 @@ def test_pixels_become_normalised_floats_on_the_way(tiny_suite, name):
 class Clock:
     """Time in milliseconds that passes only where a test says so."""
 
+    rested_s = 0.0
+
     def __init__(self, monkeypatch):
-        self.ms, self.rested_s = 0, 0.0
+        self.ms = 0
         fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
-        for module in (arms, input_pipeline):
-            monkeypatch.setattr(module, "time", fake)
+        for module in ("arms", "input_pipeline"):
+            monkeypatch.setattr(f"bench.phases.{module}.time", fake)
 
     def sleep(self, seconds):
-        self.rested_s += seconds
+        Clock.rested_s = seconds
 
     def takes(self, ms, result):
         def work(*_):
@@ -214,7 +217,7 @@ def runner(request, tiny_suite, monkeypatch):
     clock = Clock(monkeypatch)
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(input_pipeline, "to_device", clock.takes(2, batch))
-    monkeypatch.setattr(arms, "training_step", clock.takes(6, torch.tensor(1.0)))
+    monkeypatch.setattr("bench.phases.arms.training_step", clock.takes(6, torch.tensor(1.0)))
     arm = build(tiny_suite, "fp32")
     made_ms, ready = getattr(request, "param", (12, workers.WORKERS * workers.AHEAD))
     loaded = clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=ready)
@@ -233,7 +236,7 @@ def runner(request, tiny_suite, monkeypatch):
 )
 def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taking_of_ready_ones(runner, share):
     assert runner.steady_wait(rest_s=0.5) == pytest.approx(share)
-    assert arms.time.sleep.__self__.rested_s == 0.5
+    assert Clock.rested_s == 0.5
 
 
 def test_waiting_is_that_of_timed_steps_without_switch_warm_up(runner):

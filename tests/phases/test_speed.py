@@ -19,6 +19,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import amp as switches
+from tests.arms import arms
 
 ARMS = ("fp32", "amp-fp16")
 MS = 1_000_000
@@ -29,9 +30,9 @@ def run(tiny_trial, cpu, monkeypatch):
     """Time fp32 against amp-fp16 for a moment; return the blocks and the results."""
     monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
-    def go(replicate=0, precisions=ARMS):
+    def go(replicate=0, names=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
-        trial = replace(tiny_trial, phase="speed", precisions=precisions, replicate=replicate, protocol=quick)
+        trial = replace(tiny_trial, phase="speed", arms=arms(*precisions), replicate=replicate, protocol=quick)
         messages = []
         speed.run(trial, cpu, messages.append)
         return [[message for message in messages if isinstance(message, kind)] for kind in (Block, TrialResult)]
@@ -75,7 +76,7 @@ def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkey
     load = suite_registry.load
     monkeypatch.setattr(suite_registry, "load", lambda ref: replace(load(ref), model=model))
     try:
-        _, (result,) = run(precisions=("fp32",))
+        _, (result,) = run(names=("fp32",))
     finally:
         switches.apply(PRECISIONS["fp32"])
     assert result.status == "invalid"
@@ -118,7 +119,7 @@ CUT = Cut(
 
 
 def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_trial):
-    trial = replace(tiny_trial, phase="speed", precisions=ARMS)
+    trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
     runners = [SimpleNamespace(name=name) for name in ARMS]
     known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
     found, none = (Paired(comparison=compared(counted), **known).speed(1) for counted in (2, 0))
@@ -131,7 +132,7 @@ def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monk
     monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
     quick = Protocol(time_budget_s=0.02, replicates=1)
     messages = []
-    trial = replace(tiny_trial, phase="inference", precisions=("amp-fp16",), protocol=quick)
+    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), protocol=quick)
     inference.run(trial, cpu, messages.append)
     (result,) = [message for message in messages if isinstance(message, TrialResult)]
     assert result.inference.inference_samples_per_s == pytest.approx(2000.0)

@@ -12,8 +12,8 @@ import torch
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
-from bench.phases import arms, context, fit, inference, memory, numerics, paired, speed, train
-from bench.phases.arms import TrainingRunner
+from bench.phases import context, fit, inference, memory, numerics, paired, speed, train
+from bench.phases.arms import TrainingRunner, compile_s
 from bench.planning import suite_registry
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
@@ -214,12 +214,12 @@ def compiling_here():
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(Techniques(compile=True), model=norms)
     before, chance = state(arm), torch.get_rng_state()
-    spent = arms.compile_s(arm, DATA, 8)
+    spent = compile_s(arm, DATA, 8)
     assert spent > 0.1
     assert torch.equal(state(arm), before)
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(weight.grad is None for weight in arm.model.parameters())
-    assert arms.compile_s(plain, DATA, 8) is None
+    assert compile_s(plain, DATA, 8) is None
     known = compilations()
     losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
