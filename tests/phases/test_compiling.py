@@ -22,7 +22,7 @@ from tests.devices.fake_nvml import FakeDriver
 from tests.training.test_techniques import make
 
 PHASES = {"speed": speed, "energy": energy, "train": train, "inference": inference}
-COMPILING_S = 0.05
+COMPILING_S = 0.2
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def run(tiny_trial, cpu, monkeypatch):
 
     def go(replicate=0, names=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
-        trial = replace(tiny_trial, phase="speed", arms=arms(*precisions), replicate=replicate, protocol=quick)
+        trial = replace(tiny_trial, phase="speed", arms=arms(*names), replicate=replicate, protocol=quick)
         messages = []
         speed.run(trial, cpu, messages.append)
         return [[message for message in messages if isinstance(message, kind)] for kind in (Block, TrialResult)]
