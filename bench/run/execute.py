@@ -12,7 +12,7 @@ from threading import RLock
 from bench.cli.display import Display
 from bench.launch.concurrent import overlap
 from bench.launch.launcher import Launcher
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.measure.sampler import Sampler
 from bench.planning.defaults import unsupported_reason
 from bench.planning.max_batch import Largest, Search, at_any_size

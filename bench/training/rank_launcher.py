@@ -25,11 +25,10 @@ from typing import Any, NoReturn
 import torch
 
 from bench.data import Share
-from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
-from bench.spec.trial import Placement, Trial
-from bench.worker.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
+from bench.spec.trial import Placement, Rendezvous, Trial
+from bench.training.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
 
 LIGHTNING, JOINED = "bench.phases.training:run", "bench.worker.worker:run_rank"
 """What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""

@@ -28,14 +28,13 @@ import torch
 import torchvision
 
 from bench.data import Prepared, Share, prepare
-from bench.nodes import Rendezvous
 from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, Trial
+from bench.spec.trial import DataSource, Rendezvous, Trial
 from bench.training import distributed, rank_launcher
-from bench.worker.failures import failure
+from bench.training.failures import failure
 
 PRELOADED = (torchvision.__name__, torch.__name__)
 _PHASES: dict[str, ModuleType] = {

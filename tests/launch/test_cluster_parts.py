@@ -10,7 +10,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.launch import pool
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.launch.ray import launcher
 from bench.launch.ray.actor import NodeWorker
 from bench.planning.warnings import mismatched

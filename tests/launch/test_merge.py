@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.launch import merge
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.launch.merge import Fate
 from bench.results.records import Device, MemoryPeak, TrialResult
 from bench.spec.errors import UsageError

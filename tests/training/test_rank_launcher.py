@@ -16,8 +16,8 @@ from torch.distributed import DistBackendError
 from bench.launch.local import LocalLauncher
 from bench.spec.trial import Placement
 from bench.training import rank_launcher
-from bench.worker import failures
-from bench.worker.failures import is_echo
+from bench.training import failures
+from bench.training.failures import is_echo
 
 SUITE = """
 import os

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-from bench.launch.local import Ending, LocalLauncher
-from bench.nodes import Rendezvous
+from bench.launch.launcher import Ending
+from bench.launch.local import LocalLauncher
 from bench.results.records import Device, Message
 from bench.spec.errors import UsageError
-from bench.spec.trial import Trial
+from bench.spec.trial import Rendezvous, Trial
 
 PACKAGES = ("bench", "suites")
 """What is sent to the nodes."""

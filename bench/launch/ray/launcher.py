@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.launch.pool import agreed, join
 from bench.launch.ray.actor import OWN, PACKAGES
 from bench.launch.ray.pool import RESOURCE, Lane

@@ -8,14 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.launch.pool import agreed, pool
 from bench.launch.ray.placement_group import Group, Part, Share
 from bench.launch.ray.trial import CancelledError, NodeLostError, Source, spread
-from bench.nodes import Rendezvous
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement, Trial
+from bench.spec.trial import Placement, Rendezvous, Trial
 
 RESOURCE = "accelerator_type:"
 """How Ray's resources name accelerators."""

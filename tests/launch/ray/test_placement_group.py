@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.launch.pool import agreed, pool, together
 from bench.launch.ray.actor import interface
 from bench.launch.ray.placement_group import Group

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.launch.ray.trial import NodeLostError, Source, spread
 from bench.results.records import MemoryPeak, Progress, TrialResult
 
