@@ -1,7 +1,7 @@
 # make bench     install what is needed, measure the mlp suite, and write a report
 # make test      install what is needed, and run the tests that are quick
 # make test-all  run the slow tests too
-# make check     formatting, lint, types and layers
+# make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
 # Tests run in two processes at once, but those that judge times run alone:  make test WORKERS=4
 
@@ -31,6 +31,7 @@ check: $(CHECKS)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/update.py --check
 
 .venv/.installed: pyproject.toml
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from bench.launch.launcher import Launcher
+from bench.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from bench.launch.launcher import Launcher
+    from bench.launch.torchrun import Job
 
 
-def open_launcher(suites: Sequence[str], on: str | None, accelerators: Sequence[str] | None) -> Launcher:
-    """Return the launcher of this machine, or with ``--on ray`` that of a cluster.
+def open_launcher(options: Any, job: Job | None) -> Launcher:
+    """Return the launcher of this machine, of the ranks that torchrun started, or with ``--on ray`` of a cluster.
 
     Args:
-        suites: as the command line named them; suite files are sent to the nodes of a cluster.
-        on: ``ray`` or ``ray://HOST:PORT``; None is this machine.
-        accelerators: types of a cluster's accelerators; None is one of each.
+        options: the dataclass of the command line's options.
+        job: this rank's place among those that torchrun or srun started; None if there are no others.
 
     Raises:
-        UsageError: no cluster answers, or it lacks these accelerators.
+        UsageError: a rank does not come, no cluster answers, or it lacks the accelerators.
     """
-    if on is None:
+    if job is not None:
+        if options.on is not None:
+            raise UsageError("--on ray starts its own processes: leave out torchrun and srun, or --on.")
+        from bench.launch.torchrun import TorchrunLauncher
+
+        return TorchrunLauncher(job, options)
+    if options.on is None:
         from bench.launch.local import LocalLauncher
 
         return LocalLauncher()
     from bench.launch.ray.launcher import RayLauncher
 
-    files = [word for word in suites if word.endswith(".py")]
-    return RayLauncher(on.partition("://")[2] or None, accelerators, files)
+    files = [word for word in options.suites if word.endswith(".py")]
+    return RayLauncher(options.on.partition("://")[2] or None, options.accelerators, files)

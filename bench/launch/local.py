@@ -16,7 +16,8 @@ from bench.launch.launcher import Ending
 from bench.measure.sampler import sigint_held
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec.errors import UsageError
-from bench.spec.trial import Phase, Placement, Rendezvous, Trial
+from bench.spec.phases import PHASES
+from bench.spec.trial import Placement, Rendezvous, Trial
 from bench.training.failures import exit_cause, oom_kills
 
 PRELOAD = "bench.worker.worker"
@@ -25,9 +26,6 @@ SILENCE_S = 1800.0
 SPIN_COUNT = "1000"
 """Less than GNU OpenMP's default of 300,000: with that, threads that wait for one whose core another program has
 taken keep it waiting, and steps take tens of times as long. About 15 µs of spinning are enough where nobody does."""
-PARENTS: frozenset[Phase] = frozenset({"ladder"})
-"""Phases whose processes have children of their own, a loader's, which no daemonic process may. These end by
-themselves when their parent is gone."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 """Variables that turn TF32 on or off behind the program's back."""
 
@@ -121,7 +119,7 @@ class LocalLauncher:
         """
         if rendezvous is not None:
             return self._run("bench.worker.worker:run_share", (rendezvous, trial, device), on_message)
-        parent = trial.phase in PARENTS
+        parent = PHASES[trial.phase].has_children
         return self._run("bench.worker.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
 
     def _run(

@@ -119,16 +119,15 @@ def open_store(job: Job, timeout_s: float = JOIN_S) -> Any:
     Raises:
         UsageError: nobody hosts it, or the port is taken.
     """
-    from torch.distributed import DistError, PrefixStore, TCPStore
-
+    distributed: Any = import_module("torch.distributed")  # its stores are not exported by its stubs
     hosts = job.rank == 0 and not job.agent_store
     end = time.monotonic() + timeout_s
     while True:
         try:
             attempt = timedelta(seconds=min(10.0, timeout_s))
-            store = TCPStore(job.address, job.port, is_master=hosts, wait_for_workers=False, timeout=attempt)
-            return PrefixStore(f"ampmeter/{job.name}", store)
-        except (DistError, OSError) as error:
+            store = distributed.TCPStore(job.address, job.port, None, hosts, attempt, wait_for_workers=False)
+            return distributed.PrefixStore(f"ampmeter/{job.name}", store)
+        except (RuntimeError, OSError) as error:
             if hosts or time.monotonic() > end:
                 where = f"{job.address}:{job.port}"
                 cause = str(error).partition("\n")[0]
@@ -172,10 +171,10 @@ def decode(value: Any) -> Any:
     if name == "tuple":
         return tuple(parts["items"])
     module, _, name = name.partition(":")
-    kind = getattr(import_module(module), name, None) if module.startswith("bench.") else None
-    if not is_dataclass(kind):
-        raise ValueError(f"{module}:{name} is no dataclass of ampmeter")
-    return kind(**parts)
+    record: Any = getattr(import_module(module), name, None) if module.startswith("bench.") else None
+    if hasattr(record, "__dataclass_fields__"):
+        return record(**parts)
+    raise ValueError(f"{module}:{name} is no dataclass of ampmeter")
 
 
 # The channel between ranks.
@@ -346,7 +345,7 @@ class Answer:
     """How an order ended, with the records of its trial."""
 
     ending: Ending
-    messages: tuple[Any, ...] = ()
+    records: tuple[Any, ...] = ()
 
 
 # Rank 0.
@@ -373,7 +372,8 @@ class TorchrunLauncher:
         self.workspace: Path | None = None
         """Used by trials on rank 0's device alone; others keep no checkpoints."""
         self.notes: list[str] = []
-        self._local = LocalLauncher(on_start=lambda pid: self.on_start(pid))
+        # What the other ranks of this node start descends from the same parent, torchrun's agent.
+        self._local = LocalLauncher(on_start=lambda _pid: self.on_start(os.getppid()))
         self._address = own_address(job)
         self._channel = Channel(store or open_store(job), 0, **channel)
         self._begun = False
@@ -399,9 +399,7 @@ class TorchrunLauncher:
                 parts[0].append(place.name)
             for node in parts if place.nodes > 1 else ():
                 parts[node] += place.local.split("+")
-        surveys = {
-            leads[node].rank: (SURVEY, (tuple(dict.fromkeys(names)),)) for node, names in parts.items() if names
-        }
+        surveys = {leads[node].rank: (SURVEY, (tuple(dict.fromkeys(names)),)) for node, names in parts.items() if names}
         found = self._everywhere(surveys)
         by_node = [found[lead.rank] for lead in leads.values() if lead.rank in found]
         environments = {}
@@ -437,9 +435,7 @@ class TorchrunLauncher:
         parts = []
         for first, rank in enumerate(ranks):
             rendezvous = Rendezvous(first=first, local=1, world=len(ranks), address=self._address, port=port)
-            order = Order(
-                kind="trial", trial=trial, device=device, rendezvous=rendezvous if len(ranks) > 1 else None
-            )
+            order = Order(kind="trial", trial=trial, device=device, rendezvous=rendezvous if len(ranks) > 1 else None)
             parts.append(self._own_part(order) if rank == 0 else self._part(rank, order))
         try:
             return run_parts(parts, on_message)
@@ -565,7 +561,7 @@ class TorchrunLauncher:
             except NodeLostError as error:
                 self._lost[rank] = str(error)
                 raise NodeLostError(f"{self._ranks[rank]} was lost: {error}") from error
-            yield from answer.messages
+            yield from answer.records
             yield answer.ending
 
         def halt() -> None:
@@ -638,10 +634,15 @@ class Follower:
             if why := self._channel.lost(0):
                 raise NodeLostError(why)
 
-        *messages, ending = run_order(self._local, self._translated(order), poll)
-        if order.rendezvous is not None and order.rendezvous.first:  # only memory is of all ranks
-            messages = [one for one in messages if isinstance(one, TrialResult)]
-        return Answer(ending=ending, messages=tuple(one for one in messages if not isinstance(one, Progress)))
+        records: list[Message] = []
+        ending = Ending(kind="died")
+        second = order.rendezvous is not None and order.rendezvous.first > 0  # of its records only memory counts
+        for message in run_order(self._local, self._translated(order), poll):
+            if isinstance(message, Ending):
+                ending = message
+            elif isinstance(message, TrialResult) or not (second or isinstance(message, Progress)):
+                records.append(message)
+        return Answer(ending=ending, records=tuple(records))
 
     def _translated(self, value: Any) -> Any:
         """Return an order with the suite files and images of this node."""

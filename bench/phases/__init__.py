@@ -1,1 +1,32 @@
-"""What a trial does: one module for each phase, and what several of them share."""
+"""What a trial does: a module for each phase of ``bench.spec.phases``, and what they share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.results.records import Device, Message
+from bench.spec.phases import PHASES
+from bench.spec.trial import Trial
+
+RUNNERS: dict[str, Callable[..., Any]] = {
+    name: importlib.import_module(f"{__name__}.{phase.module or name}").run for name, phase in PHASES.items()
+}
+"""Each phase's ``run``; a phase without a module fails here, at import."""
+
+
+def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
+    """Run the trial's phase in this process.
+
+    Args:
+        trial: what to measure.
+        device: where.
+        send: takes the records.
+        checkpoint: the file to resume from and to keep the state in, for phases that have checkpoints.
+    """
+    if PHASES[trial.phase].checkpoints:
+        RUNNERS[trial.phase](trial, device, send, checkpoint)
+    else:
+        RUNNERS[trial.phase](trial, device, send)

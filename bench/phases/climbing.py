@@ -13,7 +13,7 @@ from bench.data.loader import DEPTH
 from bench.phases.context import Setting, enter
 from bench.phases.feeding import Feed
 from bench.phases.runner import BATCHES, TorchRunner, step_times
-from bench.spec.ablation import Rung
+from bench.spec.ablation import AblationStep
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.trial import Trial
@@ -136,7 +136,7 @@ class RungRunner:
         self.batches.close()
 
 
-def build_rung(setting: Setting, trial: Trial, rung: Rung) -> Arm:
+def build_rung(setting: Setting, trial: Trial, rung: AblationStep) -> Arm:
     """Set the process to a rung's precision and build its model in training.
 
     Raises:
@@ -151,7 +151,7 @@ def build_rung(setting: Setting, trial: Trial, rung: Rung) -> Arm:
         parse_precision(rung.precision),
         setting.device,
         seed=trial.seed,
-        techniques=rung.chosen,
+        techniques=rung.settings,
     )
     switches.apply(arm.precision)  # again: a model may have set switches of its own
     return arm

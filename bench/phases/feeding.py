@@ -14,7 +14,7 @@ from bench.data.augment import Normalizer
 from bench.data.loader import Turns, open_loader, open_samples
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.phases.context import Setting
-from bench.spec.ablation import Rung
+from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.step import Arm
@@ -93,13 +93,13 @@ def on_device(arm: Arm, data: Data, loaded: Iterator[Any]) -> Feed:
     return Feed(map(ready, waited), waited)
 
 
-def kind_of(rung: Rung) -> Kind:
+def kind_of(rung: AblationStep) -> Kind:
     """Return which loader feeds a rung: with the prefetcher the device normalises, else the loader does."""
-    return rung.chosen.non_blocking, not rung.chosen.prefetcher
+    return rung.settings.non_blocking, not rung.settings.prefetcher
 
 
 @contextmanager
-def open_loaders(setting: Setting, trial: Trial, rungs: list[Rung]) -> Iterator[tuple[dict[Kind, Turns], int]]:
+def open_loaders(setting: Setting, trial: Trial, rungs: list[AblationStep]) -> Iterator[tuple[dict[Kind, Turns], int]]:
     """Open a loader for each kind that the rungs need, each with worker processes of its own; close them all.
 
     Yields:

@@ -17,7 +17,7 @@ from bench.phases.context import Setting, enter, open_setting
 from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
 from bench.phases.timed import judge, record, summary, watcher
 from bench.results.records import Climb, Device, Message, Progress, TrialResult
-from bench.spec.ablation import Rung, parse_rung, stacked
+from bench.spec.ablation import AblationStep, parse_step, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
@@ -35,14 +35,14 @@ LIMITED = 0.1
 class Built:
     """A rung that works."""
 
-    rung: Rung
+    rung: AblationStep
     runner: RungRunner
     compile_s: float | None
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's rungs that work against the first of them; send blocks, then a result for each."""
-    rungs = [parse_rung(name) for name in trial.precisions]
+    rungs = [parse_step(name) for name in trial.precisions]
     setting = open_setting(trial)
     with open_loaders(setting, trial, rungs) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="the loader alone"))
@@ -112,7 +112,7 @@ def _after(runner: RungRunner) -> dict[str, Any]:
 def _build(
     setting: Setting,
     trial: Trial,
-    planned: list[Rung],
+    planned: list[AblationStep],
     loaders: Mapping[Kind, Iterator[Any]],
     *,
     send: Callable[[Message], None],
@@ -125,7 +125,7 @@ def _build(
     """
     built: dict[str, Built] = {}
     refusal: Exception | None = None
-    for rung in stacked(planned, lambda rung: rung.name in built):
+    for rung in rebase(planned, lambda rung: rung.name in built):
         try:
             built[rung.name] = _built(setting, trial, rung, loaders[kind_of(rung)], send=send, stack=stack)
         except Exception as error:
@@ -141,7 +141,7 @@ def _build(
 def _built(
     setting: Setting,
     trial: Trial,
-    rung: Rung,
+    rung: AblationStep,
     loader: Iterator[Any],
     *,
     send: Callable[[Message], None],
@@ -149,13 +149,13 @@ def _built(
 ) -> Built:
     """Build a rung and, where it compiles or captures, let it do so: only then is it known to work."""
     arm = build_rung(setting, trial, rung)
-    if rung.chosen.hidden:
+    if rung.settings.hidden:
         send(Progress(text=f"{rung.name}: compiling or capturing the step"))
     spent = compile_s(arm, setting.data, trial.cell.batch_size)
     batches = on_device(arm, setting.data, loader)
     runner = RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
     stack.callback(runner.close)
-    if rung.chosen.cuda_graphs:
+    if rung.settings.cuda_graphs:
         runner.activate()
         runner.run(WARM_UP + 1)
         runner.synchronize()

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.results.records import Device
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.trial import LADDER, DataSource, Phase
-
-UNTOUCHED: tuple[Phase, ...] = ("train", "numerics")
-"""Phases that do not follow the largest batch: at another batch size it is another training."""
+from bench.spec.trial import DataSource
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,15 +59,15 @@ def slower(device: Device, name: str) -> bool:
     return device.bf16_gflops < device.fp32_gflops / 2
 
 
-def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
+def choose_batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> tuple[int, ...]:
     """Return the batch sizes of a phase: those asked for, else the suite's sweep, or its recipe's for training."""
     if any(name == "batch_size" for name, _ in request.sweep):
         return (suite.batch_size,)
-    if request.batch_sizes or (request.largest_batch and phase not in UNTOUCHED):
+    if request.batch_sizes or (request.largest_batch and not PHASES[phase].recipe_batch):
         return request.batch_sizes or ()
     if phase in LADDER:
         return (min(suite.cpu_batch_sizes, default=suite.batch_size) if device.kind == "cpu" else suite.batch_size,)
-    if phase in ("train", "numerics"):
+    if PHASES[phase].recipe_batch:
         return (suite.batch_size,)
     sweep = suite.cpu_batch_sizes if device.kind == "cpu" else ()
     return sweep or suite.batch_sizes or (suite.batch_size,)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.planning.defaults import (
-    UNTOUCHED,
     PreparedData,
     choose_batch_sizes,
     choose_precisions,
@@ -16,13 +15,14 @@ from bench.planning.defaults import (
 from bench.planning.estimate import estimate_s
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, Device, Environment, Status
-from bench.spec.ablation import build_ladder, choose_mixed, parse_rung, stacked
+from bench.spec.ablation import build_ablation, choose_mixed, parse_step, rebase
 from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.techniques import IMPLIED, for_one_device
-from bench.spec.trial import LADDER, PHASES, Cell, Phase, Placement, SuiteRef, Trial, members
+from bench.spec.techniques import find, for_one_device
+from bench.spec.trial import Cell, Placement, SuiteRef, Trial, members
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Plan:
     trials: tuple[Trial, ...]
     seconds: tuple[float | None, ...]
 
-    def only(self, phase: Phase) -> Plan:
+    def only(self, phase: str) -> Plan:
         """Return the trials of one phase."""
         kept = [pair for pair in zip(self.trials, self.seconds, strict=True) if pair[0].phase == phase]
         return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
@@ -112,7 +112,7 @@ def _place(
         batch_size=start,
         data=data.source,
         classes=data.classes,
-        techniques=tuple(name for name in request.techniques if name not in IMPLIED),
+        techniques=tuple(name for name in request.techniques if not find(name).implied),
     )
     names, seed = choose_precisions(request, device), request.seeds[0]
     if request.largest_batch and largest is None:
@@ -122,26 +122,26 @@ def _place(
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
         at = replace(cell, batch_size=size)
-        for phase in (*PHASES, *LADDER):
+        for phase in PHASES:
             if phase not in request.phases or (phase == "energy" and not device.energy):
                 continue
             if size in sizes[phase]:
                 trials += _trials(request, suite, at, phase, device)
-            elif size in fitting and phase not in UNTOUCHED and (phase != "floor" or BASELINE in fitting[size]):
+            elif size in fitting and not PHASES[phase].recipe_batch and (phase != "floor" or BASELINE in fitting[size]):
                 trials += _trials(replace(request, precisions=fitting[size]), suite, at, phase, device)
     return trials
 
 
-def _climb(request: Request, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
+def _climb(request: Request, cell: Cell, phase: str, device: Device) -> list[Trial]:
     """Return the trials of the ladder: memory rung by rung, or all rungs together; and a row for each that cannot."""
     mixed = choose_mixed(request.precisions, device.unsupported or {})
     if not request.precisions and slower(device, mixed):
         mixed = BASELINE  # one that is only emulated is left out, as among precisions
-    ladder = build_ladder(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
+    ladder = build_ablation(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
     first = Trial(
         cell=replace(cell, techniques=()),  # those are rungs here
         phase=phase,
-        precisions=tuple(rung.name for rung in ladder.rungs),
+        precisions=tuple(rung.name for rung in ladder.steps),
         seed=request.seeds[0],
         protocol=request.protocol,
     )
@@ -151,18 +151,18 @@ def _climb(request: Request, cell: Cell, phase: Phase, device: Device) -> list[T
     return [*together, *(replace(first, precisions=(rung.name,)) for rung, _ in ladder.missing)]
 
 
-def _trials(request: Request, suite: Suite, cell: Cell, phase: Phase, device: Device) -> list[Trial]:
+def _trials(request: Request, suite: Suite, cell: Cell, phase: str, device: Device) -> list[Trial]:
     if phase in LADDER:
         return _climb(request, cell, phase, device)
     precisions = choose_precisions(request, device)
-    seed = request.seeds[0]
-    if phase in ("memory", "energy"):
+    seed, kind = request.seeds[0], PHASES[phase]
+    if kind.key is None:
         return [Trial(cell=cell, phase=phase, precisions=(name,), seed=seed) for name in precisions]
-    if phase in ("floor", "speed"):
+    if kind.key == "replicate":
         protocol = request.protocol
         able = tuple(name for name in precisions if unsupported_reason(device, name) is None)
-        unable = [name for name in precisions if name not in able and phase == "speed"]
-        arms = able if phase == "speed" else (BASELINE,)
+        unable = [name for name in precisions if name not in able and kind.arms == "together"]
+        arms = able if kind.arms == "together" else (BASELINE,)
         first = Trial(cell=cell, phase=phase, precisions=arms or precisions, seed=seed, protocol=protocol)
         timed = [replace(first, replicate=replicate) for replicate in range(protocol.replicates)] if arms else []
         return [*timed, *(replace(first, precisions=(name,)) for name in unable)]  # a row each that says why not
@@ -206,8 +206,8 @@ def standing(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[s
         return found[name] is None or found[name] in MEASURED
 
     stand: dict[str, str] = {}
-    planned = [parse_rung(one.precisions[0]) for one in asked]
-    for one, rung in zip(asked, stacked(planned, lambda rung: works(rung.name)), strict=True):
+    planned = [parse_step(one.precisions[0]) for one in asked]
+    for one, rung in zip(asked, rebase(planned, lambda rung: works(rung.name)), strict=True):
         stand[one.precisions[0]] = rung.name
         found[rung.name] = done.get(replace(one, precisions=(rung.name,)).config, {}).get(rung.name)
     names = [stand.get(name, name) for name in trial.precisions]

@@ -181,5 +181,5 @@ def overview() -> list[str]:
         if known := precision.options:
             lines.append(f"  {'':<18} {' '.join(known)}")
     lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
-    lines += [f"  {name:<18} {summary}" for name, summary in TECHNIQUES.items()]
+    lines += [f"  {technique.name:<18} {technique.summary}" for technique in TECHNIQUES.values()]
     return lines

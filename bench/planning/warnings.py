@@ -6,10 +6,10 @@ from bench.planning.defaults import slower
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.spec.ablation import TF32, named_mixed
+from bench.spec.phases import LADDER, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.request import Request
-from bench.spec.techniques import DATA, refusal
-from bench.spec.trial import LADDER, PHASES
+from bench.spec.techniques import find, refusal
 
 
 def mismatched(environment: Environment) -> list[str]:
@@ -50,8 +50,8 @@ def refused(plan: Plan, environment: Environment) -> list[str]:
 
 def idle_techniques(request: Request) -> list[str]:
     """Warn of techniques that change nothing in a phase that was asked for."""
-    idle = [name for name in DATA if name in request.techniques]
-    others = [phase for phase in PHASES if phase in request.phases and phase != "train"]
+    idle = [name for name in request.techniques if find(name).input_pipeline]
+    others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if not idle or not others:
         return []
     return [

@@ -34,6 +34,7 @@ from bench.results.records import (
     TrialResult,
 )
 from bench.spec.errors import UsageError
+from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
 SCHEMA = 4
@@ -164,7 +165,7 @@ class Store:
             "batch_size": cell.batch_size,
             "data": str(cell.data),
             "phase": trial.phase,
-            "replicate": trial.replicate if trial.phase in ("floor", "speed", "ladder") else None,
+            "replicate": trial.replicate if PHASES[trial.phase].key == "replicate" else None,
             "seed": trial.seed,
         }
         self._append("trials.csv", [{**asked, **_flat(result)} for result in results])

@@ -10,18 +10,18 @@ from functools import partial
 from threading import RLock
 
 from bench.cli.display import Display
-from bench.launch.concurrent import overlap
-from bench.launch.launcher import Launcher
-from bench.launch.launcher import Ending
+from bench.launch.concurrent import run_concurrently
+from bench.launch.launcher import Ending, Launcher
 from bench.measure.sampler import Sampler
 from bench.planning.defaults import unsupported_reason
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Plan, standing
 from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
-from bench.spec.ablation import identity, parse_rung
+from bench.spec.ablation import identity, parse_step
+from bench.spec.phases import LADDER
 from bench.spec.techniques import refusal
-from bench.spec.trial import LADDER, Placement, Trial
+from bench.spec.trial import Placement, Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is not tried further in that cell."""
@@ -52,7 +52,7 @@ class Execution:
             lanes: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
             for place in dict.fromkeys(trial.cell.placement for trial in plan.trials):
                 lanes.setdefault(place.members[0], set()).add(place)
-            overlap([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
+            run_concurrently([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
         else:
             self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
         found = {status for trial in self.done.values() for status in trial.values()}
@@ -200,7 +200,7 @@ def legible(text: str) -> str:
 def _refusal(trial: Trial, device: Device) -> Ending | None:
     """Return how a trial ends, before any process starts, whose precision or technique the device cannot do."""
     if trial.phase in LADDER:
-        rungs = [parse_rung(name) for name in trial.precisions]
+        rungs = [parse_step(name) for name in trial.precisions]
         reasons = [
             unsupported_reason(device, rung.precision) or refusal(rung.techniques, device.kind, trial.phase)
             for rung in rungs

@@ -15,13 +15,14 @@ from bench.planning.max_batch import Largest
 from bench.planning.plan import Plan, make_plan
 from bench.planning.warnings import emulated, idle_techniques, mismatched, off_the_ladder, refused
 from bench.results.records import Environment
-from bench.spec.ablation import parse_rung
+from bench.spec.ablation import parse_step
 from bench.spec.errors import UsageError
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import techniques
-from bench.spec.trial import LADDER, DataSource, SuiteRef, Trial
+from bench.spec.trial import DataSource, SuiteRef, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,9 +186,8 @@ def _prepare_all(suites: dict[SuiteRef, Suite], request: Request, launcher: Laun
 def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
     """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
     source: DataSource = choose_source(suite, request)
-    needed = source.kind == "folder" or (
-        source.kind == "cifar10" and {"train", "numerics", "ladder"} & set(request.phases)
-    )
+    trained = any(PHASES[phase].trains_on_data for phase in request.phases)
+    needed = source.kind == "folder" or (source.kind == "cifar10" and trained)
     if not needed:
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)
@@ -246,5 +246,5 @@ def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
 
 def _parts(trial: Trial) -> int:
     """Return the parts that a batch is cut into, by the technique of the cell or of any rung."""
-    rungs = [parse_rung(name).chosen for name in trial.precisions] if trial.phase in LADDER else []
+    rungs = [parse_step(name).settings for name in trial.precisions] if trial.phase in LADDER else []
     return max(one.grad_accumulation for one in (techniques(trial.cell.techniques), *rungs))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.spec.trial import Phase, Protocol, SuiteRef
+from bench.spec.phases import USUAL
+from bench.spec.trial import Protocol, SuiteRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ class Request:
     seeds: tuple[int, ...] = (0,)
     data: str | None = None
     data_dir: str = "data"
-    phases: tuple[Phase, ...] = ("memory", "speed", "energy", "train")
+    phases: tuple[str, ...] = USUAL
     protocol: Protocol = Protocol()
     exclusive: bool = False
     on: str | None = None

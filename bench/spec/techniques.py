@@ -1,25 +1,106 @@
-"""From words to techniques: whatever changes speed or memory at equal arithmetic, as in ``channels-last,compile``."""
+"""The registry of techniques: what changes speed or memory at equal arithmetic, as in ``channels-last,compile``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from bench.spec.errors import UsageError, nearest
+from bench.spec.phases import PHASES
 
-TECHNIQUES: dict[str, str] = {
-    "set-to-none": "gradients are dropped, not zeroed, before each step (on already, as in torch itself)",
-    "non-blocking": "batches are copied from pinned memory, without waiting for the copy",
-    "prefetcher": "the next batch is copied, cast and normalised beside the step: on a CUDA stream, or a thread",
-    "channels-last": "images and convolutions' weights lie in memory channel by channel (NHWC)",
-    "fused-optimizer": "the optimizer updates all parameters in one kernel",
-    "compile": "torch.compile; what it takes to compile is told apart",
-    "cuda-graphs": "the step is captured once, and replayed without launching its kernels one by one",
-    "grad-accumulation": "gradients of N parts of the batch are added up before the optimizer's step",
-    "checkpointing": "activations are computed again in backward instead of kept",
-    "sync-bn": "batch norm's statistics are taken over all devices that train together",
-    "bf16-allreduce": "gradients are sent to the other devices as bfloat16",
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Technique:
+    """One technique, and where it cannot be used whatever the suite."""
+
+    name: str
+    """Its canonical name; with underscores, the field of ``Techniques`` that it sets."""
+    summary: str
+    needs_gpu: str = ""
+    """Why it needs a GPU; empty where a CPU will do."""
+    devices: Literal["any", "one", "several"] = "any"
+    """On how many devices that train together it is offered."""
+    refused_in: Mapping[str, str] = field(default_factory=dict)
+    """Phases that cannot be measured with it, each with the reason."""
+    clashes: Mapping[str, str] = field(default_factory=dict)
+    """Techniques that it cannot be combined with, each with the reason."""
+    implied: bool = False
+    """Whether every run has it anyway, apart from the ladder's first steps."""
+    input_pipeline: bool = False
+    """Whether it is about batches on their way to the device."""
+
+
+TECHNIQUES: dict[str, Technique] = {
+    technique.name: technique
+    for technique in (
+        Technique(
+            name="set-to-none",
+            summary="gradients are dropped, not zeroed, before each step (on already, as in torch itself)",
+            implied=True,
+        ),
+        Technique(
+            name="non-blocking",
+            summary="batches are copied from pinned memory, without waiting for the copy",
+            needs_gpu="non-blocking copies go to a GPU from memory that is pinned for it; on a CPU nothing is copied",
+            input_pipeline=True,
+        ),
+        Technique(
+            name="prefetcher",
+            summary="the next batch is copied, cast and normalised beside the step: on a CUDA stream, or a thread",
+            input_pipeline=True,
+        ),
+        Technique(
+            name="channels-last",
+            summary="images and convolutions' weights lie in memory channel by channel (NHWC)",
+        ),
+        Technique(
+            name="fused-optimizer",
+            summary="the optimizer updates all parameters in one kernel",
+        ),
+        Technique(
+            name="compile",
+            summary="torch.compile; what it takes to compile is told apart",
+            devices="one",
+            refused_in={"numerics": "numerics looks between the layers, which compile fuses"},
+        ),
+        Technique(
+            name="cuda-graphs",
+            summary="the step is captured once, and replayed without launching its kernels one by one",
+            needs_gpu="cuda-graphs needs a CUDA device",
+            devices="one",
+            refused_in={
+                "numerics": "numerics looks at every step's layers, which a captured graph does not show",
+                "inference": "cuda-graphs captures the training step, and inference has none",
+            },
+            clashes={
+                "checkpointing": "checkpointing saves and restores the random generator's state, which no captured "
+                "graph can do"
+            },
+        ),
+        Technique(
+            name="grad-accumulation",
+            summary="gradients of N parts of the batch are added up before the optimizer's step",
+            devices="one",
+        ),
+        Technique(
+            name="checkpointing",
+            summary="activations are computed again in backward instead of kept",
+            devices="one",
+        ),
+        Technique(
+            name="sync-bn",
+            summary="batch norm's statistics are taken over all devices that train together",
+            devices="several",
+        ),
+        Technique(
+            name="bf16-allreduce",
+            summary="gradients are sent to the other devices as bfloat16",
+            devices="several",
+        ),
+    )
 }
-"""By name, each with its summary, in the order in which names are canonical."""
+"""By name, in the order in which names are canonical."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +108,7 @@ class Techniques:
     """Which techniques an arm uses."""
 
     set_to_none: bool = True
-    """On, as in torch; only the ladder's first rungs zero gradients."""
+    """On, as in torch; only the ladder's first steps zero gradients."""
     non_blocking: bool = False
     prefetcher: bool = False
     channels_last: bool = False
@@ -42,32 +123,17 @@ class Techniques:
 
     @property
     def hidden(self) -> bool:
-        """Whether a step's operations cannot be watched one by one."""
+        """Whether a step's operations cannot be observed one by one."""
         return self.compile or self.cuda_graphs
 
 
 PLAIN = Techniques()
-"""What everybody does anyway."""
-NEEDS_CUDA = {
-    "non-blocking": "non-blocking copies go to a GPU from memory that is pinned for it; on a CPU nothing is copied",
-    "cuda-graphs": "cuda-graphs needs a CUDA device",
-}
-TOGETHER = ("sync-bn", "bf16-allreduce")
-"""Those that are about devices that train together."""
-JOINED_PHASES = ("memory", "floor", "speed", "energy", "train")
-"""What is measured on devices that train together."""
-ALONE = ("compile", "cuda-graphs", "grad-accumulation", "checkpointing")
-"""Those that DistributedDataParallel is not offered with."""
-NOT_IN_PHASE = {
-    ("compile", "numerics"): "numerics looks between the layers, which compile fuses",
-    ("cuda-graphs", "numerics"): "numerics looks at every step's layers, which a captured graph does not show",
-    ("cuda-graphs", "inference"): "cuda-graphs captures the training step, and inference has none",
-}
-IMPLIED = ("set-to-none",)
-"""Those that change nothing but in the ladder, whose first rungs are without them."""
-CLASH = ("cuda-graphs", "checkpointing")
-DATA = ("non-blocking", "prefetcher")
-"""Those that are about batches on their way to the device."""
+"""The defaults of torch."""
+
+
+def find(name: str) -> Technique:
+    """Return the technique that a canonical name such as ``grad-accumulation=4`` names."""
+    return TECHNIQUES[name.partition("=")[0]]
 
 
 def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> str | None:
@@ -79,22 +145,24 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
         phase: the phase of the trial.
         devices: how many train together.
     """
-    if devices > 1 and phase not in JOINED_PHASES:
+    if devices > 1 and not PHASES[phase].joint:
         return "it is not measured on devices that train together"
-    if devices == 1 and (alone := [name for name in names if name in TOGETHER]):
-        return f"{alone[0]} is for devices that train together, such as --gpus 0+1"
-    if devices > 1 and (single := [name for word in names if (name := word.partition("=")[0]) in ALONE]):
-        return f"{single[0]} is not offered on devices that train together"
-    if kind != "cuda" and (lacking := [why for name, why in NEEDS_CUDA.items() if name in names]):
-        return lacking[0]
-    if set(CLASH) <= set(names):
-        return "checkpointing saves and restores the random generator's state, which no captured graph can do"
-    return next((why for (name, where), why in NOT_IN_PHASE.items() if name in names and where == phase), None)
+    chosen = [find(name) for name in names]
+    for one in chosen:
+        if one.devices == "several" and devices == 1:
+            return f"{one.name} is for devices that train together, such as --gpus 0+1"
+        if one.devices == "one" and devices > 1:
+            return f"{one.name} is not offered on devices that train together"
+    reasons = [one.needs_gpu for one in chosen if one.needs_gpu and kind == "cpu"]
+    reasons += [why for one in chosen for other, why in one.clashes.items() if other in names]
+    reasons += [one.refused_in[phase] for one in chosen if phase in one.refused_in]
+    return reasons[0] if reasons else None
 
 
 def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return techniques without those that are about devices that train together."""
-    return tuple(name for name in names if name not in TOGETHER)
+    """Return techniques without those that are offered on several devices only."""
+    several = [name for name, technique in TECHNIQUES.items() if technique.devices == "several"]
+    return tuple(name for name in names if name not in several)
 
 
 def parse_techniques(text: str) -> tuple[str, ...]:

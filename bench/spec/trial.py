@@ -7,20 +7,11 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from bench.spec.errors import UsageError, require
+from bench.spec.phases import PHASES
 from bench.spec.suite import Parameter
-
-Phase = Literal[
-    "fit", "memory", "floor", "speed", "energy", "train", "numerics", "inference", "ladder_memory", "ladder"
-]
-PHASES: tuple[Phase, ...] = ("memory", "floor", "speed", "energy", "train", "numerics", "inference")
-"""In the order they run within a cell. ``floor`` is the baseline timed against itself, ``numerics`` a
-short training that is watched, ``inference`` the forward pass alone. ``fit``, which looks for the largest batch,
-is not among them: ``--batch-sizes max`` asks for it, before all others."""
-LADDER: tuple[Phase, ...] = ("ladder_memory", "ladder")
-"""The phases of ``--ladder``: memory of each rung alone, then all timed together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,11 +179,12 @@ class Trial:
     """A cell and its phase: what one process is asked to do."""
 
     cell: Cell
-    phase: Phase
+    phase: str
+    """A name of ``PHASES``."""
     precisions: tuple[str, ...]
     """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
     replicate: int = 0
-    """Which of the protocol's processes this is (floor, speed)."""
+    """Which of the protocol's processes this is, in the phases that repeat their measurement in fresh ones."""
     seed: int = 0
     """Seed of weights, data order and augmentation."""
     epochs: int = 1
@@ -204,19 +196,16 @@ class Trial:
     protocol: Protocol = Protocol()
 
     def __post_init__(self) -> None:
-        require(self.phase in get_args(Phase), "Trial.phase", f"one of {', '.join(get_args(Phase))}", self.phase)
+        require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
         require(bool(self.precisions), "Trial.precisions", "at least one precision", self.precisions)
         require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
 
     @property
     def id(self) -> str:
         """A readable name, unique within a run."""
-        cell = self.cell
-        arms = "" if self.phase in ("speed", "ladder") and len(self.precisions) > 1 else f"-{self.precisions[0]}"
-        replicate, seed = f"-r{self.replicate}", f"-s{self.seed}"
-        tails = dict.fromkeys(("floor", "speed", "ladder"), replicate)
-        tails |= dict.fromkeys(("train", "numerics", "inference"), seed)
-        tail = tails.get(self.phase, "")
+        cell, phase = self.cell, PHASES[self.phase]
+        arms = "" if phase.arms == "together" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
+        tail = f"-{phase.key[0]}{getattr(self, phase.key)}" if phase.key else ""
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
         batch = "" if self.phase == "fit" else f"-b{cell.batch_size}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.spec.errors import UnsupportedError
 from bench.spec.suite import Data, Suite
-from bench.spec.techniques import NEEDS_CUDA, PLAIN, Techniques
+from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
 
 COMPILED_ARMS = 64
 """So many versions of one model may be compiled in a process: each arm is one, and torch gives up after eight."""
@@ -30,7 +30,7 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
     if suite.trainer == "lightning" and techniques != PLAIN:
         raise UnsupportedError("Lightning's Trainer runs steps of its own, without techniques")
     if techniques.cuda_graphs and device.type != "cuda":
-        raise UnsupportedError(NEEDS_CUDA["cuda-graphs"])
+        raise UnsupportedError(TECHNIQUES["cuda-graphs"].needs_gpu)
     if techniques.compile:
         require_compiler(device.type)
 

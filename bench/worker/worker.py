@@ -21,34 +21,22 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 import torchvision
 
+from bench import phases
 from bench.data import Prepared, Share, prepare
-from bench.phases import energy, fit, inference, ladder, memory, numerics, rung_memory, speed, training
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.phases import PHASES
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Rendezvous, Trial
 from bench.training import distributed, rank_launcher
 from bench.training.failures import failure
 
 PRELOADED = (torchvision.__name__, torch.__name__)
-_PHASES: dict[str, ModuleType] = {
-    "fit": fit,
-    "memory": memory,
-    "floor": speed,
-    "speed": speed,
-    "energy": energy,
-    "train": training,
-    "numerics": numerics,
-    "inference": inference,
-    "ladder_memory": rung_memory,
-    "ladder": ladder,
-}
 
 
 def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
@@ -106,16 +94,14 @@ def run_trial(
             message = replace(message, started=started, wall_s=time.monotonic() - start)
         send(message)
 
+    checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
     if (members := len(trial.cell.placement.members)) > 1:
-        alone = workspace is not None and trial.phase == "train" and rendezvous is None
-        kept = workspace / trial.checkpoint if alone and workspace else None
+        kept = None if rendezvous else checkpoint
         rank_launcher.run(
             trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous, checkpoint=kept
         )
-    elif trial.phase == "train" and workspace is not None:
-        training.run(trial, device, stamped, workspace / trial.checkpoint)
     else:
-        _PHASES[trial.phase].run(trial, device, stamped)
+        phases.run(trial, device, stamped, checkpoint)
 
 
 def run_rank(
@@ -128,10 +114,7 @@ def run_rank(
     """Run one process of a trial on several devices, after joining the others."""
     index = trial.cell.placement.device_of(share.rank)
     distributed.join(torch.device("cpu") if index is None else torch.device("cuda", index))
-    if trial.phase == "train":
-        training.run(trial, device, send, checkpoint, share)
-    else:
-        _PHASES[trial.phase].run(trial, device, send)
+    phases.run(trial, device, send, checkpoint)
 
 
 def _end_with_parent() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.measure import energy as measuring
-from bench.phases import compiling, energy, fit, inference, runner, speed, training
+from bench.phases import compiling, energy, fit, inference, runner, speed, train
 from bench.results.records import Progress, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
@@ -20,7 +20,7 @@ from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
 from tests.training.test_techniques import make
 
-PHASES = {"speed": speed, "energy": energy, "train": training, "inference": inference}
+PHASES = {"speed": speed, "energy": energy, "train": train, "inference": inference}
 COMPILING_S = 0.05
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench.devices.survey import _device
 from bench.measure import energy as measuring
-from bench.phases import energy, training
+from bench.phases import energy, train
 from bench.results.records import Device, TrialResult
 from bench.run.execute import _refusal
 from bench.spec.trial import Placement
@@ -73,12 +73,12 @@ def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
     monkeypatch.setattr(distributed, "ranks", lambda: 3)
     with ExitStack() as stack:
         assert energy._open_meters(both[1], stack) == ((), "of 3 devices that train together, 2 can be asked from here")
-    assert training._energy_counter(both[1])() is None
+    assert train._energy_counter(both[1])() is None
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     with ExitStack() as stack:
         meters, _ = energy._open_meters(both[1], stack)
     assert [meter.uuid for meter in meters] == ["GPU-a", "GPU-b"]
-    assert training._energy_counter(both[1])() > 0
+    assert train._energy_counter(both[1])() > 0
 
 
 def test_energy_is_measured_on_devices_that_train_together(both):

@@ -16,21 +16,21 @@ from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import climbing, feeding, ladder, rung_memory
+from bench.phases import climbing, feeding, ladder, ladder_memory
 from bench.phases.climbing import RungRunner, Waiting
 from bench.phases.context import open_setting
 from bench.phases.feeding import kind_of, on_device
 from bench.phases.ladder import _paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
-from bench.spec.ablation import build_ladder, parse_rung
+from bench.spec.ablation import build_ablation, parse_step
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
 from bench.spec.trial import Protocol
 from bench.training.step import build_arm
 
-RUNGS = tuple(rung.name for rung in build_ladder("amp-fp16", "cpu").rungs)
+RUNGS = tuple(rung.name for rung in build_ablation("amp-fp16", "cpu").steps)
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
 
 
@@ -129,7 +129,7 @@ def test_threads_that_share_a_loader_take_turns():
 def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):
     sent = []
     trial = replace(tiny_trial, phase="ladder_memory", precisions=RUNGS[-1:])
-    rung_memory.run(trial, cpu, sent.append)
+    ladder_memory.run(trial, cpu, sent.append)
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert (result.precision, result.status) == (RUNGS[-1], "ok")
     assert result.memory.peak_resident_bytes is not None
@@ -145,9 +145,9 @@ def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_tri
 
     monkeypatch.setattr(feeding, "to_device", to_device)
     sent = []
-    rung_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
+    ladder_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
     assert [message.status for message in sent if isinstance(message, TrialResult)] == ["ok"]
-    samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_rung(name))[1], seed=0)
+    samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_step(name))[1], seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}
 
 
@@ -157,9 +157,11 @@ def tiny_suite(tiny_trial):
 
 
 def arm(tiny_suite, name):
-    rung = parse_rung(name)
+    rung = parse_step(name)
     cpu = torch.device("cpu")
-    return build_arm(tiny_suite, tiny_suite.data, parse_precision(rung.precision), cpu, seed=0, techniques=rung.chosen)
+    return build_arm(
+        tiny_suite, tiny_suite.data, parse_precision(rung.precision), cpu, seed=0, techniques=rung.settings
+    )
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp32+set-to-none+prefetcher"])
@@ -292,7 +294,7 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     monkeypatch.setattr(feeding, "open_loader", opened)
     monkeypatch.setattr(feeding, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
     second = torch.device("cuda", 1)
-    rungs = [parse_rung("fp32"), parse_rung("fp32+non-blocking")]
+    rungs = [parse_step("fp32"), parse_step("fp32+non-blocking")]
     with feeding.open_loaders(replace(open_setting(tiny_trial), device=second), tiny_trial, rungs):
         assert order == [second, False, True]
     assert order[3:] == ["shut down"] * 2

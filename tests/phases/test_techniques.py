@@ -11,7 +11,7 @@ import torch
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
-from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, training
+from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, train
 from bench.phases.runner import TorchRunner
 from bench.planning import suite_registry
 from bench.report.reading.load import load
@@ -29,7 +29,7 @@ from tests.conftest import call
 from tests.report.builders import RunBuilder, timed
 from tests.training.test_techniques import CPU, DATA, batches, layers, make, norms, state
 
-PHASES = {"fit": fit, "memory": memory, "speed": speed, "train": training, "numerics": numerics, "inference": inference}
+PHASES = {"fit": fit, "memory": memory, "speed": speed, "train": train, "numerics": numerics, "inference": inference}
 
 
 def run(trial, device, phase, techniques, **asked):

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 
 from bench.cli.display import describe_results
-from bench.phases import training
+from bench.phases import train
 from bench.planning import suite_registry
 from bench.results.records import EpochResult, TrialResult
 from bench.spec.suite import Data, Suite
@@ -67,7 +67,7 @@ class Bench:
     def run(self, checkpoint=None, **changes):
         self.seen.clear()
         messages = []
-        training.run(replace(self.trial, **changes), self.device, messages.append, checkpoint)
+        train.run(replace(self.trial, **changes), self.device, messages.append, checkpoint)
         rows = [message for message in messages if isinstance(message, EpochResult)]
         (result,) = [message for message in messages if isinstance(message, TrialResult)]
         return rows, result
@@ -82,7 +82,7 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     weights = []
     build = bench.suite.model
     bench.suite = replace(bench.suite, model=lambda data: weights.append(build(data)) or weights[-1])
-    original = training.build_arm
+    original = train.build_arm
     initial = []
 
     def build_arm(*given, **more):
@@ -90,13 +90,13 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
         initial.append(torch.cat([p.detach().flatten().clone() for p in arm.model.parameters()]))
         return arm
 
-    training.build_arm, given = build_arm, {}
+    train.build_arm, given = build_arm, {}
     try:
         for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
             bench.run(precisions=(name,), seed=seed)
             given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
     finally:
-        training.build_arm = original
+        train.build_arm = original
     assert torch.equal(given[0, "fp32"], given[0, "amp-bf16"])
     assert torch.equal(initial[0], initial[1])
     assert not torch.equal(initial[0], initial[2])
@@ -180,7 +180,7 @@ def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeyp
         seen.append(message)
         gpu.lost = True
 
-    training.run(bench.spec.trial, bench.device, lose)
+    train.run(bench.trial, bench.device, lose)
     assert seen[0].energy_j is not None
     assert seen[1].energy_j is seen[2].training.train_energy_j is None
 

@@ -12,12 +12,12 @@ from bench.report.reading.load import load
 from bench.results.records import TrialResult
 from bench.results.store import SCHEMA
 from bench.run.execute import _missing
-from bench.spec.ablation import build_ladder
+from bench.spec.ablation import build_ablation
 from bench.spec.trial import Protocol
 from tests.run.test_execute import execute
 
 MORE = ("channels-last", "compile", "checkpointing")
-RUNGS = tuple(rung.name for rung in build_ladder("amp-fp16", "cpu", MORE).rungs)
+RUNGS = tuple(rung.name for rung in build_ablation("amp-fp16", "cpu", MORE).steps)
 TOP = "amp-fp16+set-to-none+prefetcher"
 
 

@@ -11,7 +11,7 @@ import pytest
 from bench.report.reading.load import TEXT
 from bench.results.records import Status
 from bench.results.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS
-from bench.spec.trial import Phase
+from bench.spec.phases import PHASES
 
 README = Path(__file__).parents[2] / "results" / "README.md"
 
@@ -29,8 +29,8 @@ def test_the_reader_knows_no_word_column_that_is_not_there() -> None:
 def test_every_phase_and_every_status_is_explained() -> None:
     page = README.read_text(encoding="utf-8")
     trials = page.split("## trials.csv")[1]
-    assert [phase for phase in get_args(Phase) if f"`{phase}`" not in trials.split("| --- |")[0]] == []
+    assert [phase for phase in PHASES if f"`{phase}`" not in trials.split("| --- |")[0]] == []
     (words,) = re.findall(r"^\| `phase` \| (.*) \|$", trials, flags=re.M)
-    assert re.split(r", | or ", words) == list(get_args(Phase))
+    assert re.split(r", | or ", words) == list(PHASES)
     statuses = page.split("## Statuses")[1].split("##")[0]
     assert re.findall(r"^\| `(\w+)` \|", statuses, flags=re.M) == list(get_args(Status))

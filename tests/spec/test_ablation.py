@@ -4,7 +4,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.run.prepare import gather
-from bench.spec.ablation import ZEROED, Rung, build_ladder, choose_mixed, identity, parse_rung, stacked
+from bench.spec.ablation import ZEROED, AblationStep, build_ablation, choose_mixed, identity, parse_step, rebase
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.planning.test_max_batch import Surveyed
@@ -27,15 +27,15 @@ def laddered(precisions):
 
 
 def test_each_rung_stands_on_the_one_before():
-    ladder = build_ladder("amp-bf16", "cuda", ("channels-last", "set-to-none"))
-    assert [rung.name for rung in ladder.rungs] == [*GPU_RUNGS, f"{GPU_RUNGS[-1]}+channels-last"]
+    ladder = build_ablation("amp-bf16", "cuda", ("channels-last", "set-to-none"))
+    assert [rung.name for rung in ladder.steps] == [*GPU_RUNGS, f"{GPU_RUNGS[-1]}+channels-last"]
     assert ladder.missing == ()
-    assert [rung.added for rung in ladder.rungs[:4]] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
+    assert [rung.added for rung in ladder.steps[:4]] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
 
 
 def test_a_rung_that_the_device_cannot_do_is_left_out_of_those_above():
-    ladder = build_ladder("amp-bf16", "cpu")
-    assert [rung.name for rung in ladder.rungs] == [*GPU_RUNGS[:3], "amp-bf16+set-to-none+prefetcher"]
+    ladder = build_ablation("amp-bf16", "cpu")
+    assert [rung.name for rung in ladder.steps] == [*GPU_RUNGS[:3], "amp-bf16+set-to-none+prefetcher"]
     ((rung, reason),) = ladder.missing
     assert rung.name == GPU_RUNGS[3]
     assert "on a CPU nothing is copied" in reason
@@ -43,16 +43,20 @@ def test_a_rung_that_the_device_cannot_do_is_left_out_of_those_above():
 
 @pytest.mark.parametrize("name", [*GPU_RUNGS, "amp-fp16:init_scale=1e+3+set-to-none+grad-accumulation=4"])
 def test_names_are_read_back(name):
-    rung = parse_rung(name)
+    rung = parse_step(name)
     assert rung.name == name
-    assert parse_rung(name).precision == name.split("+set-to-none")[0]
+    assert parse_step(name).precision == name.split("+set-to-none")[0]
 
 
 def test_the_first_rungs_zero_gradients_and_the_third_does_not():
-    rungs = build_ladder("amp-bf16", "cuda").rungs
-    assert [rung.chosen.set_to_none for rung in rungs] == [False, False, True, True, True]
-    assert Rung(precision="fp32").chosen == ZEROED
-    assert (rungs[3].chosen.non_blocking, rungs[3].chosen.prefetcher, rungs[4].chosen.prefetcher) == (True, False, True)
+    rungs = build_ablation("amp-bf16", "cuda").steps
+    assert [rung.settings.set_to_none for rung in rungs] == [False, False, True, True, True]
+    assert AblationStep(precision="fp32").settings == ZEROED
+    assert (rungs[3].settings.non_blocking, rungs[3].settings.prefetcher, rungs[4].settings.prefetcher) == (
+        True,
+        False,
+        True,
+    )
 
 
 def test_the_mixed_precision_is_the_one_named_else_the_devices():
@@ -65,7 +69,7 @@ def test_the_mixed_precision_is_the_one_named_else_the_devices():
 
 def test_where_none_of_the_precisions_named_is_mixed_the_ladder_goes_without_amp(machine):
     planned = plan(machine, gpu(), phases=("ladder_memory", "ladder"), precisions=("fp32", "tf32"))
-    climbed = {parse_rung(name) for trial in planned.trials for name in trial.precisions}
+    climbed = {parse_step(name) for trial in planned.trials for name in trial.precisions}
     assert {rung.precision for rung in climbed} == {"fp32"}
     assert {rung.added for rung in climbed} == {"fp32", "+ set-to-none", "+ non-blocking", "+ prefetcher"}
 
@@ -93,40 +97,40 @@ def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prep
 
 
 def test_with_fp32_alone_or_where_the_mixed_precision_cannot_be_done_techniques_stand_on_fp32():
-    alone = build_ladder("fp32", "cpu")
-    refused = build_ladder("fp8", "cpu", unable="no FP8 here")
+    alone = build_ablation("fp32", "cpu")
+    refused = build_ablation("fp8", "cpu", unable="no FP8 here")
     for ladder in (alone, refused):
-        assert [rung.name for rung in ladder.rungs] == ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"]
+        assert [rung.name for rung in ladder.steps] == ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"]
     assert [rung.name for rung, _ in alone.missing] == ["fp32+set-to-none+non-blocking"]
     assert (refused.missing[0][0].name, refused.missing[0][1]) == ("fp8", "no FP8 here")
 
 
 def test_a_rung_that_does_not_work_is_left_out_of_all_above():
-    planned = build_ladder("amp-bf16", "cuda", ("channels-last", "compile", "checkpointing")).rungs
+    planned = build_ablation("amp-bf16", "cuda", ("channels-last", "compile", "checkpointing")).steps
     broken = ("channels-last", "compile")
-    standing = list(stacked(planned, lambda rung: not rung.techniques or rung.techniques[-1] not in broken))
+    standing = list(rebase(planned, lambda rung: not rung.techniques or rung.techniques[-1] not in broken))
     top = "amp-bf16+set-to-none+non-blocking+prefetcher"
     assert [rung.name for rung in standing[:5]] == GPU_RUNGS
     assert [rung.name for rung in standing[5:]] == [f"{top}+channels-last", f"{top}+compile", f"{top}+checkpointing"]
-    assert [rung.below and rung.below.name for rung in standing] == [None, *GPU_RUNGS[:4], top, top, top]
+    assert [rung.previous and rung.previous.name for rung in standing] == [None, *GPU_RUNGS[:4], top, top, top]
     assert [rung.number for rung in standing] == [0, 1, 2, 3, 4, 5, 5, 5]
     assert [rung.rank for rung in standing] == sorted({rung.rank for rung in standing})
 
 
 def test_precisions_that_do_not_work_and_rungs_that_are_not_all_there():
-    planned = build_ladder("amp-bf16", "cuda").rungs
-    without_fp32 = list(stacked(planned, lambda rung: rung.name != "fp32"))
+    planned = build_ablation("amp-bf16", "cuda").steps
+    without_fp32 = list(rebase(planned, lambda rung: rung.name != "fp32"))
     assert without_fp32 == list(planned)
-    on_fp32 = list(stacked(planned, lambda rung: rung.name != "amp-bf16"))
+    on_fp32 = list(rebase(planned, lambda rung: rung.name != "amp-bf16"))
     assert [rung.precision for rung in on_fp32] == ["fp32", "amp-bf16", "fp32", "fp32", "fp32"]
-    alone = [rung.name for rung in stacked(planned, lambda _: False)]
+    alone = [rung.name for rung in rebase(planned, lambda _: False)]
     assert alone == [
         "fp32",
         "amp-bf16",
         *(f"amp-bf16+{name}" for name in ("set-to-none", "non-blocking", "prefetcher")),
     ]
     some = [planned[0], planned[3]]
-    assert list(stacked(some, lambda _: True)) == some
+    assert list(rebase(some, lambda _: True)) == some
 
 
 def test_a_rung_is_known_by_what_it_adds_and_a_precision_by_its_name():

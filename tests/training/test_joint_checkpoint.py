@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.data import Share
-from bench.phases import training
+from bench.phases import train
 from bench.planning import suite_registry
 from bench.results.records import EpochResult, TrialResult
 from bench.spec.suite import Data
@@ -26,7 +26,7 @@ class StoppedError(Exception):
     """A training that ended before its time."""
 
 
-def train(rank, trial, device, folder):
+def train_twice(rank, trial, device, folder):
     """Train whole, then again with a stop after the first epoch; return the rows of both and what went on."""
     data = Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True)
     suite_registry.load = lambda ref: replace(SUITE, model=model, data=data)
@@ -42,7 +42,7 @@ def train(rank, trial, device, folder):
         sent.clear()
         # Only the first process has a file: the others may be on another machine.
         path = Path(folder) / name if rank == 0 else None
-        training.run(trial, device, send, path, Share(rank=rank, ranks=2))
+        train.run(trial, device, send, path, Share(rank=rank, ranks=2))
         return list(sent)
 
     whole = run("whole.pt")
@@ -66,7 +66,7 @@ def both(tiny_trial, tmp_path):
 
 
 def test_a_stopped_training_of_two_processes_goes_on_to_the_same_bits(both, cpu, tmp_path):
-    found = together(tmp_path, train, both, cpu, str(tmp_path))
+    found = together(tmp_path, train_twice, both, cpu, str(tmp_path))
     whole, before, after = found[0]
     losses = [row.train_loss for row in whole[:-1]]
     assert len(set(losses)) == 3

@@ -148,9 +148,9 @@ def test_lightning_counts_the_steps_that_the_scaler_skips():
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(twins):
     sent = {1: [], 2: []}
-    from bench.phases import training
+    from bench.phases import train
 
-    training.run(trial(twins, trainer="lightning"), a_cpu(), sent[1].append)
+    train.run(trial(twins, trainer="lightning"), a_cpu(), sent[1].append)
     rank_launcher.run(trial(twins, trainer="lightning", devices=2), a_cpu(), sent[2].append, 2)
     one, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
     assert [row.samples for row in one] == [row.samples for row in two] == [32, 32]
@@ -218,7 +218,6 @@ def test_batches_that_cannot_be_shared_are_refused_before_anything_runs(twins, m
 def test_lightning_is_given_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, place):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
     words = ["--suite", str(twins), "--gpus", place, "--batch-sizes", "8", "--phases", "train"]
-    words += ["--nnodes", "2", "--rdzv-endpoint", "here:29400", "--node-rank", "0"] if "@" in place else []
     joined = replace(machine, devices=(replace(machine.devices[0], placement=place),))
     with pytest.raises(UsageError, match=rf"name one device, not {re.escape(place)}, and --set devices=2\."):
         prepare.gather(parse([*words, "--set", "trainer=lightning"]), Machine(joined))

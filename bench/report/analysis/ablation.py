@@ -18,7 +18,7 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
 from bench.report.tables.format import UNKNOWN, known, processes
 from bench.results.records import MEASURED
-from bench.spec.ablation import FIXED, Rung, parse_rung
+from bench.spec.ablation import FIXED, AblationStep, parse_step
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
@@ -83,9 +83,9 @@ def climbed(runs: Runs) -> list[Climbed]:
     return ladders
 
 
-def _rungs(trials: pd.DataFrame) -> list[Rung]:
+def _rungs(trials: pd.DataFrame) -> list[AblationStep]:
     """Return the rungs of a ladder from the lowest up."""
-    return sorted((parse_rung(str(name)) for name in trials["precision"].unique()), key=lambda rung: rung.rank)
+    return sorted((parse_step(str(name)) for name in trials["precision"].unique()), key=lambda rung: rung.rank)
 
 
 def _usable(trials: pd.DataFrame) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def _rows(trials: pd.DataFrame, gains: Gains, trained: pd.DataFrame) -> pd.DataF
     for rung in _rungs(trials):
         mine = usable[usable["precision"] == rung.name]
         over_first, first_in = gains.get((BASELINE, rung.name), NOTHING)
-        over_last, measured_in = gains.get((rung.below.name, rung.name), NOTHING) if rung.below else NOTHING
+        over_last, measured_in = gains.get((rung.previous.name, rung.name), NOTHING) if rung.previous else NOTHING
         status, detail = _status(timed, memory, mine, rung.name)
         word, accuracy = _accuracy(trained, rung)
         body.append(
@@ -115,7 +115,7 @@ def _rows(trials: pd.DataFrame, gains: Gains, trained: pd.DataFrame) -> pd.DataF
                 "rung": rung.name,
                 "precision": rung.precision,
                 "added": rung.added,
-                "stands_on": rung.below.added if rung.below else UNKNOWN,
+                "stands_on": rung.previous.added if rung.previous else UNKNOWN,
                 "status": status,
                 "detail": detail,
                 "step_ms": mine["step_ms"].median(),
@@ -191,7 +191,7 @@ def _limit(mine: pd.DataFrame) -> str:
     return "arithmetic" if str(mine.iloc[0]["placement"]).startswith("cpu") else "launch or arithmetic"
 
 
-def _accuracy(trained: pd.DataFrame, rung: Rung) -> tuple[str, Interval | None]:
+def _accuracy(trained: pd.DataFrame, rung: AblationStep) -> tuple[str, Interval | None]:
     """Return how the run's training of what a rung computes ended, and its accuracy over seeds.
 
     What becomes of gradients between steps, and how batches get to the device, changes no arithmetic: a training

@@ -11,7 +11,7 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.report.reading.load import Run
 from bench.spec.ablation import identity
-from bench.spec.trial import LADDER
+from bench.spec.phases import LADDER
 
 UNFIT = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is left out of its cell on purpose."""

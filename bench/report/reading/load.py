@@ -17,7 +17,7 @@ from bench.report.reading.folders import copies, labels, shown
 from bench.report.reading.validation import missing_columns, refuse_schema, whole_lines
 from bench.results.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS, read_run
 from bench.spec.errors import UsageError
-from bench.spec.trial import LADDER
+from bench.spec.phases import LADDER
 
 TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
 TEXT |= {"data", "phase", "fit_bound", "data_place"}

@@ -18,10 +18,9 @@ from bench.report.tables.format import records
 from bench.results.records import MEASURED, Status
 from bench.results.store import READABLE, SCHEMA
 from bench.spec.errors import UsageError
-from bench.spec.trial import Phase
+from bench.spec.phases import PHASES
 
 STATUSES: tuple[str, ...] = get_args(Status)
-PHASES: tuple[str, ...] = get_args(Phase)
 REQUIRED = {"speed": ["step_ms", "samples_per_s"], "train": ["time_per_epoch_s"]}
 """Figures without which a measured row of that phase says nothing."""
 POSITIVE = {"batch_size", "step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "time_per_epoch_s"}

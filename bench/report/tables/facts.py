@@ -10,9 +10,9 @@ from bench.report.reading.load import SUBJECT, Run
 from bench.report.tables.format import GIB, UNKNOWN, known, number, records
 from bench.report.tables.tables import Table
 from bench.results.records import MEASURED
-from bench.spec.ablation import parse_rung
+from bench.spec.ablation import parse_step
+from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
-from bench.spec.trial import LADDER
 
 CROWDED_PCT = 10.0
 """Share of a machine's cores taken by others from which a reader is told."""
@@ -125,7 +125,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     rows = rows.assign(
         arm=rows["precision"].astype(str).mask(rung, ""),
         shown=[
-            parse_rung(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
+            parse_step(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
         ],
     )
     key = [*SUBJECT, "phase", "arm", "status"]

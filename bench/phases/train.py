@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bench.data import WHOLE, Batches, Share, open_batches
+from bench.data import Batches, Share, open_batches
 from bench.data.transfer import feed
 from bench.devices.energy import meters
 from bench.devices.nvidia import NvmlFailure, open_nvml
@@ -38,7 +38,7 @@ def run(
     device: Device,
     send: Callable[[Message], None],
     checkpoint: Path | None = None,
-    share: Share = WHOLE,
+    share: Share | None = None,
 ) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
@@ -48,8 +48,10 @@ def run(
         send: takes the records; those of epochs that a checkpoint holds are sent again.
         checkpoint: the file to keep the training in after each epoch, and to go on from if it holds this trial's;
             None keeps nothing. Where several train together, only the first one's file is written and read.
-        share: this process's part of every batch, where several train together.
+        share: this process's part of every batch, where Lightning joins several; None is its part of those joined.
     """
+    part = Share(rank=distributed.rank(), ranks=distributed.ranks())
+    share = share or part
     setting = open_setting(trial)
     if setting.suite.trainer == "lightning":
         require_supported(setting.techniques, setting.suite, setting.data, setting.device)  # before others are started
@@ -82,7 +84,6 @@ def run(
     if chosen.compile:
         send(Progress(text=f"{precision.name}: compiling"))
     spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
-    part = Share(rank=distributed.rank(), ranks=distributed.ranks())
     keeping = distributed.from_first(checkpoint is not None)
     rows, unread = _go_on(arm, trial, checkpoint)
     for row in rows:

@@ -15,7 +15,7 @@ from bench.phases.climbing import build_rung
 from bench.phases.context import Setting, open_setting
 from bench.phases.feeding import kind_of, on_device
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.ablation import Rung, parse_rung
+from bench.spec.ablation import AblationStep, parse_step
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -29,10 +29,10 @@ SMALL_BATCH = 2
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only rung and send its result."""
     driver_before = memory.driver_memory_bytes(device.uuid)
-    setting, rung = open_setting(trial), parse_rung(trial.precisions[0])
+    setting, rung = open_setting(trial), parse_step(trial.precisions[0])
     resident_before = None
     if setting.device.type == "cpu":
-        small = min(SMALL_BATCH * rung.chosen.grad_accumulation, trial.cell.batch_size)
+        small = min(SMALL_BATCH * rung.settings.grad_accumulation, trial.cell.batch_size)
         arm = build_rung(setting, trial, rung)
         with closing(on_device(arm, setting.data, iter(_host_batches(setting, trial, rung, small)))) as few:
             training_step(arm, *next(few))
@@ -59,7 +59,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     send(TrialResult(precision=rung.name, status="ok", switches=switches, memory=peaks))
 
 
-def _host_batches(setting: Setting, trial: Trial, rung: Rung, size: int) -> list[Batch]:
+def _host_batches(setting: Setting, trial: Trial, rung: AblationStep, size: int) -> list[Batch]:
     """Return batches in host memory as the rung's loader gives them: its type of pixels, and pinned where it pins."""
     data, cpu = setting.data, torch.device("cpu")
     pinned, normalize = kind_of(rung)

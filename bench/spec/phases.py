@@ -1,0 +1,172 @@
+"""The registry of phases: what a trial may do, and all that planning and storing need to know of it.
+
+To add a phase: an entry here, its result in results/records.py, and a module of its name in phases/ with ``run``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What the time of a trial is estimated from."""
+
+    step_s: float
+    """Estimated time of a training step in fp32."""
+    arms: int
+    steps_per_epoch: int
+    epochs: int
+    budget_s: float
+    """Time budget of an arm."""
+    fewest_quads: int
+    """ABBA rounds that are measured whatever the budget."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One kind of measurement."""
+
+    name: str
+    """As in CSVs, trial ids and ``--phases``."""
+    summary: str
+    estimate: Callable[[Work], float] | None
+    """Estimates a trial's seconds, without the start of its process; None where nothing can be said beforehand."""
+    results: tuple[str, ...]
+    """The fields of ``TrialResult`` that it fills, beside the switches."""
+    key: Literal["replicate", "seed"] | None = None
+    """What is repeated, and so tells trials of the same precisions apart; None is measured once."""
+    arms: Literal["each", "together", "baseline"] = "each"
+    """One trial for each precision, one for all that the device supports, or one of the baseline alone."""
+    option: Literal["--phases", "--batch-sizes", "--ladder"] = "--phases"
+    """The option that asks for it."""
+    default: bool = False
+    """Whether it runs where no option names phases."""
+    joint: bool = False
+    """Whether it is measured on several devices that train together."""
+    trains_on_data: bool = False
+    """Whether it needs the suite's training data rather than random batches."""
+    recipe_batch: bool = False
+    """Whether it keeps the suite's batch size where others are swept: at another it would be another training."""
+    checkpoints: bool = False
+    """Whether a trial that was interrupted is resumed from a checkpoint."""
+    has_children: bool = False
+    """Whether its process starts others, such as a loader's workers."""
+    module: str = ""
+    """The module of phases/ that runs it; empty is the one of its own name."""
+
+
+def _warm_up_s(work: Work) -> float:
+    return max(5 * work.step_s, 1.0)
+
+
+def _rounds_s(work: Work, arms: int) -> float:
+    """Estimate warm-up and ABBA rounds of several arms."""
+    shortest_s = work.fewest_quads * 2 * 1.7 * work.step_s * arms
+    return arms * _warm_up_s(work) + max(shortest_s, arms * work.budget_s)
+
+
+PHASES: dict[str, Phase] = {
+    phase.name: phase
+    for phase in (
+        Phase(
+            name="fit",
+            summary="the search for the largest batch that fits",
+            option="--batch-sizes",
+            results=("fit",),
+            estimate=None,
+        ),
+        Phase(
+            name="memory",
+            summary="peak memory of a training step, and what it is made of",
+            default=True,
+            joint=True,
+            results=("memory",),
+            estimate=lambda work: 4 * work.step_s,
+        ),
+        Phase(
+            name="floor",
+            summary="the baseline timed against itself: the A/A noise",
+            key="replicate",
+            arms="baseline",
+            joint=True,
+            module="speed",
+            results=("speed",),
+            estimate=lambda work: _rounds_s(work, 2),
+        ),
+        Phase(
+            name="speed",
+            summary="time of a training step, all precisions in one process",
+            key="replicate",
+            arms="together",
+            default=True,
+            joint=True,
+            results=("speed", "operations"),
+            estimate=lambda work: _rounds_s(work, work.arms),
+        ),
+        Phase(
+            name="energy",
+            summary="energy of a training step",
+            default=True,
+            joint=True,
+            results=("energy",),
+            estimate=lambda work: 10.0 + 4 * work.step_s,  # idle power first, then a window of steps
+        ),
+        Phase(
+            name="train",
+            summary="training with an evaluation after each epoch",
+            key="seed",
+            default=True,
+            joint=True,
+            trains_on_data=True,
+            recipe_batch=True,
+            checkpoints=True,
+            results=("training",),
+            estimate=lambda work: 1.1 * work.epochs * work.steps_per_epoch * work.step_s,
+        ),
+        Phase(
+            name="numerics",
+            summary="the first steps of training: losses, gradients, activations, errors against float64",
+            key="seed",
+            trains_on_data=True,
+            recipe_batch=True,
+            results=(),
+            estimate=lambda work: 80 * work.step_s,  # 60 steps, those in float64, and counting gradients
+        ),
+        Phase(
+            name="inference",
+            summary="the forward pass in eval mode: time, latency, agreement with fp32",
+            key="seed",
+            results=("inference",),
+            estimate=lambda work: 2 * (_warm_up_s(work) + work.budget_s),
+        ),
+        Phase(
+            name="ladder_memory",
+            summary="peak memory of each step of the ablation",
+            option="--ladder",
+            results=("memory",),
+            estimate=lambda work: 4 * work.step_s,
+        ),
+        Phase(
+            name="ladder",
+            summary="all steps of the ablation timed in one process, fed by a loader",
+            key="replicate",
+            arms="together",
+            option="--ladder",
+            trains_on_data=True,
+            has_children=True,
+            results=("speed", "climb"),
+            # Beside the rounds, 15 continuous steps of each show whether it waits for the loader.
+            estimate=lambda work: _rounds_s(work, work.arms) + work.arms * 15 * work.step_s,
+        ),
+    )
+}
+"""By name, in the order in which they run within a cell."""
+SELECTABLE = tuple(name for name, phase in PHASES.items() if phase.option == "--phases")
+"""The choices of ``--phases``."""
+LADDER = tuple(name for name, phase in PHASES.items() if phase.option == "--ladder")
+"""The phases of ``--ladder``."""
+USUAL = tuple(name for name, phase in PHASES.items() if phase.default)
+"""The phases that run where neither option says otherwise."""

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Fill the generated parts of the documents: the picture of the packages, and tables of what the registries hold.
+
+    python docs/update.py             # rewrite what has changed
+    python docs/update.py --check     # change nothing; exit with 1 if a document is out of date
+
+A generated part stands between two markers, ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable
+from itertools import permutations
+from pathlib import Path
+
+import grimp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.planning import suite_registry
+from bench.spec.phases import PHASES
+from bench.spec.precisions import PRECISIONS
+from bench.spec.techniques import TECHNIQUES
+
+ROOT = Path(__file__).resolve().parents[1]
+PART = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def architecture() -> str:
+    """Draw which package imports which; an arrow that follows from others is left out."""
+    graph = grimp.build_graph("bench", "suites")
+    packages = ["suites", *sorted(graph.find_children("bench"))]
+    edges = {
+        (importer, imported)
+        for importer, imported in permutations(packages, 2)
+        if graph.direct_import_exists(importer=importer, imported=imported, as_packages=True)
+    }
+    for node in ast.walk(ast.parse((ROOT / "run_bench.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench."):
+            edges.add(("run_bench.py", ".".join(f"{node.module}.{node.names[0].name}".split(".")[:2])))
+    arrows = sorted(edge for edge in edges if not _follows(edge, edges))
+    lines = [f"    {_label(importer)} --> {_label(imported)}" for importer, imported in arrows]
+    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+
+
+def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
+    """Say whether a longer path leads where an edge leads."""
+    importer, imported = edge
+    reached, frontier = set(), {to for start, to in edges if start == importer and to != imported}
+    while frontier:
+        reached |= frontier
+        frontier = {to for start, to in edges if start in frontier} - reached - {importer}
+    return imported in reached
+
+
+def _label(package: str) -> str:
+    name = package.removeprefix("bench.")
+    return f"{name.removesuffix('.py')}[{name}]"
+
+
+def precisions() -> str:
+    """Describe every precision."""
+    rows = [
+        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), ", ".join(one.default_on) or "–")
+        for one in PRECISIONS.values()
+    ]
+    return markdown(("precision", "what it is", "the device must have", "options", "by default on"), rows)
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words) or "–"
+
+
+def techniques() -> str:
+    """Describe every technique."""
+    return markdown(("technique", "what it does"), [(f"`{one.name}`", one.summary) for one in TECHNIQUES.values()])
+
+
+def suites() -> str:
+    """Describe every suite that ships with ampmeter."""
+    loaded = [suite_registry.load(suite_registry.refer(name)) for name in suite_registry.names()]
+    return markdown(("suite", "model and data"), [(f"`{suite.name}`", suite.title) for suite in loaded])
+
+
+def phases() -> str:
+    """Describe every phase."""
+    rows = [
+        (f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", "yes" if phase.joint else "no")
+        for phase in PHASES.values()
+    ]
+    return markdown(("phase", "what it measures", "asked for by", "repeated over", "on several devices"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "architecture": architecture,
+    "precisions": precisions,
+    "techniques": techniques,
+    "suites": suites,
+    "phases": phases,
+}
+
+
+def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in markdown."""
+    header = list(header)
+    lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> int:
+    """Update the documents, or check them; return the exit code."""
+    check, outdated = "--check" in sys.argv[1:], []
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
+        text = page.read_text()
+        updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", text)
+        if updated != text:
+            outdated.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(updated)
+    if outdated:
+        names = ", ".join(outdated)
+        print(f"Out of date: {names}. Run python docs/update.py." if check else f"Updated: {names}.")
+    return 1 if check and outdated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""The registry of phases: each one has a runner, and its results have columns."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from bench import phases
+from bench.results.records import TrialResult
+from bench.spec.phases import PHASES
+
+
+@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+def test_a_phase_has_a_runner_and_its_results_are_fields_of_a_trials(phase):
+    assert phases.RUNNERS[phase.name].__module__ == f"bench.phases.{phase.module or phase.name}"
+    assert {*phase.results} <= {field.name for field in fields(TrialResult)}
+
+
+@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+def test_trials_of_a_phase_are_told_apart_by_what_is_repeated(phase, tiny_trial):
+    trial = replace(tiny_trial, phase=phase.name)
+    seeds = {replace(trial, seed=seed).id for seed in (0, 1)}
+    replicates = {replace(trial, replicate=replicate).id for replicate in (0, 1)}
+    assert (len(seeds), len(replicates)) == (1 + (phase.key == "seed"), 1 + (phase.key == "replicate"))
