@@ -1,16 +1,17 @@
-"""What the scripts here time: the harness's own steps, and the same steps as one writes them by hand."""
+"""The arms that the scripts here time: the harness's own steps, and the same steps as one writes them by hand."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from bench.data import random_batches
+from bench.launch.local import LocalLauncher
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
@@ -18,19 +19,19 @@ from bench.planning import suite_registry
 from bench.planning.defaults import slower, unsupported_reason
 from bench.results.records import Device
 from bench.spec.precisions import parse_precision
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Suite
 from bench.spec.trial import Protocol
-from bench.training import amp as switches
+from bench.stats import Interval, process_interval
+from bench.training import amp
 from bench.training.step import build_arm, build_loss, synchronize
 
-Batch = tuple[Tensor, Tensor]
 HARNESS, BY_HAND = "harness", "by hand"
 AGAIN, CALLED = "by hand again", "by hand, in a function"
 
 
 @dataclass(slots=True)
 class HandRunner:
-    """A model in a loop of the usual kind: what a comparison with the harness is with."""
+    """A model in a hand-written training loop, to compare the harness with."""
 
     name: str
     precision: str
@@ -38,11 +39,11 @@ class HandRunner:
     model: nn.Module
     loss: nn.Module
     optimizer: torch.optim.Optimizer
-    batches: list[Batch]
-    half: torch.dtype | None = None
-    """What autocast computes in; None computes in fp32."""
+    batches: list[tuple[Tensor, Tensor]]
+    half: torch.dtype | None
+    """The type that autocast computes in; None computes in fp32."""
     steps: int = 0
-    last: Tensor | None = field(default=None)
+    last: Tensor | None = None
 
     @property
     def asynchronous(self) -> bool:
@@ -50,7 +51,7 @@ class HandRunner:
         return self.device.type == "cuda"
 
     def activate(self) -> None:
-        """Set the switches as the harness does, that both compute alike."""
+        """Set the switches as the harness does, so that both compute alike."""
         set_switches(self.precision)
 
     def run(self, steps: int) -> None:
@@ -82,24 +83,19 @@ class HandRunner:
         return self.steps
 
 
-Arm = TorchRunner | HandRunner
-Build = Callable[[Suite, str, torch.device, int], Arm]
-
-
 @dataclass(slots=True)
 class CalledRunner(HandRunner):
-    """The same steps in a loop as the harness's: a function called for each batch, and the last loss dropped before."""
+    """The same steps in the structure of the harness's loop: a function call for each batch, the last loss dropped."""
 
     def run(self, steps: int) -> None:
         """Train as ``HandRunner`` does."""
         for turn in range(self.steps, self.steps + steps):
             self.last = None
-            self.last = bare_step(self, *self.batches[turn % len(self.batches)])
+            self.last = _step(self, *self.batches[turn % len(self.batches)])
         self.steps += steps
 
 
-def bare_step(arm: HandRunner, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Train on one batch; return its loss."""
+def _step(arm: HandRunner, inputs: Tensor, targets: Tensor) -> Tensor:
     arm.optimizer.zero_grad(set_to_none=True)
     with torch.autocast(arm.device.type, dtype=arm.half) if arm.half else nullcontext():
         loss: Tensor = arm.loss(arm.model(inputs), targets)
@@ -108,26 +104,26 @@ def bare_step(arm: HandRunner, inputs: Tensor, targets: Tensor) -> Tensor:
     return loss
 
 
-def open_suite(name: str, **parameters: object) -> Suite:
-    """Return a suite with some of its parameters."""
-    return suite_registry.load(suite_registry.refer(name, {key: str(value) for key, value in parameters.items()}))
-
-
 def set_switches(precision: str) -> None:
-    """Set TF32's switches for whatever runs next: torch's own default is TF32 in convolutions."""
-    switches.apply(parse_precision(precision))
+    """Set the TF32 switches of a precision: torch's own default is TF32 in convolutions."""
+    amp.apply(parse_precision(precision))
 
 
 def half_type(precision: str) -> torch.dtype | None:
-    """Return what a precision autocasts to."""
+    """Return the type that a precision autocasts to."""
     name = parse_precision(precision).autocast
     return getattr(torch, name) if name else None
+
+
+def open_suite(name: str, **parameters: object) -> Suite:
+    """Return a suite with some of its parameters set."""
+    return suite_registry.load(suite_registry.refer(name, {key: str(value) for key, value in parameters.items()}))
 
 
 def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TorchRunner:
     """Return the harness's own arm."""
     return TorchRunner(
-        name="harness",
+        name=precision,
         arm=build_arm(suite, suite.data, parse_precision(precision), device, seed=0),
         batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
         asynchronous=device.type == "cuda",
@@ -135,12 +131,18 @@ def harness(suite: Suite, precision: str, device: torch.device, batch_size: int)
 
 
 def by_hand(
-    suite: Suite, precision: str, device: torch.device, batch_size: int, model: nn.Module | None = None
+    suite: Suite,
+    precision: str,
+    device: torch.device,
+    batch_size: int,
+    *,
+    model: nn.Module | None = None,
+    kind: type[HandRunner] = HandRunner,
 ) -> HandRunner:
     """Return the same steps written by hand, of the suite's model or of another one."""
     torch.manual_seed(0)
     model = (suite.model(suite.data) if model is None else model).to(device).train()
-    return HandRunner(
+    return kind(
         name="by hand",
         precision=precision,
         device=device,
@@ -152,20 +154,9 @@ def by_hand(
     )
 
 
-def called(suite: Suite, precision: str, device: torch.device, batch_size: int) -> HandRunner:
-    """Return the same steps written by hand in a function."""
-    made = by_hand(suite, precision, device, batch_size)
-    return CalledRunner(**{field.name: getattr(made, field.name) for field in fields(made)})
-
-
-def classes(data: Data) -> int:
-    """Return the number of classes."""
-    return data.classes or 10
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """What is to be timed in a process of its own, the harness's step and the one by hand."""
+class Comparison:
+    """A comparison that a fresh process makes."""
 
     suite: str
     parameters: dict[str, object]
@@ -173,53 +164,88 @@ class Question:
     device: str
     batch_size: int
     budget_s: float
-    own_first: bool
-    """Which is built first."""
+    """Seconds an arm."""
+    own_first: bool = True
+    """Whether the harness's arm is built first, or last."""
     references: bool = False
-    """Whether the loop by hand is timed against itself too, and with its step in a function."""
+    """Whether the hand-written loop is also compared with itself, and with its step in a function."""
+
+    def arguments(self) -> tuple[Suite, str, torch.device, int]:
+        """Return what every arm is built from."""
+        return (
+            open_suite(self.suite, **self.parameters),
+            self.precision,
+            torch.device(self.device),
+            self.batch_size,
+        )
 
 
-def over_by_hand(asked: Question, _send: object = None) -> dict[str, float]:
-    """Return the log-ratio of the harness's time for a step to that by hand, as this process finds it, by arm.
-
-    Where tensors come to lie in memory differs from arm to arm and from process to process, by some per cent of a short
-    step: a claim needs several processes, and each arm built first in half of them.
-    """
-    suite, place = open_suite(asked.suite, **asked.parameters), torch.device(asked.device)
-    builders: dict[str, Build] = {HARNESS: harness, BY_HAND: by_hand}
-    if asked.references:
-        builders |= {AGAIN: by_hand, CALLED: called}
-    names = list(builders) if asked.own_first else list(builders)[::-1]
-    built = {name: builders[name](suite, asked.precision, place, asked.batch_size) for name in names}
-    return log_ratios(built, BY_HAND, asked.budget_s)
+def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, float]:
+    """Return the log-ratio of each arm's step time to that of the hand-written loop, as this process measures it."""
+    arguments = comparison.arguments()
+    builders: dict[str, Callable[[], TorchRunner | HandRunner]] = {
+        HARNESS: lambda: harness(*arguments),
+        BY_HAND: lambda: by_hand(*arguments),
+    }
+    if comparison.references:
+        builders[AGAIN] = builders[BY_HAND]
+        builders[CALLED] = lambda: by_hand(*arguments, kind=CalledRunner)
+    return log_ratios(comparison, builders, BY_HAND)
 
 
-def log_ratios(built: Mapping[str, Arm], below: str, budget_s: float) -> dict[str, float]:
-    """Return for each arm but one the log-ratio of its time for a step to that one's, measured in quads of all.
+def log_ratios(
+    comparison: Comparison, builders: Mapping[str, Callable[[], TorchRunner | HandRunner]], below: str
+) -> dict[str, float]:
+    """Build all arms, and return the log-ratio of each one's step time to that of ``below``, from rounds of all.
 
-    Args:
-        built: the arms by name, in the order in which they were built; they are warmed up in it too.
-        below: the one that the others are compared with.
-        budget_s: seconds an arm.
+    Where tensors lie in memory differs from arm to arm and from process to process, by some per cent of a short step.
+    A claim therefore needs several processes, and each arm built first in half of them.
 
     Raises:
         RuntimeError: nothing could be measured in the time.
     """
-    protocol = Protocol(time_budget_s=budget_s, target_ci=0.001)
-    cuts = dict(zip(built, prepare(list(built.values()), budget_s), strict=True))
-    others = [name for name in built if name != below]
-    names = [below, *others]
-    speedups = compare([built[name] for name in names], [cuts[name].sizes for name in names], protocol, seed=0).logs[1:]
-    found = {name: -log.center for name, log in zip(others, speedups, strict=True) if log is not None}
-    if len(found) < len(others):
-        raise RuntimeError(f"no quad of {' and '.join(names)} counts; give more --budget")
-    return found
+    names = list(builders) if comparison.own_first else list(builders)[::-1]
+    arms = {name: builders[name]() for name in names}
+    protocol = Protocol(time_budget_s=comparison.budget_s, target_ci=0.001)
+    cuts = dict(zip(arms, prepare(list(arms.values()), comparison.budget_s), strict=True))
+    order = [below, *(name for name in arms if name != below)]
+    logs = compare([arms[name] for name in order], [cuts[name].sizes for name in order], protocol, seed=0).logs[1:]
+    ratios = {name: -log.center for name, log in zip(order[1:], logs, strict=True) if log is not None}
+    if len(ratios) < len(order) - 1:
+        raise RuntimeError(f"no round of {' and '.join(order)} counts; give more --budget")
+    return ratios
 
 
-def why_not(device: Device, precision: str) -> str | None:
-    """Say why a precision is left out: the device cannot do it, or emulates it."""
-    if reason := unsupported_reason(device, precision):
-        return reason
-    if slower(device, precision):
-        return f"this CPU emulates bfloat16 ({device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32)"
-    return None
+def over_processes(launcher: LocalLauncher, target: str, comparison: Comparison, processes: int) -> dict[str, Interval]:
+    """Make a comparison in fresh processes, the harness's arm first and last by turns; return each arm's ratio."""
+    logs = [launcher.call(target, replace(comparison, own_first=number % 2 == 0)) for number in range(processes)]
+    return {arm: process_interval([log[arm] for log in logs]).exp() for arm in logs[0]}
+
+
+def survey(launcher: LocalLauncher, name: str) -> Device:
+    """Return what is known of the device with a name such as ``cpu`` or ``cuda:0``."""
+    device = torch.device(name)
+    return launcher.survey(("cpu" if device.type == "cpu" else str(device.index or 0),)).devices[0]
+
+
+def choose_precisions(words: str | None, device: Device, notes: list[str]) -> list[str]:
+    """Return the named precisions, else fp32 and amp-bf16 as far as the device does them without emulation.
+
+    Args:
+        words: the value of ``--precisions``.
+        device: what they run on.
+        notes: takes the reason of each that is left out.
+    """
+    if words:
+        return words.split(",")
+    chosen = []
+    for precision in ("fp32", "amp-bf16"):
+        reason = unsupported_reason(device, precision)
+        if reason is None and slower(device, precision):
+            rates = f"{device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32"
+            reason = f"this CPU emulates bfloat16 ({rates})"
+        if reason is None:
+            chosen.append(precision)
+        else:
+            notes.append(f"{precision} is left out: {reason}.")
+    return chosen

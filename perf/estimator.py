@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How far an estimator of speed errs: three tables, measured side by side in one run.
+"""The error of estimators of speed: three tables, measured side by side in one run.
 
     python perf/estimator.py [--device cpu|cuda] [--repeats 40] [--only 1,2,3]
 
-1. A/A: one training step against itself at an equal budget of 160 steps, settling included: means of consecutive
-   runs, medians of consecutive runs, this harness, and blocks of one step without settling, which is the most that
-   interleaving can do on this machine, and wrong where switching costs something; quiet, and beside a process that
-   burns one core at random intervals. The truth is exactly 1.
-2. Interleaving against solo runs: the speedup that this harness gives, and the one of alternating 2-second runs of
-   one arm at a time (the first quarter of each dropped), which is what a user trains at.
+1. A/A: one training step against itself at an equal budget of 160 steps, switch warm-up included: means of consecutive
+   runs, medians of consecutive runs, this harness, and blocks of one step without warm-up, which is the limit of what
+   interleaving can do on this machine, and wrong where switching costs something. Once quiet, once beside a process
+   that burns one core at random intervals. The truth is exactly 1.
+2. Interleaving against solo runs: the harness's speedup, and the one of alternating 2-second runs of one arm at a time
+   (the first quarter of each dropped), which is the speed that a user trains at.
 3. Block lengths against A/A error at an equal budget, quiet and disturbed.
 """
 
@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as bench/launch/local.py does, before torch is imported
@@ -36,34 +36,19 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import stats
-from bench.data import random_batches
 from bench.devices.capabilities import unsupported_reason
 from bench.measure.quads import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
-from bench.phases.runner import BATCHES, TorchRunner
-from bench.planning import suite_registry
+from bench.phases.runner import TorchRunner
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
-from bench.training.step import build_arm
+from perf.arms import harness, open_suite
 
 STEPS = 160
 LENGTHS = (1, 3, 10, 30, 120)
 LONG_STEPS = 480
 SOLO_S = 2.0
-
-
-def runner(suite_name: str, precision: str, device: torch.device, batch: int, **parameters: object) -> TorchRunner:
-    """Build a suite's arm with its batches."""
-    suite = suite_registry.load(
-        suite_registry.refer(suite_name, {name: str(value) for name, value in parameters.items()})
-    )
-    return TorchRunner(
-        name=precision,
-        arm=build_arm(suite, suite.data, PRECISIONS[precision], device, seed=0),
-        batches=random_batches(suite.data, batch_size=batch, count=BATCHES, device=device, seed=0),
-        asynchronous=device.type == "cuda",
-    )
 
 
 @contextmanager
@@ -81,12 +66,12 @@ def burning() -> Iterator[None]:
 
 def burn() -> None:
     """Alternate between computing and sleeping, each for 0.1 s on average."""
-    chance = random.Random(os.getpid())
+    rng = random.Random(os.getpid())
     while True:
-        end = time.perf_counter() + chance.expovariate(10)
+        end = time.perf_counter() + rng.expovariate(10)
         while time.perf_counter() < end:
             pass
-        time.sleep(chance.expovariate(10))
+        time.sleep(rng.expovariate(10))
 
 
 def consecutive(arm: TorchRunner, steps: int, centre: Callable[[Sequence[float]], float]) -> float:
@@ -95,14 +80,14 @@ def consecutive(arm: TorchRunner, steps: int, centre: Callable[[Sequence[float]]
     return math.log(centre(runs[0]) / centre(runs[1]))
 
 
-def interleaved(arm: TorchRunner, sizes: Sizes, steps: int, chance: random.Random) -> float:
-    """Return the log-ratio of an arm against itself in quads, as the harness estimates it, of so many steps in all."""
+def interleaved(arm: TorchRunner, sizes: Sizes, steps: int, rng: random.Random) -> float:
+    """Return the log-ratio of an arm against itself in ABBA rounds, as the harness estimates it."""
     logs: list[float] = []
     used = 0
     while not logs or used < steps:
         times: list[list[float]] = [[], []]
-        last = None  # as in a quad: the first block always settles
-        for which in palindrome(2, chance):
+        last = None  # the first block of a round always has a switch warm-up
+        for which in palindrome(2, rng):
             settled = which == last
             times[which].append(float(time_block(arm, sizes, settled=settled)))
             used += sizes.steps + (0 if settled else sizes.settle)
@@ -116,31 +101,31 @@ def rms_pct(errors: Sequence[float]) -> str:
     return f"{100 * math.sqrt(statistics.fmean(error * error for error in errors)):.2f} %"
 
 
-def disturbances() -> list[tuple[str, Callable[[], object]]]:
+def disturbances() -> list[tuple[str, Callable[[], AbstractContextManager[None]]]]:
     """Name the two conditions of tables 1 and 3."""
     return [("quiet", nullcontext), ("beside a burning process", burning)]
 
 
 def against_itself(device: torch.device, repeats: int) -> Table:
     """Make table 1."""
-    arm = runner("mlp", "fp32", device, 128, width=256)
+    arm = harness(open_suite("mlp", width=256), "fp32", device, 128)
     cut = prepare([arm, arm], 5.0)[0]
     title = f"1. A/A at {STEPS} steps of {cut.warm.step_ns / 1e6:.2f} ms, rms error of {repeats} comparisons"
     columns = ("means of consecutive runs", "medians of consecutive runs", "this harness", "single steps in turn")
     table = Table("", *columns, title=title)
     for name, disturbed in disturbances():
         errors: list[list[float]] = [[] for _ in columns]
-        chance = random.Random(0)
-        with disturbed():  # type: ignore[attr-defined]
+        rng = random.Random(0)
+        with disturbed():
             for _ in range(repeats):  # the methods take turns, so that all see the same machine
                 errors[0].append(consecutive(arm, STEPS, statistics.fmean))
                 errors[1].append(consecutive(arm, STEPS, statistics.median))
-                errors[2].append(interleaved(arm, cut.sizes, STEPS, chance))
-                errors[3].append(interleaved(arm, Sizes(settle=0, steps=1), STEPS, chance))
+                errors[2].append(interleaved(arm, cut.sizes, STEPS, rng))
+                errors[3].append(interleaved(arm, Sizes(settle=0, steps=1), STEPS, rng))
         table.add_row(name, *(rms_pct(column) for column in errors))
     singles = [math.log(single_step(arm, time.perf_counter_ns)) for _ in range(10 * STEPS)]
     table.caption = (
-        f"settling {cut.sizes.settle}, steps a block {cut.sizes.steps}; single steps scatter by "
+        f"switch warm-up {cut.sizes.settle}, steps a block {cut.sizes.steps}; single steps scatter by "
         f"{100 * statistics.stdev(singles):.0f} % (quiet), neighbours correlate by "
         f"{statistics.correlation(singles[1:], singles[:-1]):.2f}"
     )
@@ -150,26 +135,26 @@ def against_itself(device: torch.device, repeats: int) -> Table:
 def against_solo(device: torch.device, pairs: int) -> Table:
     """Make table 2."""
     other = "amp-bf16" if unsupported_reason(PRECISIONS["amp-bf16"], device.type, None) is None else "amp-fp16"  # type: ignore[arg-type]
-    table = Table("", "interleaved", "solo runs", "apart by", "joint interval", "settling", "steps", "equal?")
-    table.title = f"2. Speedup of {other} over fp32: quads against {pairs} pairs of {SOLO_S:g}-second runs"
+    table = Table("", "interleaved", "solo runs", "apart by", "joint interval", "warm-up", "steps", "equal?")
+    table.title = f"2. Speedup of {other} over fp32: rounds against {pairs} pairs of {SOLO_S:g}-second runs"
     small = device.type == "cpu"
     cases: list[tuple[str, str, int, dict[str, object]]] = [
         (f"mlp, width {width}", "mlp", 128 if small else 512, {"width": width}) for width in (64, 256, 512, 1024)
     ]
     cases.append(("resnet20", "resnet20", 16 if small else 128, {}))
     for label, suite, batch, parameters in cases:
-        arms = [runner(suite, name, device, batch, **parameters) for name in ("fp32", other)]
+        arms = [harness(open_suite(suite, **parameters), name, device, batch) for name in ("fp32", other)]
         protocol = Protocol(time_budget_s=10.0)
         cuts = prepare(arms, protocol.time_budget_s)
-        found = compare(arms, [cut.sizes for cut in cuts], protocol, seed=0).logs[1]
+        rounds = compare(arms, [cut.sizes for cut in cuts], protocol, seed=0).logs[1]
         solo = stats.robust_interval([alone(arms[0]) - alone(arms[1]) for _ in range(pairs)])
-        if found is None or found.half_width is None or solo.half_width is None:
+        if rounds is None or rounds.half_width is None or solo.half_width is None:
             table.add_row(label, "no interval", *[""] * 6)
             continue
-        apart, joint = found.center - solo.center, math.hypot(found.half_width, solo.half_width)
+        apart, joint = rounds.center - solo.center, math.hypot(rounds.half_width, solo.half_width)
         table.add_row(
             label,
-            written(found),
+            written(rounds),
             written(solo),
             f"{100 * apart:+.2f} %",
             f"±{100 * joint:.2f} %",
@@ -203,19 +188,19 @@ def written(log: stats.Interval) -> str:
 
 def block_lengths(device: torch.device, repeats: int) -> Table:
     """Make table 3."""
-    arm = runner("mlp", "fp32", device, 128, width=256)
+    arm = harness(open_suite("mlp", width=256), "fp32", device, 128)
     cut = prepare([arm, arm], 5.0)[0]
     lengths = sorted({*LENGTHS, cut.sizes.steps})
     table = Table("", *(f"{n}{' (shipped)' if n == cut.sizes.steps else ''}" for n in lengths))
     table.title = f"3. A/A error by steps a block, {2 * LONG_STEPS} steps in all, rms of {repeats} comparisons"
     for name, disturbed in disturbances():
         errors: dict[int, list[float]] = {n: [] for n in lengths}
-        chance = random.Random(0)
-        with disturbed():  # type: ignore[attr-defined]
+        rng = random.Random(0)
+        with disturbed():
             for _ in range(repeats):
                 for n in lengths:
                     sizes = Sizes(settle=cut.sizes.settle, steps=n)
-                    errors[n].append(interleaved(arm, sizes, 2 * LONG_STEPS, chance))
+                    errors[n].append(interleaved(arm, sizes, 2 * LONG_STEPS, rng))
         table.add_row(name, *(rms_pct(errors[n]) for n in lengths))
     return table
 
@@ -226,16 +211,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=40, help="comparisons in table 1 (default: 40)")
     parser.add_argument("--only", default="1,2,3", help="tables to print (default: 1,2,3)")
-    given = parser.parse_args()
-    device, console = torch.device(given.device), Console(width=150)
+    options = parser.parse_args()
+    device, console = torch.device(options.device), Console(width=150)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     console.print(f"{name}, torch {torch.__version__}")
     makers = {
-        "1": lambda: against_itself(device, given.repeats),
-        "2": lambda: against_solo(device, max(6, given.repeats // 4)),
-        "3": lambda: block_lengths(device, max(6, given.repeats // 3)),
+        "1": lambda: against_itself(device, options.repeats),
+        "2": lambda: against_solo(device, max(6, options.repeats // 4)),
+        "3": lambda: block_lengths(device, max(6, options.repeats // 3)),
     }
-    for number in given.only.split(","):
+    for number in options.only.split(","):
         console.print(makers[number]())
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Everything that only a machine with a GPU can check, in one command with a short table at its end.
+"""Every check that needs a GPU, in one command with a short table at its end.
 
     python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--only tests,doctor]
 
-Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at most). A GPU that is only
-lent for minutes at a time can be given a few checks at once: ``--only`` names them, and runs go on where they ended.
+Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at most). On a GPU that is
+available for minutes only, ``--only`` names a few checks at a time, and runs resume where they ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = "memory,floor,speed,energy"
 SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_16": "64,128"}
-"""Whose speed is measured, and at which batch sizes where it is to be quick; else at the suite's own."""
+"""Suites whose speed is measured, with the batch sizes of ``--quick``; without it they are the suite's own."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -30,53 +30,53 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", help="cifar10 or folder:DIR, to train resnet50 on; nothing is trained without it")
     parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm, few batch sizes and images")
     parser.add_argument("--only", help="checks, by the first column of the table (default: all)")
-    given = parser.parse_args(words)
-    given.out = given.out.resolve()  # the commands run in the repository's folder
-    known = checks(given)
-    wanted = [name.strip() for name in given.only.split(",")] if given.only else list(known)
+    options = parser.parse_args(words)
+    options.out = options.out.resolve()  # the commands run in the repository's folder
+    known = checks(options)
+    wanted = [name.strip() for name in options.only.split(",")] if options.only else list(known)
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"there is no check {', '.join(unknown)}; there are {', '.join(known)}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    rows = [run(name, command, given.out) for name, command in known.items() if name in wanted]
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = [run(name, command, options.out) for name, command in known.items() if name in wanted]
     for report in sorted((ROOT / "reports").glob("*")):
-        if (given.out / report.name).is_dir():
-            shutil.copytree(report, given.out / f"{report.name}-report", dirs_exist_ok=True)
+        if (options.out / report.name).is_dir():
+            shutil.copytree(report, options.out / f"{report.name}-report", dirs_exist_ok=True)
     print(f"\n{'check':<20} {'result':<8} {'time':>7}  last line")
     for name, code, seconds, last in rows:
         print(f"{name:<20} {'pass' if code == 0 else f'exit {code}':<8} {seconds:>5.0f} s  {last}")
     return int(any(code for _, code, _, _ in rows))
 
 
-def checks(given: argparse.Namespace) -> dict[str, list[str]]:
+def checks(options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the command of each check, in their order."""
-    depth = ["--quick"] if given.quick else []
+    depth = ["--quick"] if options.quick else []
     bench = [sys.executable, "run_bench.py"]
-    found = {
+    commands = {
         "tests": [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"],
-        "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(given.out / "doctor")],
-        "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if given.quick else "40"],
+        "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(options.out / "doctor")],
+        "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if options.quick else "40"],
     }
     for suite, sizes in SUITES.items():
-        sizes_asked = ["--quick", "--batch-sizes", sizes] if given.quick else []
+        sizes_asked = ["--quick", "--batch-sizes", sizes] if options.quick else []
         command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *sizes_asked]
-        found[f"{suite} speed"] = [*command, "--resume", str(given.out / f"{suite}-speed")]
+        commands[f"{suite} speed"] = [*command, "--resume", str(options.out / f"{suite}-speed")]
     brief = [*bench, "--gpus", "0", "--quick", "--suite"]
-    more = ["--data", given.data] if given.data else []
-    found["ladder"] = [*brief, "vit_b_16", "--ladder", *more, "--resume", str(given.out / "ladder")]
+    more = ["--data", options.data] if options.data else []
+    commands["ladder"] = [*brief, "vit_b_16", "--ladder", *more, "--resume", str(options.out / "ladder")]
     largest = [*brief, "resnet50", "--batch-sizes", "128,max"]
-    found["largest batch"] = [*largest, "--resume", str(given.out / "largest")]
+    commands["largest batch"] = [*largest, "--resume", str(options.out / "largest")]
     techniques = [*brief, "resnet50", "--techniques", "channels-last,fused-optimizer,cuda-graphs"]
-    found["techniques"] = [*techniques, "--resume", str(given.out / "techniques")]
-    found["overhead"] = [sys.executable, "perf/overhead.py", "--device", "cuda", *depth]
+    commands["techniques"] = [*techniques, "--resume", str(options.out / "techniques")]
+    commands["overhead"] = [sys.executable, "perf/overhead.py", "--device", "cuda", *depth]
     peers = [sys.executable, "perf/peers.py", "--device", "cuda"]
-    found["peers steps"] = [*peers, "--only", "steps", *(["--processes", "2"] if given.quick else [])]
-    if given.data and given.data.startswith("folder:"):
-        few = ["--suites", "resnet20", "--samples", "12800", "--rounds", "2"] if given.quick else []
-        found["peers epochs"] = [*peers, "--only", "epochs,pipelines", "--data", given.data, *few]
-    if given.data:
+    commands["peers steps"] = [*peers, "--only", "steps", *(["--processes", "2"] if options.quick else [])]
+    if options.data and options.data.startswith("folder:"):
+        few = ["--suites", "resnet20", "--samples", "12800", "--rounds", "2"] if options.quick else []
+        commands["peers epochs"] = [*peers, "--only", "epochs,pipelines", "--data", options.data, *few]
+    if options.data:
         command = [*bench, "--suite", "resnet50", "--gpus", "0", *more, *depth, "--epochs", "5"]
-        found["resnet50 training"] = [*command, "--resume", str(given.out / "resnet50")]
-    return found
+        commands["resnet50 training"] = [*command, "--resume", str(options.out / "resnet50")]
+    return commands
 
 
 def run(name: str, command: list[str], out: Path) -> tuple[str, int, float, str]:

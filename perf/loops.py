@@ -1,7 +1,7 @@
 """Epochs of CIFAR-10 in four loops: the harness's own, the usual torchvision loop, Lightning's and accelerate's.
 
 All train the same model from the same weights with the same optimizer and schedule. The three peers read PIL images
-through two workers, which stay alive from epoch to epoch; the harness augments whole batches of decoded images.
+through two worker processes, which live from epoch to epoch; the harness augments whole batches of decoded images.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,10 @@ from perf.arms import half_type
 Epoch = Callable[[], float]
 """Trains one epoch and returns its seconds."""
 WORKERS = 2
-PEERS = {"torchvision": "torchvision", "lightning": "lightning", "accelerate": "accelerate"}
-"""Loops, each with the package that it needs."""
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Images in memory handed out through PIL transforms, as torchvision's CIFAR10 does."""
+    """Images in memory that pass through PIL transforms one by one, as in torchvision's CIFAR10."""
 
     def __init__(self, images: Tensor, labels: Tensor, transform: Callable[[Image.Image], Tensor]) -> None:
         self.pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
@@ -64,9 +63,9 @@ class Source:
         steps += [transforms.ToTensor(), transforms.Normalize(data.mean, data.std)]
         self.transform = transforms.Compose(steps)
         if folder is None:
-            chance = torch.Generator().manual_seed(0)
-            images = torch.randint(0, 256, (samples, 3, height, width), dtype=torch.uint8, generator=chance)
-            labels = torch.randint(0, data.classes or 10, (samples,), generator=chance)
+            rng = torch.Generator().manual_seed(0)
+            images = torch.randint(0, 256, (samples, 3, height, width), dtype=torch.uint8, generator=rng)
+            labels = torch.randint(0, data.classes or 10, (samples,), generator=rng)
             self.pictures: Dataset[Any] = Pictures(images, labels, self.transform)
         else:
             files = datasets.ImageFolder(str(folder / "train"), self.transform)
@@ -97,7 +96,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What all loops are asked to do."""
+    """What all loops train."""
 
     suite: Suite
     source: Source
@@ -107,15 +106,19 @@ class Task:
     epochs: int
     """Of the schedule."""
 
-    @property
-    def half(self) -> torch.dtype | None:
-        """What autocast computes in; None is fp32."""
-        return half_type(self.precision)
+    def build(self) -> tuple[Any, ...]:
+        """Return a peer's model, loader, optimizer, schedule (None without one) and loss."""
+        torch.manual_seed(0)
+        model = self.suite.model(self.source.data).train()
+        loader = self.source.loader(self.batch_size, self.device)
+        optimizer = self.suite.optimizer(model.parameters())
+        schedule = self.suite.schedule(optimizer, self.epochs * len(loader)) if self.suite.schedule else None
+        return model, loader, optimizer, schedule, build_loss(self.suite, self.source.data)
 
 
-def why_not(name: str) -> str | None:
-    """Say why a peer is left out."""
-    return None if importlib.util.find_spec(PEERS[name]) else f"{PEERS[name]} is not installed"
+def why_not(peer: str) -> str | None:
+    """Say why a peer is left out; each has the name of the package that it needs."""
+    return None if importlib.util.find_spec(peer) else f"{peer} is not installed"
 
 
 def harness(task: Task) -> Epoch:
@@ -127,20 +130,35 @@ def harness(task: Task) -> Epoch:
     return lambda: train_epoch(arm, batches.train(next(numbers))).seconds
 
 
-def _parts(task: Task) -> tuple[Any, ...]:
-    torch.manual_seed(0)
-    model = task.suite.model(task.source.data).train()
-    loader = task.source.loader(task.batch_size, task.device)
-    optimizer = task.suite.optimizer(model.parameters())
-    schedule = task.suite.schedule(optimizer, task.epochs * len(loader)) if task.suite.schedule else None
-    return model, loader, optimizer, schedule, build_loss(task.suite, task.source.data)
-
-
 def torchvision(task: Task) -> Epoch:
     """Return the epoch of the usual loop."""
-    model, loader, optimizer, schedule, loss_of = _parts(task)
-    device, half = task.device, task.half
-    model = model.to(device)
+    model, *parts = task.build()
+    half = half_type(task.precision)
+    autocast = partial(torch.autocast, task.device.type, dtype=half) if half else nullcontext
+    return _usual_epoch(task.device, (model.to(task.device), *parts), autocast, Tensor.backward)
+
+
+def accelerate(task: Task) -> Epoch:
+    """Return the epoch of accelerate's loop: the usual one with what its ``prepare`` returns."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    model, loader, optimizer, schedule, loss_of = task.build()
+    AcceleratorState._reset_state(True)  # it keeps the precision of the loop before, and refuses another
+    mixed = "bf16" if half_type(task.precision) else "no"
+    accelerator = Accelerator(cpu=task.device.type == "cpu", mixed_precision=mixed)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    parts = (model, loader, optimizer, schedule, loss_of)
+    return _usual_epoch(task.device, parts, accelerator.autocast, accelerator.backward)
+
+
+def _usual_epoch(
+    device: torch.device,
+    parts: tuple[Any, ...],
+    autocast: Callable[[], Any],
+    backward: Callable[[Tensor], object],
+) -> Epoch:
+    model, loader, optimizer, schedule, loss_of = parts
 
     def epoch() -> float:
         synchronize(device)
@@ -149,40 +167,9 @@ def torchvision(task: Task) -> Epoch:
         for inputs, targets in loader:
             inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)  # noqa: PLW2901
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, dtype=half) if half else nullcontext():
+            with autocast():
                 loss = loss_of(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            if schedule is not None:
-                schedule.step()
-            total += loss.detach()
-        synchronize(device)
-        return time.perf_counter() - start
-
-    return epoch
-
-
-def accelerate(task: Task) -> Epoch:
-    """Return the epoch of accelerate's loop."""
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-
-    model, loader, optimizer, schedule, loss_of = _parts(task)
-    device = task.device
-    mixed = "bf16" if task.half else "no"
-    AcceleratorState._reset_state(True)  # which holds the precision of the loop before, and takes no other
-    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-
-    def epoch() -> float:
-        synchronize(device)
-        start = time.perf_counter()
-        total = torch.zeros((), device=device)
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            with accelerator.autocast():
-                loss = loss_of(model(inputs), targets)
-            accelerator.backward(loss)
+            backward(loss)
             optimizer.step()
             if schedule is not None:
                 schedule.step()
@@ -202,8 +189,7 @@ def lightning(task: Task) -> Epoch:
     import lightning.pytorch as pl
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model, loader, optimizer, schedule, loss_of = _parts(task)
-
+    model, loader, optimizer, schedule, loss_of = task.build()
     device = task.device
     devices = [device.index or 0] if device.type == "cuda" else 1
     resident = {"accelerator": accelerator_of(device), "strategy": strategy_of(device), "devices": devices}
@@ -232,7 +218,7 @@ def lightning(task: Task) -> Epoch:
 
     module = Module()
     plain = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    mixed = "bf16-mixed" if task.half else "32-true"
+    mixed = "bf16-mixed" if half_type(task.precision) else "32-true"
 
     def epoch() -> float:
         with warnings.catch_warnings():
@@ -244,7 +230,7 @@ def lightning(task: Task) -> Epoch:
 
 
 def rate(batches: Callable[[], Iterator[Any]], device: torch.device) -> Callable[[], float]:
-    """Return what runs a pipeline alone for an epoch, and returns the seconds of an image."""
+    """Return a function that runs a pipeline alone for an epoch and returns the seconds of an image."""
 
     def pipeline() -> float:
         count = 0
@@ -257,4 +243,8 @@ def rate(batches: Callable[[], Iterator[Any]], device: torch.device) -> Callable
     return pipeline
 
 
-LOOPS = {"torchvision": torchvision, "lightning": lightning, "accelerate": accelerate}
+LOOPS: dict[str, Callable[[Task], Epoch]] = {
+    "torchvision": torchvision,
+    "lightning": lightning,
+    "accelerate": accelerate,
+}

@@ -1,4 +1,4 @@
-"""What the scripts here print: figures with intervals and targets, as a markdown table under the machine's name."""
+"""What the scripts here print: figures with intervals and targets, as a markdown table titled with the machine."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Outcome:
     """One figure beside its target."""
 
     name: str
-    found: stats.Interval
+    interval: stats.Interval
     unit: str = ""
     most: float | None = None
     """The target: no more than this."""
     least: float | None = None
     """The target: no less than this."""
-    doubtful: bool = False
-    """Whether the target is missed only where the whole interval misses it, as with "no slower": chance decides by
-    how much two equal things differ. Where the estimate alone misses it, it is not shown either way."""
+    by_interval: bool = False
+    """Whether the target is missed only where the whole interval misses it, as with "no slower": two equal things
+    differ by chance. Where the estimate alone misses it, it is not shown either way."""
 
     @property
     def missed(self) -> bool:
-        """Whether the target is missed; where there is none, it is not."""
-        center, low, high = self.found.center, self.found.low, self.found.high
-        if self.doubtful and low is not None and high is not None:
+        """Whether there is a target and it is missed."""
+        center, low, high = self.interval.center, self.interval.low, self.interval.high
+        if self.by_interval and low is not None and high is not None:
             return self._beyond(low, high)
         return self._beyond(center, center)
 
@@ -44,7 +44,7 @@ class Outcome:
             return "–"
         if self.missed:
             return "MISSED"
-        return "not shown" if self._beyond(self.found.center, self.found.center) else "yes"
+        return "not shown" if self._beyond(self.interval.center, self.interval.center) else "yes"
 
     def _beyond(self, low: float, high: float) -> bool:
         """Whether all from ``low`` to ``high`` lies beyond the target."""
@@ -53,9 +53,12 @@ class Outcome:
     @property
     def cells(self) -> list[str]:
         """The row of the table."""
+        figures = [self.interval.center, self.interval.low, self.interval.high]
+        center, *ends = [_figure(value) for value in figures if value is not None]
         bounds = [f"≤ {self.most:g}"] if self.most is not None else []
         bounds += [f"≥ {self.least:g}"] if self.least is not None else []
-        return [self.name, _written(self.found, self.unit), " ".join(bounds) or "–", self.word]
+        written = f"{center} [{', '.join(ends)}]" if ends else center
+        return [self.name, f"{written} {self.unit}".strip(), " ".join(bounds) or "–", self.word]
 
 
 def ratio(log_ratios: Sequence[float]) -> stats.Interval:
@@ -64,15 +67,15 @@ def ratio(log_ratios: Sequence[float]) -> stats.Interval:
 
 
 def seconds(times: Sequence[float]) -> stats.Interval:
-    """Return the geometric mean of some times, trimmed, with its interval."""
-    return stats.robust_interval([math.log(time) for time in times]).exp()
+    """Return the trimmed geometric mean of some times, with its interval."""
+    return ratio([math.log(time) for time in times])
 
 
 def machine() -> str:
     """Name the machine, torch and the threads, without importing torch where nothing else has."""
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    name = found[1].strip() if found else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    name = model[1].strip() if model else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = os.environ.get("OMP_NUM_THREADS", str(cores))
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
@@ -86,16 +89,9 @@ def report(title: str, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -
     print("| --- | ---: | ---: | --- |")
     for outcome in outcomes:
         print(f"| {' | '.join(outcome.cells)} |")
-    for note in notes:
+    for note in dict.fromkeys(notes):
         print(f"\n{note}")
     return int(any(outcome.missed for outcome in outcomes))
-
-
-def _written(found: stats.Interval, unit: str) -> str:
-    text = _figure(found.center)
-    if found.low is not None and found.high is not None:
-        text += f" [{_figure(found.low)}, {_figure(found.high)}]"
-    return f"{text} {unit}".strip()
 
 
 def _figure(value: float) -> str:

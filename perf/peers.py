@@ -3,17 +3,17 @@
 
     python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps] [--quick]
 
-1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop, and ImageFolder or CIFAR10, DataLoader with two
-   workers and PIL transforms in the usual loop, in Lightning's Trainer and in accelerate's. The loops take turns there
-   and back again; ratios are of times in the same round.
+1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop; and ImageFolder or CIFAR10, a DataLoader with
+   two workers and PIL transforms in the usual loop, in Lightning's Trainer and in accelerate's. The loops take turns
+   in palindromes; ratios are of times in the same round.
 2. The pipelines alone, without a model, over the same images.
-3. Steps of resnet50 and vit_b_16 on random batches on the device beside the usual loop, in quads: with timm's models,
-   and with the harness's own, which tells what is the loop's and what the model's. All three are timed together, in
-   six fresh processes, in every other of which the harness's is built last; intervals are over the processes. They come
+3. Steps of resnet50 and vit_b_16 on random batches on the device beside the usual loop, in ABBA rounds: with timm's
+   models, and with the harness's own, which separates the loop's cost from the model's. All three are timed together,
+   in six fresh processes; in every other one the harness's is built last. Intervals are over the processes. Steps come
    first, while this process has nothing on the device.
 
-A ratio is the other's time over the harness's. Targets: 1, missed where the whole interval lies below it, and not shown
-where the estimate alone does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. What is not installed
+A ratio is the other's time over the harness's. Targets: 1, missed where the whole interval lies below it and not shown
+where only the estimate does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. What is not installed
 is left out, and so is a precision that a CPU emulates, unless ``--precisions`` names it.
 """
 
@@ -24,6 +24,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as bench/launch/local.py does, before torch is imported
@@ -38,22 +39,21 @@ from bench.stats import quad_log_ratio
 from perf import arms, loops, outcome, steps
 
 LEAST_EPOCH = 1.3
-DEFAULT = ("fp32", "amp-bf16")
 
 
 def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
-    """Run each once to warm up, then in rounds there and back again.
+    """Run each once to warm up, then in rounds of palindromes.
 
     Returns:
         For each but the first the log-ratios of its time over the first's, one for each round.
     """
-    chance = random.Random(0)
+    rng = random.Random(0)
     for run in timed:
         run()
     logs: list[list[float]] = [[] for _ in timed[1:]]
     for _ in range(rounds):
         times: list[list[float]] = [[] for _ in timed]
-        for index in palindrome(len(timed), chance):
+        for index in palindrome(len(timed), rng):
             times[index].append(timed[index]())
         pairs = [(pair[0], pair[1]) for pair in times]
         for log, pair in zip(logs, pairs[1:], strict=True):
@@ -61,58 +61,58 @@ def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]
     return logs
 
 
-def epochs(given: argparse.Namespace, name: str, precision: str, notes: list[str]) -> list[outcome.Outcome]:
+def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[str]) -> list[outcome.Outcome]:
     """Compare epochs of one suite."""
     arms.set_switches(precision)  # for all loops alike
-    device, suite = torch.device(given.device), arms.open_suite(name)
-    source = loops.Source(given.folder, given.samples, suite.data)
+    device, suite = torch.device(options.device), arms.open_suite(name)
+    source = loops.Source(options.folder, options.samples, suite.data)
     task = loops.Task(
         suite=suite,
         source=source,
         precision=precision,
         device=device,
-        batch_size=given.batch,
-        epochs=2 * given.rounds + 1,
+        batch_size=options.batch,
+        epochs=2 * options.rounds + 1,
     )
-    built = [loops.harness(task)]
-    names = []
+    epochs_of = {"harness": loops.harness(task)}
     for peer, build in loops.LOOPS.items():
         if reason := loops.why_not(peer):
             notes.append(f"{peer} is left out: {reason}.")
-            continue
-        names.append(peer)
-        built.append(build(task))
-    found = []
-    for peer, logs in zip(names, turns(built, given.rounds), strict=True):
+        else:
+            epochs_of[peer] = build(task)
+    outcomes = []
+    for peer, logs in zip(list(epochs_of)[1:], turns(list(epochs_of.values()), options.rounds), strict=True):
         gain = peer == "torchvision" and name == "resnet20" and precision == "amp-bf16"
-        least = LEAST_EPOCH if gain else 1.0
-        label = f"epoch of {name}, {precision}: {peer} ÷ harness"
-        found.append(outcome.Outcome(name=label, found=outcome.ratio(logs), least=least, doubtful=not gain, unit="×"))
-    return found
+        outcomes.append(
+            outcome.Outcome(
+                name=f"epoch of {name}, {precision}: {peer} ÷ harness",
+                interval=outcome.ratio(logs),
+                least=LEAST_EPOCH if gain else 1.0,
+                by_interval=not gain,
+                unit="×",
+            )
+        )
+    return outcomes
 
 
-def pipelines(given: argparse.Namespace) -> list[outcome.Outcome]:
+def pipelines(options: argparse.Namespace) -> list[outcome.Outcome]:
     """Compare the pipelines alone."""
-    device, suite = torch.device(given.device), arms.open_suite("resnet20")
-    source = loops.Source(given.folder, given.samples, suite.data)
-    batches, loader = source.batches(given.batch, device), source.loader(given.batch, device)
-    seen: list[list[float]] = [[], []]
+    device, suite = torch.device(options.device), arms.open_suite("resnet20")
+    source = loops.Source(options.folder, options.samples, suite.data)
+    batches, loader = source.batches(options.batch, device), source.loader(options.batch, device)
+    pipelines_of = [loops.rate(lambda: batches.train(1), device), loops.rate(lambda: iter(loader), device)]
+    seconds: list[list[float]] = [[], []]
 
-    def kept(run: Callable[[], float], times: list[float]) -> Callable[[], float]:
-        def once() -> float:
-            times.append(run())
-            return times[-1]
+    def timed(index: int) -> float:
+        seconds[index].append(pipelines_of[index]())
+        return seconds[index][-1]
 
-        return once
-
-    own = kept(loops.rate(lambda: batches.train(1), device), seen[0])
-    usual = kept(loops.rate(lambda: iter(loader), device), seen[1])
-    (logs,) = turns([own, usual], given.rounds)
-    rates = [outcome.seconds([1 / time for time in times[1:]]) for times in seen]
+    (logs,) = turns([partial(timed, 0), partial(timed, 1)], options.rounds)
+    rates = [outcome.seconds([1 / time for time in times[1:]]) for times in seconds]
     return [
-        outcome.Outcome(name="batched augmentation alone", found=rates[0], unit="images/s"),
-        outcome.Outcome(name="PIL pipeline alone, 2 workers", found=rates[1], unit="images/s"),
-        outcome.Outcome(name="pipelines: PIL's time ÷ harness's", found=outcome.ratio(logs), unit="×"),
+        outcome.Outcome(name="batched augmentation alone", interval=rates[0], unit="images/s"),
+        outcome.Outcome(name="PIL pipeline alone, 2 workers", interval=rates[1], unit="images/s"),
+        outcome.Outcome(name="pipelines: PIL's time ÷ harness's", interval=outcome.ratio(logs), unit="×"),
     ]
 
 
@@ -120,9 +120,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", help="folder:PATH with train/CLASS/* (default: random images in memory)")
-    parser.add_argument("--samples", type=int, help="images of an epoch (default: 50,000 on a GPU, 1,280 on a CPU)")
+    parser.add_argument("--samples", type=int, help="images in an epoch (default: 50,000 on a GPU, 1,280 on a CPU)")
     parser.add_argument("--batch", type=int, default=128, help="samples in a batch (default: 128)")
-    parser.add_argument("--rounds", type=int, help="rounds of epochs, each there and back (default: 5; --quick: 2)")
+    parser.add_argument("--rounds", type=int, help="rounds of epochs, each a palindrome (default: 5; --quick: 2)")
     parser.add_argument("--processes", type=int, help="fresh processes for steps (default: 6; --quick: 2)")
     parser.add_argument(
         "--budget", type=float, help="seconds an arm for steps, in all its processes (default: 24; --quick: 4)"
@@ -133,54 +133,46 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="resnet20 alone, few images, few rounds; steps of resnet50 alone"
     )
-    given = parser.parse_args(words)
-    if given.data and not given.data.startswith("folder:"):
+    options = parser.parse_args(words)
+    if options.data and not options.data.startswith("folder:"):
         parser.error("--data must be folder:PATH")
-    given.folder = Path(given.data.removeprefix("folder:")) if given.data else None
-    if given.folder and not (given.folder / "train").is_dir():
-        parser.error(f"there is no folder {given.folder / 'train'}")
-    if unknown := set(given.only.split(",")) - {"epochs", "pipelines", "steps"}:
+    options.folder = Path(options.data.removeprefix("folder:")) if options.data else None
+    if options.folder and not (options.folder / "train").is_dir():
+        parser.error(f"there is no folder {options.folder / 'train'}")
+    if unknown := set(options.only.split(",")) - {"epochs", "pipelines", "steps"}:
         parser.error(f"--only has no part {', '.join(sorted(unknown))}")
-    on_gpu = given.device.startswith("cuda")
-    given.samples = given.samples or (256 if given.quick else 50_000 if on_gpu else 1280)
-    if given.samples < given.batch:
+    on_gpu = options.device.startswith("cuda")
+    options.samples = options.samples or (256 if options.quick else 50_000 if on_gpu else 1280)
+    if options.samples < options.batch:
         parser.error("--samples must be at least --batch")
-    given.rounds = given.rounds or (2 if given.quick else 5)
-    if given.processes is None:
-        given.processes = 2 if given.quick else 6
-    if given.processes < 2:
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    if options.processes is None:
+        options.processes = 2 if options.quick else 6
+    if options.processes < 2:
         parser.error("--processes must be at least 2: one alone has no interval over processes")
-    given.budget = given.budget or (4.0 if given.quick else 24.0)
-    if given.quick:
-        given.suites = "resnet20"
-    return given
+    options.budget = options.budget or (4.0 if options.quick else 24.0)
+    if options.quick:
+        options.suites = "resnet20"
+    return options
 
 
 def main() -> int:
-    given = parse()
-    launcher, device = LocalLauncher(), torch.device(given.device)
-    known = launcher.survey(("cpu" if device.type == "cpu" else str(device.index or 0),)).devices[0]
-    outcomes: list[outcome.Outcome] = []
-    notes: list[str] = []
-    parts, precisions = given.only.split(","), []
-    for precision in given.precisions.split(",") if given.precisions else DEFAULT:
-        if why := None if given.precisions else arms.why_not(known, precision):
-            notes.append(f"{precision} is left out: {why}.")
-        else:
-            precisions.append(precision)
-    # Steps first: what this process itself trains would stay on the GPU, beside the processes that time them.
+    options, notes = parse(), list[str]()
+    launcher, outcomes, parts = LocalLauncher(), list[outcome.Outcome](), options.only.split(",")
+    precisions = arms.choose_precisions(options.precisions, arms.survey(launcher, options.device), notes)
+    # Steps first: what this process trains itself would stay on the GPU beside the processes that time them.
     for precision in precisions if "steps" in parts else ():
-        outcomes += steps.steps(given, launcher, precision, notes)
-    outcomes += pipelines(given) if "pipelines" in parts else []
+        outcomes += steps.steps(options, launcher, precision, notes)
+    outcomes += pipelines(options) if "pipelines" in parts else []
     for precision in precisions if "epochs" in parts else ():
-        for name in given.suites.split(","):
-            outcomes += epochs(given, name, precision, notes)
-    images = f"images of {given.folder}" if given.folder else "random images in memory"
+        for name in options.suites.split(","):
+            outcomes += epochs(options, name, precision, notes)
+    images = f"images of {options.folder}" if options.folder else "random images in memory"
     if {"epochs", "pipelines"} & set(parts):
-        notes.append(f"{given.samples:,} {images} an epoch at batch {given.batch}, {given.rounds} rounds.")
+        notes.append(f"{options.samples:,} {images} an epoch at batch {options.batch}, {options.rounds} rounds.")
     if "steps" in parts:
-        notes.append(f"Steps in {given.processes} processes, {given.budget:g} s an arm in all.")
-    return outcome.report("Beside others", outcomes, list(dict.fromkeys(notes)))
+        notes.append(f"Steps in {options.processes} processes, {options.budget:g} s an arm in all.")
+    return outcome.report("Beside others", outcomes, notes)
 
 
 if __name__ == "__main__":

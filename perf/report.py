@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How long a report takes over a large run: 9,920 trials with a million blocks, and a tenth of that.
+"""The time of a report over a large run: 9,920 trials with a million blocks, and a tenth of that.
 
     python perf/report.py [--quick] [--rounds N]
 
 The runs are made up (perf/synthetic_run.py) and written by the harness's own store: one node of 8 GPUs, five suites at
-six batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size; a report over
+six batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size. A report over
 it has 5 figures of all devices or, with ``--figures all``, 80 of single ones. A tenth is 4 GPUs, two suites, three
 batch sizes and 10 seeds, with 2 figures or 16.
 
-Each command is a process of its own, timed from its start to its end. Within a process without figures, its parts are
-timed: imports (pandas, scipy and the rest), reading the files, and all else, which is tables and text.
+Each command is a process of its own, timed from its start to its end. Within a process without figures the parts are
+timed: imports (pandas, scipy and the rest), reading the files, and everything else, which is tables and text.
 pandas.read_csv on the same files is timed without its import. They take turns. Targets: 10 s; 3 times read_csv; a tenth
 of the data in a fifth of the time.
 """
@@ -35,8 +35,8 @@ PARTS = ("imports", "reading", "tables")
 """What a report without figures consists of."""
 READ = "read_csv"
 WITHOUT = "without figures"
-SAID = {"whole": "whole", "all": "whole, --figures all", WITHOUT: WITHOUT}
-SAID |= {name: f"of that, {name}" for name in PARTS} | {READ: "pandas.read_csv"}
+LABELS = {"whole": "whole", "all": "whole, --figures all", WITHOUT: WITHOUT}
+LABELS |= {name: f"of that, {name}" for name in PARTS} | {READ: "pandas.read_csv"}
 
 
 def read(folder: Path) -> float:
@@ -60,15 +60,15 @@ def parts(folder: Path, out: Path) -> dict[str, float]:
     marks.append(time.perf_counter())
     publish(runs, out, figures="none")
     marks.append(time.perf_counter())
-    found = {name: end - start for name, start, end in zip(PARTS, marks[:-1], marks[1:], strict=True)}
-    return {WITHOUT: marks[-1] - marks[0], **found}
+    seconds = {name: end - start for name, start, end in zip(PARTS, marks[:-1], marks[1:], strict=True)}
+    return {WITHOUT: marks[-1] - marks[0], **seconds}
 
 
 def child(what: str, folder: Path) -> dict[str, float]:
     """Time ``parts`` or ``read`` in a fresh process."""
     command = [sys.executable, __file__, "--child", what, "--folder", str(folder)]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
+    seconds: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return seconds
 
 
 def whole(folder: Path, out: Path, figures: str) -> float:
@@ -81,8 +81,8 @@ def whole(folder: Path, out: Path, figures: str) -> float:
 
 def measure(folder: Path, out: Path) -> dict[str, float]:
     """Return the seconds of everything that is timed on one run."""
-    found = {"whole": whole(folder, out, "overview"), "all": whole(folder, out, "all")}
-    return found | child(WITHOUT, folder) | child(READ, folder)
+    seconds = {"whole": whole(folder, out, "overview"), "all": whole(folder, out, "all")}
+    return seconds | child(WITHOUT, folder) | child(READ, folder)
 
 
 def logs(above: list[float], below: list[float]) -> list[float]:
@@ -96,19 +96,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="times that each command is run (default: 3; --quick: 2)")
     parser.add_argument("--child", choices=(WITHOUT, READ), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.rounds is not None and given.rounds < 1:
+    options = parser.parse_args()
+    if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be 1 or more")
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
-        if given.child:
-            found = {READ: read(given.folder)} if given.child == READ else parts(given.folder, home / "out")
-            print(json.dumps(found))
+        if options.child:
+            seconds = {READ: read(options.folder)} if options.child == READ else parts(options.folder, home / "out")
+            print(json.dumps(seconds))
             return 0
-        names = {"a tenth": SMALL} if given.quick else {"a tenth": SMALL, "large": LARGE}
+        names = {"a tenth": SMALL} if options.quick else {"a tenth": SMALL, "large": LARGE}
         folders = {name: write_run(home / name.replace(" ", "-"), shape) for name, shape in names.items()}
         times: dict[tuple[str, str], list[float]] = {}
-        for _ in range(given.rounds or (2 if given.quick else 3)):
+        for _ in range(options.rounds or (2 if options.quick else 3)):
             for name, folder in folders.items():
                 for what, seconds in measure(folder, home / "out").items():
                     times.setdefault((name, what), []).append(seconds)
@@ -117,20 +117,20 @@ def main() -> int:
 
 def outcomes(times: dict[tuple[str, str], list[float]]) -> list[outcome.Outcome]:
     """Return the rows of the table from the seconds of each command by the size of its run."""
-    found = []
+    rows = []
     for name in dict.fromkeys(name for name, _ in times):
-        for what, said in SAID.items():
+        for what, label in LABELS.items():
             most = 10.0 if (name, what) == ("large", "whole") else None
             interval = outcome.seconds(times[name, what])
-            found.append(outcome.Outcome(name=f"{name}: {said}", found=interval, unit="s", most=most))
+            rows.append(outcome.Outcome(name=f"{name}: {label}", interval=interval, unit="s", most=most))
         for what in ("whole", WITHOUT):
             interval = outcome.ratio(logs(times[name, what], times[name, READ]))
             most = 3.0 if name == "large" and what == "whole" else None
-            found.append(outcome.Outcome(name=f"{name}: {what} ÷ read_csv", found=interval, most=most))
+            rows.append(outcome.Outcome(name=f"{name}: {what} ÷ read_csv", interval=interval, most=most))
     if {("a tenth", "whole"), ("large", "whole")} <= times.keys():
         interval = outcome.ratio(logs(times["a tenth", "whole"], times["large", "whole"]))
-        found.append(outcome.Outcome(name="a tenth ÷ large, whole", found=interval, most=0.2))
-    return found
+        rows.append(outcome.Outcome(name="a tenth ÷ large, whole", interval=interval, most=0.2))
+    return rows
 
 
 if __name__ == "__main__":

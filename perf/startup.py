@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What waiting there is before and between measurements.
+"""The waiting time before and between measurements.
 
     python perf/startup.py [--quick] [--rounds N]
 
 1. ``run_bench.py --help``, from the shell's call to its end: 0.2 s at most.
-2. ``run_bench.py --suite mlp --gpus cpu --dry-run``: as a whole, and the planning itself, which is the whole without
-   the time for which processes that have torch were started and asked (the survey of the machine): 0.5 s at most.
-3. One more trial: starting a process for it, taking its last word and storing a row, beyond its own work: 0.15 s at
+2. ``run_bench.py --suite mlp --gpus cpu --dry-run``: the whole command, and planning itself, which is the whole without
+   the time of processes that have torch (the survey of the machine): 0.5 s at most.
+3. One more trial: starting its process, receiving its last message and storing a row, beyond its own work: 0.15 s at
    most. The trial here does nothing.
 """
 
@@ -34,11 +34,11 @@ from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 ROOT = Path(__file__).resolve().parents[1]
 PLAN = ("--suite", "mlp", "--gpus", "cpu", "--dry-run")
 NOTHING = "builtins:callable"
-"""Does nothing; it is called with the function that sends messages."""
+"""A call without effect; its argument is the function that sends messages."""
 
 
 class TimedLauncher(LocalLauncher):
-    """A launcher that adds up how long the processes take that it starts."""
+    """A launcher that adds up the time of the processes that it starts."""
 
     seconds = 0.0
 
@@ -52,7 +52,7 @@ class TimedLauncher(LocalLauncher):
 
 
 def plan() -> float:
-    """Plan as ``--dry-run`` does; return the seconds that processes with torch took of it."""
+    """Plan as ``--dry-run`` does; return the seconds that processes with torch took."""
     launcher = TimedLauncher()
     command, _ = session.open_folder(parse(PLAN))
     question = gather(command, launcher)
@@ -102,31 +102,31 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="rounds of all three (default: 10; --quick: 3)")
     parser.add_argument("--child", choices=("plan", "trials"), help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=30, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        print(json.dumps(plan() if given.child == "plan" else trials(given.count)))
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(plan() if options.child == "plan" else trials(options.count)))
         return 0
     from perf import outcome  # not before: numpy and scipy are no part of planning
 
-    if given.rounds is not None and given.rounds < 1:
+    if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be 1 or more")
-    rounds = given.rounds or (3 if given.quick else 10)
+    rounds = options.rounds or (3 if options.quick else 10)
     helps: list[float] = []
     wholes: list[float] = []
     planning: list[float] = []
     trial_s: list[float] = []
     for _ in range(rounds):  # in turn, so that all see the same machine
         helps += [timed("run_bench.py", "--help")[0] for _ in range(3)]
-        whole, asked = timed(__file__, "--child", "plan")
+        whole, printed = timed(__file__, "--child", "plan")
         wholes.append(whole)
-        planning.append(whole - json.loads(asked))
-        count = "5" if given.quick else "10"
+        planning.append(whole - json.loads(printed))
+        count = "5" if options.quick else "10"
         trial_s += json.loads(timed(__file__, "--child", "trials", "--count", count)[1])
     outcomes = [
-        outcome.Outcome(name="--help", found=outcome.seconds(helps), unit="s", most=0.2),
-        outcome.Outcome(name="--dry-run: planning itself", found=outcome.seconds(planning), unit="s", most=0.5),
-        outcome.Outcome(name="--dry-run: whole, torch and survey included", found=outcome.seconds(wholes), unit="s"),
-        outcome.Outcome(name="one more trial", found=outcome.seconds(trial_s), unit="s", most=0.15),
+        outcome.Outcome(name="--help", interval=outcome.seconds(helps), unit="s", most=0.2),
+        outcome.Outcome(name="--dry-run: planning itself", interval=outcome.seconds(planning), unit="s", most=0.5),
+        outcome.Outcome(name="--dry-run: whole, torch and survey included", interval=outcome.seconds(wholes), unit="s"),
+        outcome.Outcome(name="one more trial", interval=outcome.seconds(trial_s), unit="s", most=0.15),
     ]
     return outcome.report("Waiting", outcomes)
 

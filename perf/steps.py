@@ -3,90 +3,78 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
 
 from bench.launch.local import LocalLauncher
 from bench.spec.suite import Suite
-from bench.stats import process_interval
 from perf import arms, outcome
 
 TIMED = "perf.steps:over_harness"
 MODELS = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
 """Suites, each with timm's name for its model."""
 BATCH = {"cpu": {"resnet50": 8, "vit_b_16": 2}, "cuda": {"resnet50": 256, "vit_b_16": 64}}
-HARNESS, TIMM, USUAL = "harness", "timm", "the usual loop, same model,"
+TIMM, USUAL = "timm", "the usual loop, same model,"
 
 
 def timm_model(suite: Suite) -> nn.Module:
-    """Return timm's counterpart of a suite's model, for images of 32 pixels with the suite's stem.
-
-    Raises:
-        ImportError: timm is not installed.
-    """
+    """Return timm's counterpart of a suite's model, with the suite's stem where images are 32 pixels wide."""
     import timm
 
     from suites._cifar import cifar_stem
 
     torch.manual_seed(0)
-    model: nn.Module = timm.create_model(MODELS[suite.name], num_classes=arms.classes(suite.data))
+    model: nn.Module = timm.create_model(MODELS[suite.name], num_classes=suite.data.classes)
     return cifar_stem(model) if suite.data.input_shape[1] == 32 else model
 
 
-def over_harness(asked: arms.Question, _send: object = None) -> dict[str, float]:
-    """Return for each peer the log-ratio of its time for a step to the harness's, as this process finds it.
+def over_harness(comparison: arms.Comparison, _send: object = None) -> dict[str, float]:
+    """Return the log-ratio of each peer's step time to the harness's, as this process measures it.
 
-    All are timed in the same quads. Where timm is not installed, it is left out.
+    All are timed in the same rounds. Where timm is not installed, it is left out.
     """
-    suite = arms.open_suite(asked.suite, **asked.parameters)
-    what = (suite, asked.precision, torch.device(asked.device), asked.batch_size)
-    builders: dict[str, Callable[[], arms.Arm]] = {HARNESS: partial(arms.harness, *what)}
-    try:
-        import timm  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        builders[TIMM] = lambda: arms.by_hand(*what, timm_model(suite))
-    builders[USUAL] = partial(arms.by_hand, *what)
-    names = list(builders) if asked.own_first else list(builders)[::-1]
-    return arms.log_ratios({name: builders[name]() for name in names}, HARNESS, asked.budget_s)
+    arguments = comparison.arguments()
+    builders: dict[str, Callable[[], arms.TorchRunner | arms.HandRunner]] = {
+        arms.HARNESS: lambda: arms.harness(*arguments)
+    }
+    if importlib.util.find_spec("timm"):
+        builders[TIMM] = lambda: arms.by_hand(*arguments, model=timm_model(arguments[0]))
+    builders[USUAL] = lambda: arms.by_hand(*arguments)
+    return arms.log_ratios(comparison, builders, arms.HARNESS)
 
 
 def steps(
-    given: argparse.Namespace, launcher: LocalLauncher, precision: str, notes: list[str]
+    options: argparse.Namespace, launcher: LocalLauncher, precision: str, notes: list[str]
 ) -> list[outcome.Outcome]:
     """Compare steps of one precision with each peer's.
 
     Args:
-        given: the script's options: the device, the number of processes, seconds an arm in all of them
-            together, and whether to be quick, with the first model alone.
-        launcher: what starts the processes.
+        options: the script's: the device, the number of processes, seconds an arm in all of them together, and
+            whether to be quick, with the first model alone.
+        launcher: starts the processes.
         precision: of all arms.
         notes: takes what is left out.
     """
-    kind, found = torch.device(given.device).type, []
-    for name in list(MODELS)[: 1 if given.quick else None]:
-        asked = arms.Question(
-            suite=name,
+    outcomes = []
+    for suite, batch_size in list(BATCH[torch.device(options.device).type].items())[: 1 if options.quick else None]:
+        comparison = arms.Comparison(
+            suite=suite,
             parameters={},
             precision=precision,
-            device=given.device,
-            batch_size=BATCH[kind][name],
-            budget_s=given.budget / given.processes,
-            own_first=True,
+            device=options.device,
+            batch_size=batch_size,
+            budget_s=options.budget / options.processes,
         )
-        takes_turns = [replace(asked, own_first=number % 2 == 0) for number in range(given.processes)]
-        logs = [launcher.call(TIMED, one) for one in takes_turns]
-        label = f"step of {name}, batch {asked.batch_size}, {precision}:"
-        if TIMM not in logs[0]:
+        ratios = arms.over_processes(launcher, TIMED, comparison, options.processes)
+        if TIMM not in ratios:
             notes.append("timm is left out: it is not installed.")
-        for peer in [peer for peer in (TIMM, USUAL) if peer in logs[0]]:
-            ratio = process_interval([log[peer] for log in logs]).exp()
-            found.append(
-                outcome.Outcome(name=f"{label} {peer} ÷ harness", found=ratio, least=1.0, doubtful=True, unit="×")
-            )
-    return found
+        for peer in (TIMM, USUAL):
+            if peer in ratios:
+                name = f"step of {suite}, batch {batch_size}, {precision}: {peer} ÷ harness"
+                outcomes.append(
+                    outcome.Outcome(name=name, interval=ratios[peer], least=1.0, by_interval=True, unit="×")
+                )
+    return outcomes

@@ -1,7 +1,7 @@
-"""A run that nobody measured, as large as asked, written by the harness's own store: what the reporter is timed on.
+"""A made-up run of any size, written by the harness's own store: the input on which the reporter is timed.
 
 Its shape is that of one node: each suite on each GPU at each batch size in four precisions, ``--rigorous``, and
-trained over many seeds at one batch size. Figures are drawn around plausible ones, with a fixed seed.
+trained over many seeds at one batch size. Figures scatter around plausible ones, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Shape:
     gpus: int = 8
     batch_sizes: int = 6
     replicates: int = 10
-    """Processes of the floor phase and of the speed phase, each."""
+    """Processes of the floor phase, and of the speed phase."""
     seeds: int = 20
     epochs: int = 10
     blocks: int = 1_000_000
@@ -61,7 +61,7 @@ class Shape:
 
     @property
     def quads(self) -> int:
-        """Mean quads of a speed trial, so that all blocks together are about as many as asked."""
+        """Mean rounds of a speed trial, so that all blocks together are about ``blocks``."""
         return max(1, round(self.blocks / (self.cells * self.replicates * 2 * len(ARMS))))
 
 
@@ -73,7 +73,7 @@ SMALL = Shape(suites=2, gpus=4, batch_sizes=3, seeds=10, blocks=100_000)
 
 def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
     """Write a run of a shape into a new folder, and return the folder."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     devices = [_device(index) for index in range(shape.gpus)]
     with Store(folder) as store:
         store.write_run({"environment": asdict(_environment(devices)), "warnings": [], "request": {}})
@@ -88,12 +88,12 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                         batch_size=32 << power,
                         data=DataSource(kind="synthetic"),
                     )
-                    for trial, results in _trials(cell, shape, chance, trains=power == 1):
+                    for trial, results in _trials(cell, shape, rng, trains=power == 1):
                         store.add_results(trial, device, results)
                         if trial.phase == "speed":
-                            blocks += _blocks(trial, results, chance)
+                            blocks += _blocks(trial, results, rng)
                         if trial.phase == "train":
-                            epochs += _epochs(trial, chance)
+                            epochs += _epochs(trial, rng)
         store.add_blocks(blocks)
         store.add_epochs(epochs)
     return folder
@@ -125,9 +125,7 @@ def _environment(devices: list[Device]) -> Environment:
     )
 
 
-def _trials(
-    cell: Cell, shape: Shape, chance: random.Random, *, trains: bool
-) -> Iterator[tuple[Trial, list[TrialResult]]]:
+def _trials(cell: Cell, shape: Shape, rng: random.Random, *, trains: bool) -> Iterator[tuple[Trial, list[TrialResult]]]:
     names = tuple(ARMS)
     for name in names:
         peak = int(cell.batch_size * GIB / 64 / ARMS[name] ** 0.5)
@@ -137,18 +135,18 @@ def _trials(
     protocol = Protocol(replicates=shape.replicates)
     for replicate in range(shape.replicates):
         trial = Trial(cell=cell, phase="floor", precisions=("fp32",), replicate=replicate, protocol=protocol)
-        floor = _speed(cell, "fp32", chance.gauss(1, 0.002), shape.quads, floor=True)
+        floor = _speed(cell, "fp32", rng.gauss(1, 0.002), shape.quads, floor=True)
         yield trial, [_result("fp32", speed=floor)]
     for replicate in range(shape.replicates):
         trial = Trial(cell=cell, phase="speed", precisions=names, replicate=replicate, protocol=protocol)
-        quads = round(shape.quads * chance.uniform(0.5, 1.5))
-        found = [(name, ARMS[name] * chance.gauss(1, 0.01)) for name in names]
-        yield trial, [_result(name, speed=_speed(cell, name, ratio, quads), ran=True) for name, ratio in found]
+        quads = round(shape.quads * rng.uniform(0.5, 1.5))
+        ratios = [(name, ARMS[name] * rng.gauss(1, 0.01)) for name in names]
+        yield trial, [_result(name, speed=_speed(cell, name, ratio, quads), ran=True) for name, ratio in ratios]
     for name in names:
         joules = cell.batch_size / 8 / ARMS[name]
         energy = Energy(
             energy_source="counter",
-            energy_j_per_step=joules * chance.gauss(1, 0.01),
+            energy_j_per_step=joules * rng.gauss(1, 0.01),
             energy_net_j_per_step=joules * 0.8,
             idle_power_w=80.0,
             mean_power_w=500.0,
@@ -157,7 +155,7 @@ def _trials(
     for seed in range(shape.seeds if trains else 0):
         for name in names:
             trial = Trial(cell=cell, phase="train", precisions=(name,), seed=seed, epochs=shape.epochs)
-            yield trial, [_result(name, training=_training(name, shape.epochs, chance))]
+            yield trial, [_result(name, training=_training(name, shape.epochs, rng))]
 
 
 def _result(
@@ -207,8 +205,8 @@ def _speed(cell: Cell, name: str, ratio: float, quads: int, *, floor: bool = Fal
     )
 
 
-def _training(name: str, epochs: int, chance: random.Random) -> Training:
-    epoch_s = 60 / ARMS[name] * chance.gauss(1, 0.02)
+def _training(name: str, epochs: int, rng: random.Random) -> Training:
+    epoch_s = 60 / ARMS[name] * rng.gauss(1, 0.02)
     return Training(
         epochs=epochs,
         time_per_epoch_s=epoch_s,
@@ -216,15 +214,15 @@ def _training(name: str, epochs: int, chance: random.Random) -> Training:
         train_samples_per_s=50_000 / epoch_s,
         train_loss=0.3,
         test_loss=0.4,
-        test_accuracy_pct=90 + chance.gauss(0, 0.2),
+        test_accuracy_pct=90 + rng.gauss(0, 0.2),
         data_wait_pct=2.0,
     )
 
 
-def _blocks(trial: Trial, results: list[TrialResult], chance: random.Random) -> Iterator[Block]:
+def _blocks(trial: Trial, results: list[TrialResult], rng: random.Random) -> Iterator[Block]:
     order = [*trial.precisions, *reversed(trial.precisions)]
-    found = {result.precision: result.speed for result in results if result.speed is not None}
-    for quad in range(found[BASELINE].quads):
+    speeds = {result.precision: result.speed for result in results if result.speed is not None}
+    for quad in range(speeds[BASELINE].quads):
         for position, name in enumerate(order):
             yield Block(
                 trial=trial.id,
@@ -232,12 +230,12 @@ def _blocks(trial: Trial, results: list[TrialResult], chance: random.Random) -> 
                 quad=quad,
                 position=position,
                 steps=10,
-                time_ms=10 * (found[name].step_ms or 0.0) * chance.gauss(1, 0.01),
+                time_ms=10 * (speeds[name].step_ms or 0.0) * rng.gauss(1, 0.01),
                 start_s=1.8e9 + 10 * quad + position,
             )
 
 
-def _epochs(trial: Trial, chance: random.Random) -> Iterator[EpochResult]:
+def _epochs(trial: Trial, rng: random.Random) -> Iterator[EpochResult]:
     epoch_s = 60 / ARMS[trial.precisions[0]]
     for epoch in range(1, trial.epochs + 1):
         yield EpochResult(
@@ -245,9 +243,9 @@ def _epochs(trial: Trial, chance: random.Random) -> Iterator[EpochResult]:
             precision=trial.precisions[0],
             seed=trial.seed,
             epoch=epoch,
-            train_loss=2.3 / epoch * chance.gauss(1, 0.02),
-            test_loss=2.4 / epoch * chance.gauss(1, 0.02),
-            test_accuracy_pct=90 - 60 / epoch + chance.gauss(0, 0.2),
+            train_loss=2.3 / epoch * rng.gauss(1, 0.02),
+            test_loss=2.4 / epoch * rng.gauss(1, 0.02),
+            test_accuracy_pct=90 - 60 / epoch + rng.gauss(0, 0.2),
             train_s=epoch_s,
             test_s=2.0,
             elapsed_s=epoch_s * epoch,

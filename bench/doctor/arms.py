@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -24,7 +24,7 @@ SMALL = (256, 128)
 SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
 """Width and batch size of the model that is timed: steps of milliseconds, which on a GPU are not launch-bound."""
 SLEPT = 0.6
-"""Share of a known time that is slept; the rest is spun, because a sleep ends late by some tens of microseconds."""
+"""Share of a known time that is slept; the rest is a busy wait, because a sleep ends late by some tens of µs."""
 CALIBRATION_CYCLES = 20_000_000
 
 
@@ -35,96 +35,51 @@ def torch_device(device: Device) -> torch.device:
 
 
 @dataclass(slots=True)
-class KnownStep:
-    """An arm whose steps are waits."""
+class StepRunner:
+    """An arm made of functions: one step, and what the timing calls around it."""
 
     name: str
-    device: torch.device
-    wait: Callable[[], None]
-    asynchronous: bool = field(init=False)
+    asynchronous: bool
+    step: Callable[[], object]
+    synchronize: Callable[[], None]
+    activate: Callable[[], None] = lambda: None
+    fingerprint: Callable[[], object] = lambda: None
     steps: int = 0
 
-    def __post_init__(self) -> None:
-        self.asynchronous = self.device.type == "cuda"
-
-    def activate(self) -> None:
-        """Nothing to set."""
-
     def run(self, steps: int) -> None:
-        """Wait, or queue waits."""
+        """Run, or queue, that many steps."""
         for _ in range(steps):
-            self.wait()
+            self.step()
         self.steps += steps
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self.device)
-
-    def fingerprint(self) -> object:
-        """Return nothing that changes."""
-        return None
 
     def taken_steps(self) -> int:
         """Return all steps."""
         return self.steps
 
 
-@dataclass(slots=True)
-class Wrapped:
-    """An arm that does something more than another one; by itself nothing."""
-
-    name: str
-    inner: Runner
-    asynchronous: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.asynchronous = self.inner.asynchronous
-
-    def activate(self) -> None:
-        """Activate the other."""
-        self.inner.activate()
-
-    def run(self, steps: int) -> None:
-        """Run the other's steps."""
-        self.inner.run(steps)
-
-    def synchronize(self) -> None:
-        """Wait for the other's steps."""
-        self.inner.synchronize()
-
-    def fingerprint(self) -> object:
-        """Return the other's."""
-        return self.inner.fingerprint()
-
-    def taken_steps(self) -> int:
-        """Return the other's."""
-        return self.inner.taken_steps()
+def known_step(name: str, device: torch.device, wait: Callable[[], None]) -> StepRunner:
+    """Return an arm whose steps are waits."""
+    return StepRunner(name, device.type == "cuda", wait, lambda: synchronize(device))
 
 
-@dataclass(slots=True)
-class Lengthened(Wrapped):
-    """An arm each of whose steps is followed by a wait."""
+def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner:
+    """Return an arm whose steps are another arm's, each followed by a wait."""
 
-    wait: Callable[[], None]
+    def step() -> None:
+        inner.run(1)
+        wait()
 
-    def run(self, steps: int) -> None:
-        """Run steps with their waits."""
-        for _ in range(steps):
-            self.inner.run(1)
-            self.wait()
+    return StepRunner(name, inner.asynchronous, step, inner.synchronize, inner.activate, inner.fingerprint)
 
 
-@dataclass(slots=True)
-class BesideProcess(Wrapped):
-    """An arm during whose blocks another process runs, or stands still."""
+def beside_process(name: str, inner: Runner, pid: int, *, runs: bool) -> StepRunner:
+    """Return an arm with another one's steps, during whose blocks a process runs or is stopped."""
 
-    pid: int
-    runs: bool
+    def activate() -> None:
+        os.kill(pid, signal.SIGCONT if runs else signal.SIGSTOP)
+        inner.activate()
 
-    def activate(self) -> None:
-        """Let the process go on, or stop it."""
-        os.kill(self.pid, signal.SIGCONT if self.runs else signal.SIGSTOP)
-        self.inner.activate()
+    return StepRunner(name, inner.asynchronous, lambda: inner.run(1), inner.synchronize, activate, inner.fingerprint)
 
 
 def training_runner(device: Device, name: str = "fp32") -> TorchRunner:
@@ -146,12 +101,13 @@ def build_runner(device: Device, name: str, precision: str, *, width: int, batch
     )
 
 
-def nap(time_ns: float) -> Callable[[], None]:
-    """Return a wait of a known time on a CPU."""
+def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
+    """Return a wait of a known time on a CPU, a share of which is slept."""
 
     def wait() -> None:
         end = time.perf_counter_ns() + time_ns
-        time.sleep(SLEPT * time_ns / 1e9)
+        if slept:
+            time.sleep(slept * time_ns / 1e9)
         while time.perf_counter_ns() < end:
             pass
 
@@ -159,17 +115,11 @@ def nap(time_ns: float) -> Callable[[], None]:
 
 
 def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
-    """Return a wait short beside a step: on a CPU a busy one, on a GPU a kernel that spins."""
+    """Return a wait that is short beside a step: a busy one on a CPU, a spinning kernel on a GPU."""
     if device.type == "cuda":
         cycles = round(time_ns * cycles_per_ns(device))
         return lambda: spin(cycles)
-
-    def wait() -> None:
-        end = time.perf_counter_ns() + time_ns
-        while time.perf_counter_ns() < end:
-            pass
-
-    return wait
+    return busy_wait(time_ns)
 
 
 def spin(cycles: int) -> None:

@@ -14,7 +14,7 @@ from bench.report.figures.drawing import drawers
 
 if TYPE_CHECKING:
     from bench.report.figures.plots import Choice
-    from bench.report.tables.tables import Table
+    from bench.report.tables.table import Table
 
 
 def report(
@@ -49,7 +49,7 @@ def report(
         from bench.report.analysis.ablation import climbed
         from bench.report.page import publish
         from bench.report.reading.load import load
-        from bench.report.tables.ladder import short
+        from bench.report.tables.ablation import short
 
         read = load(runs)
         page, sentences = publish(read, out, published=published, layers=layers, figures=figures, drawers=ready)

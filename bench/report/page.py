@@ -17,6 +17,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
 from bench.report.figures import heatmap, steps
 from bench.report.figures import numerics as numerics_figures
+from bench.report.figures import sweeps as sweep_figures
 from bench.report.figures.axes import Plot
 from bench.report.figures.plots import Choice, begin
 from bench.report.how_to_read import reading
@@ -24,14 +25,12 @@ from bench.report.reading import completeness, sources
 from bench.report.reading.folders import mark
 from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
 from bench.report.render import render
-from bench.report.tables import diagnostics, facts, inference, ladder, numerics, sweeps, tables
+from bench.report.tables import ablation, diagnostics, facts, measurements, memory, numerics, sweeps, training
 from bench.report.tables import matrix as matrix_tables
-from bench.report.tables import training as trainers
-from bench.report.tables.memory import energy, memory
+from bench.report.tables import scaling as scaling_tables
 from bench.report.tables.published import beside as published_beside
 from bench.report.tables.published import load_published
-from bench.report.tables.tables import Table
-from bench.report.tables.training import training
+from bench.report.tables.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +114,7 @@ def compose(
         sections = [
             *_matrices(summary, runs, out, drawn=drawn),
             *(_ladder(one, out, drawn=drawn) for one in ladders),
-            *_sweeps(sweeps.swept(summary, runs), out, drawn=drawn),
+            *(_sweep(one, out, drawn=drawn) for one in sweeps.swept(summary, runs)),
         ]
         recipes = {
             str(name): _section(str(name), rows, summary, runs, seconds, literature=literature)
@@ -130,9 +129,9 @@ def compose(
         recipes[name].remarks.append(said)
     return Report(
         runs=[run.label for run in runs.runs],
-        verdicts=[*sentences(summary), *map(ladder.sentence, ladders)],
+        verdicts=[*sentences(summary), *map(ablation.sentence, ladders)],
         cautions=cautions(runs),
-        machines=facts.machines(runs.runs),
+        machines=shown(*facts.machines(runs.runs)),
         sections=[*sections, *recipes.values()],
         formats=numerics.formats() if len(runs.numerics) else None,
         switches=facts.switches(runs.trials),
@@ -152,32 +151,26 @@ def cautions(runs: Runs) -> list[str]:
 def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured, its ratios written beside as CSV."""
     sections: dict[str, Section] = {}
-    for made in matrix.matrices(summary, runs.trials):
-        matrix_tables.write_csv(made, out)
-        title = f"Setups of {made.title} against each other"
+    for one in matrix.matrices(summary, runs.trials):
+        matrix_tables.write_csv(one, out)
+        title = f"Setups of {one.title} against each other"
         section = sections.setdefault(title, Section(title=title, tables=[], remarks=[], plots=[]))
-        section.tables.extend(matrix_tables.tables(made))
-        section.plots.extend(filter(None, [heatmap.draw(made, out)] if drawn else []))
+        section.tables.extend(shown(*matrix_tables.tables(one)))
+        section.plots.extend(filter(None, [heatmap.draw(one, out)] if drawn else []))
     return list(sections.values())
 
 
 def _ladder(one: Climbed, out: Path, *, drawn: bool) -> Section:
-    """Return a ladder's section."""
+    """Return an ablation's section."""
     plots = steps.plots_of(one, out) if drawn else []
-    return Section(title=one.name, tables=[ladder.table_of(one)], remarks=[], plots=plots)
+    return Section(title=one.name, tables=[ablation.table_of(one)], remarks=[], plots=plots)
 
 
-def _sweeps(found: list[sweeps.Swept], out: Path, *, drawn: bool) -> list[Section]:
-    """Return a section for each suite and parameter that was swept, before those of the single values."""
-    return [
-        Section(
-            title=f"Sweep of {sweep.suite}'s {sweep.name}",
-            tables=[sweeps.table_of(sweep)],
-            remarks=[],
-            plots=sweeps.plots_of(sweep, out) if drawn else [],
-        )
-        for sweep in found
-    ]
+def _sweep(one: sweeps.Swept, out: Path, *, drawn: bool) -> Section:
+    """Return the section of a swept parameter."""
+    plots = sweep_figures.draw(one, out) if drawn else []
+    title = f"Sweep of {one.suite}'s {one.name}"
+    return Section(title=title, tables=shown(sweeps.table_of(one)), remarks=[], plots=plots)
 
 
 def _section(
@@ -189,34 +182,33 @@ def _section(
     *,
     literature: pd.DataFrame | None,
 ) -> Section:
-    trials = runs.trials.merge(rows[WORKLOAD].drop_duplicates())
-    found = _tables(rows, trials, facts.hosts(runs.runs)) + _evidence(rows, trials, runs, seconds)
-    together, unscaled = scaling.scaling(rows, summary, runs)
-    remarks = epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled
-    found += [together] if together else []
-    if (framework := trainers.against_plain(runs.trials, rows)) is not None:
-        found.append(framework)
-    if literature is not None:
-        beside = published_beside(rows, runs, literature)
-        found += [beside] if isinstance(beside, Table) else []
-        remarks += [beside] if isinstance(beside, str) else []
+    """Return a recipe's section, its tables in the order of the page."""
+    trials, hosts = runs.trials.merge(rows[WORKLOAD].drop_duplicates()), facts.hosts(runs.runs)
+    where = rows[[*SUBJECT, "where"]].drop_duplicates()
+    scaled, unscaled = scaling.scaling(rows, summary, runs)
+    beside, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
+    found = shown(
+        *measurements.by_device(rows, hosts),
+        measurements.by_architecture(rows, hosts),
+        measurements.same_and_best(rows),
+        measurements.best_batch(rows),
+        measurements.largest_batch(trials, rows),
+        *training.training(rows),
+        memory.energy(trials),
+        memory.memory(trials),
+        diagnostics.what_ran(rows),
+        diagnostics.compiling(trials.merge(where)),
+        diagnostics.how_timed(rows, seconds),
+        *numerics.numerics(runs.numerics.merge(where)),
+        measurements.inference(trials.merge(where)),
+        scaling_tables.scaling(scaled),
+        training.against_plain(runs.trials, rows),
+        beside,
+    )
+    remarks = epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled + unpublished
     return Section(title=title, tables=found, remarks=remarks, plots=[])
 
 
-def _tables(rows: pd.DataFrame, trials: pd.DataFrame, hosts: dict[str, str]) -> list[Table]:
-    measured = rows[rows[["memory_status", "speed_status", "train_status"]].notna().any(axis=1)]
-    found = [tables.cells(device, hosts) for _, device in measured.groupby(["architecture", "device"], sort=False)]
-    if len(rows[SUBJECT].drop_duplicates()) > 1:
-        found.append(tables.architectures(rows, hosts))
-    sizes = (tables.same_and_best(rows), tables.best_batch(rows), tables.largest_batch(trials, rows))
-    return [*found, *(made for made in sizes if made), *training(rows)]
-
-
-def _evidence(rows: pd.DataFrame, trials: pd.DataFrame, runs: Runs, seconds: pd.Series) -> list[Table]:
-    """Return the tables that a sceptical reader asks for; ``seconds`` are the bootstrap's opinions by ``KEY``."""
-    names = rows[[*SUBJECT, "where"]].drop_duplicates()
-    ran, timed = diagnostics.what_ran(rows), diagnostics.how_timed(rows, seconds)
-    found = (energy(trials), memory(trials), ran, diagnostics.compiling(trials.merge(names)), timed)
-    watched = numerics.numerics(runs.numerics.merge(names))
-    answered = inference.inference(trials.merge(names))
-    return [*(made for made in found if made), *watched, *answered]
+def shown(*tables: Table | None) -> list[Table]:
+    """Return the tables that there are."""
+    return [table for table in tables if table is not None]

@@ -159,14 +159,16 @@ def report(
 def compare(old: Path, new: Path) -> None:
     """Print how a run differs from an earlier one of the same questions."""
     from bench.report.analysis.compare import compare as held_against
+    from bench.report.tables.compare import comparison
     from bench.report.terminal import show
 
     found = held_against(old, new)
     print(f"OLD: {old}\nNEW: {new}")
     for text in (*found.cautions, *found.apart):
         print(f"- {text}")
-    show(found.table)
-    print(found.table.about)
+    table = comparison(found.rows)
+    show(table)
+    print(table.about)
 
 
 def devices() -> list[str]:

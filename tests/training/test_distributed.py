@@ -15,7 +15,7 @@ import torch
 from torch import multiprocessing, nn
 
 from bench.data import random_batches
-from bench.doctor.arms import nap
+from bench.doctor.arms import SLEPT, busy_wait
 from bench.measure.warmup import prepare
 from bench.phases.communication import communication_pct
 from bench.phases.runner import BATCHES, TorchRunner
@@ -142,7 +142,7 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
     arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
     runner = TorchRunner(
         name="fp32",
-        arm=replace(arm, forward=Talks(arm.model, nap(10e6))),
+        arm=replace(arm, forward=Talks(arm.model, busy_wait(10e6, SLEPT))),
         batches=random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0),
         asynchronous=False,
     )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import GIB, UNKNOWN, known, number, ratio, records
+from bench.report.tables.format import known, ratio, records
 from bench.spec.precisions import BASELINE
 
 Row = Mapping[Hashable, Any]
@@ -72,28 +72,17 @@ def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
     }
 
 
-def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[list[str]]:
-    """Return the largest batch of each precision, as rows of a table; none where they were not looked for.
+def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """Return the trial that found the largest batch of each precision, with ``where`` and ``over_fp32``, its ratio.
 
     Args:
         trials: rows of trials.csv, of one workload.
         rows: rows of the summary, of the same workload.
     """
     found = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
-    body = []
+    lines: list[dict[Hashable, Any]] = []
     for _, subject in found.groupby(SUBJECT, sort=False):
-        sizes = subject.loc[subject["status"] == "ok"].set_index("precision")["batch_size"]
-        fp32 = sizes.get(BASELINE)
-        body += [
-            [
-                row["where"],
-                row["precision"],
-                f"{row['batch_size']:.0f}" if row["status"] == "ok" else row["status"],
-                number(row["batch_size"] / fp32, 3) if row["status"] == "ok" and fp32 else UNKNOWN,
-                row["fit_bound"] or UNKNOWN,
-                number(row["fit_peak_bytes"] / GIB, 3),
-                number(row["fit_free_bytes"] / GIB, 3),
-            ]
-            for row in records(subject)
-        ]
-    return body
+        fits = subject["status"] == "ok"
+        fp32 = subject.loc[fits & (subject["precision"] == BASELINE), "batch_size"].max()
+        lines += records(subject.assign(over_fp32=(subject["batch_size"] / fp32).where(fits)))
+    return lines

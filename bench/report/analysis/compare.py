@@ -19,7 +19,6 @@ from bench.report.reading.completeness import remark
 from bench.report.reading.load import Run, Runs, load
 from bench.report.reading.sources import remarks
 from bench.report.tables.format import UNKNOWN, known, ratio, records
-from bench.report.tables.tables import Table
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 
@@ -29,15 +28,15 @@ ASKED = {"batch_size": "batch size", "placement": "device"}
 """What parts of a question are called, where that is not the column's name."""
 MOST = 4
 """More questions of a run than these are not named."""
-HEADERS = ["suite", "device", "batch size", "precision", "step time [95 % interval]", "verdict", "peak memory"]
-HEADERS += ["speedup over fp32 [95 % interval]"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """Two runs side by side."""
 
-    table: Table
+    rows: list[dict[str, Any]]
+    """Of each pair: suite, where, batch_size, precision, step (a ratio as text, or the statuses), verdict, memory and
+    speedup (ratios as text), NEW over OLD."""
     cautions: list[str]
     """What is missing, and what differs beside what is compared."""
     apart: list[str]
@@ -66,24 +65,26 @@ def compare(old: Path, new: Path) -> Comparison:
     pairs["memory_told"] = told_apart(pairs["placement"], pairs["memory_bytes_new"], pairs["memory_bytes_old"])
     gains = _speedups(runs.trials)
     rows = [_row(pair, runs.runs, gains) for pair in records(pairs)]
-    return Comparison(table=_table(rows), cautions=_cautions(runs), apart=_apart(timed, runs.runs))
+    return Comparison(rows=rows, cautions=_cautions(runs), apart=_apart(timed, runs.runs))
 
 
-def _row(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tuple[float, ...]]) -> list[str]:
+def _row(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tuple[float, ...]]) -> dict[str, Any]:
     where = pair["device_new"] if pair["device_new"] == pair["device_old"] else UNKNOWN
     if where == UNKNOWN:
         where = f"{pair['device_old']} → {pair['device_new']}"
     parts = [pair[name] for name in ("parameters", "techniques") if pair[name]]
     suite = f"{pair['suite']} ({', '.join(parts)})" if parts else pair["suite"]
-    return [
-        suite,
-        f"{where} ({pair['placement']})" if pair["placement"] != "cpu" else where,
-        f"{pair['batch_size']:.0f}",
-        pair["precision"],
-        *_step(pair),
-        _memory(pair),
-        _gain(pair, runs, gains),
-    ]
+    step, verdict = _step(pair)
+    return {
+        "suite": suite,
+        "where": f"{where} ({pair['placement']})" if pair["placement"] != "cpu" else where,
+        "batch_size": pair["batch_size"],
+        "precision": pair["precision"],
+        "step": step,
+        "verdict": verdict,
+        "memory": _memory(pair),
+        "speedup": _gain(pair, runs, gains),
+    }
 
 
 def _difference(folders: tuple[Path, Path], sides: list[pd.DataFrame]) -> str:
@@ -145,16 +146,6 @@ def _gain(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tu
         return UNKNOWN
     change = stats.welch_interval(now, was).exp()
     return ratio(change.center, change.low, change.high)
-
-
-def _table(rows: list[list[str]]) -> Table:
-    about = (
-        "All figures are NEW ÷ OLD. The verdict is of the step: FASTER, SLOWER or SAME where Welch's 95 % interval "
-        "over fresh processes lies beyond the floor, or within 1 %; INCONCLUSIVE where it does not say, or where there "
-        "is one process in either. Peaks of memory are not told apart where two processes on a CPU differ by as much "
-        "anyway."
-    )
-    return Table(title="NEW against OLD", headers=HEADERS, rows=rows, about=about)
 
 
 def _cautions(runs: Runs) -> list[str]:

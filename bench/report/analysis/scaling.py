@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,8 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.comparability import differing, host
 from bench.report.analysis.speed import KEY
-from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT, Run, Runs
-from bench.report.tables.format import UNKNOWN, known, number, ratio, records
-from bench.report.tables.tables import Table, table, told
+from bench.report.tables.format import known, records
 from bench.results.records import MEASURED
 from bench.spec.techniques import for_one_device
 from bench.spec.trial import members as placed
@@ -122,103 +120,70 @@ def _listed(sizes: Any) -> str:
     return ", ".join(f"{size:g}" for size in sorted(set(sizes)))
 
 
-ABOUT = (
-    "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
-    "of which each device has a part; weak scaling keeps each device's part. Efficiency is the speedup over the number "
-    "of devices. The interval is Welch's over processes, for they were not measured side by side; with one process "
-    "each there is none. Communication is the share of a step by which it is longer than one that says nothing to the "
-    "others (DistributedDataParallel's no_sync), over processes, with Student's interval: the sending of gradients "
-    "beyond what overlaps with backward, the broadcast of batch norm's buffers, and the wait of each step for the "
-    "slowest device, which without a word is one of each block."
-)
-ANOTHER_RUN = (
-    "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
-    "the same name, but may be another board."
-)
-ON_A_CPU = (
-    "On a CPU there is no efficiency: alone, it computes with all of its threads, and several processes have a share "
-    "of the same ones each, so that nothing was added."
-)
-
-
-def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[Table | None, list[str]]:
+def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the scaling of one workload, and a sentence on each subject of several devices that has none.
 
     Args:
         rows: rows of the summary, of one workload.
         summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
         runs: where they come from.
+
+    Returns:
+        A dict for each distributed row and kind of scaling: where, precision, batch_size, scaling (strong, or weak
+        with the batch size of a device), samples_per_s, one (the row of the one device), same_run, on_cpu, status,
+        speedup (an interval), efficiency_pct (None on a CPU) and communication_pct (an interval, or None).
     """
     timed = [row for row in records(summary) if known(row["step_ms"])]
-    by_label, sending = {run.label: run for run in runs.runs}, _sending(runs.trials)
-    body, said = [], []
+    by_label, communication = {run.label: run for run in runs.runs}, _communication(runs.trials)
+    found, remarks = [], []
     joined = [row for row in records(rows) if known(row["step_ms"]) and is_joined(row)]
     for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
         own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
-        made = [line for row in own for line in _lines(row, timed, by_label, sending)]
-        body += made
-        said += [] if made else [reason(own, timed, by_label)]
-    if not body:
-        return None, said
-    headers = [
-        "devices",
-        "precision",
-        "batch size",
-        "scaling",
-        "throughput (samples/s)",
-        "one device",
-        "its throughput",
-    ]
-    headers += ["speedup over one [95 % interval]", "efficiency (%)", "communication (% of a step) [95 % interval]"]
-    notes = [ANOTHER_RUN] if any(", run " in row[5] for row in body) else []
-    notes += [ON_A_CPU] if any(row[5].startswith("cpu") for row in body) else []
-    found = table("Scaling", headers, body, about=ABOUT)
-    return replace(found, footnotes=[*found.footnotes, *notes]), said
+        lines = [line for row in own for line in _lines(row, timed, by_label, communication)]
+        found += lines
+        remarks += [] if lines else [reason(own, timed, by_label)]
+    return found, remarks
 
 
-def _lines(row: Row, timed: Sequence[Row], runs: Mapping[str, Run], sending: Mapping[Hashable, str]) -> list[list[str]]:
-    """Return the lines of a joined row: strong scaling and weak scaling, as far as one device was measured so."""
-    found, count = singles(row, timed), len(members(row))
-    lines = []
+def _lines(
+    row: Row, timed: Sequence[Row], runs: Mapping[str, Run], communication: Mapping[Hashable, stats.Interval]
+) -> Iterator[dict[str, Any]]:
+    """Return the strong scaling and the weak scaling of a distributed row, as far as one device was measured so."""
+    candidates, count = singles(row, timed), len(members(row))
     for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
-        one = choose(row, batch, found, runs)
-        if one is not None:
-            lines.append(_row(row, one, count, word, sending.get(tuple(row[name] for name in KEY))))
-    return lines
+        one = choose(row, batch, candidates, runs)
+        if one is None:
+            continue
+        many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
+        speedup = stats.welch_interval(many, few).exp()
+        on_cpu = str(one["placement"]).startswith("cpu")
+        unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
+        yield {
+            **{name: row[name] for name in ("where", "precision", "batch_size", "samples_per_s")},
+            "scaling": word if word == "strong" else f"weak, {one['batch_size']:.0f} a device",
+            "one": one,
+            "same_run": one["run"] == row["run"],
+            "on_cpu": on_cpu,
+            "status": "unconverged" if unconverged else "ok",
+            "speedup": speedup,
+            "efficiency_pct": None if on_cpu else 100 * speedup.center / count,
+            "communication_pct": communication.get(tuple(row[name] for name in KEY)),
+        }
 
 
-def _sending(trials: pd.DataFrame) -> dict[Hashable, str]:
-    """Return each arm's share of a step that communication takes, over processes.
+def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
+    """Return each arm's share of a step that communication takes, in per cent, over processes.
 
-    It is averaged as the logarithm of a step's time over that of a step without a word.
+    Averaged is the logarithm of a step's time over that of a step without synchronization.
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
     return {arm: _share(group["communication_pct"]) for arm, group in rows.groupby(KEY, sort=False)}
 
 
-def _share(processes: pd.Series[float]) -> str:
-    found = stats.student_interval(-np.log1p(-processes.to_numpy(dtype=np.float64) / 100))
+def _share(processes: pd.Series[float]) -> stats.Interval:
+    logs = stats.student_interval(-np.log1p(-processes.to_numpy(dtype=np.float64) / 100))
     center, low, high = (
-        None if log is None else number(-100 * float(np.expm1(-log)), 2)
-        for log in (found.center, found.low, found.high)
+        None if log is None else -100 * float(np.expm1(-log)) for log in (logs.center, logs.low, logs.high)
     )
-    return f"{center} [{low}, {high}]" if low and high else str(center)
-
-
-def _row(row: Row, one: Row, count: int, word: str, sending: str | None) -> list[str]:
-    many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
-    found = stats.welch_interval(many, few).exp()
-    on_cpu = str(one["placement"]).startswith("cpu")
-    unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
-    return [
-        str(row["where"]),
-        str(row["precision"]),
-        f"{row['batch_size']:.0f}",
-        word if word == "strong" else f"weak, {one['batch_size']:.0f} a device",
-        number(row["samples_per_s"]),
-        placement(str(one["placement"])) + ("" if one["run"] == row["run"] else f", run {one['run']}"),
-        number(one["samples_per_s"]),
-        told("unconverged" if unconverged else "ok", ratio(found.center, found.low, found.high)),
-        UNKNOWN if on_cpu else number(100 * found.center / count, 3),
-        sending or UNKNOWN,
-    ]
+    assert center is not None
+    return replace(logs, center=center, low=low, high=high)

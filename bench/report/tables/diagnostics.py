@@ -1,12 +1,12 @@
-"""Behind the figures: what ran, how near the device's limit, and how it was timed."""
+"""What ran, how near it came to the device's limit, and how it was timed."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from bench.report.analysis.speed import KEY
-from bench.report.tables.format import UNKNOWN, change, known, number, ratio, records
-from bench.report.tables.tables import Table, without_empty
+from bench.report.tables.format import UNKNOWN, change, ratio, records
+from bench.report.tables.table import ARM, Row, Table, figures, optional, table, whole, words
 from bench.results.records import MEASURED
 
 FIGURES = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
@@ -28,32 +28,25 @@ def details(trials: pd.DataFrame) -> pd.DataFrame:
 
 def what_ran(rows: pd.DataFrame) -> Table | None:
     """Return what one workload's steps computed in, and how near they come to the device's own limit."""
-    found = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
-    if found.empty:
-        return None
-    headers = ["device", "batch size", "precision", "computed in", "GFLOP/step", "TFLOP/s", "ceiling (TFLOP/s)"]
-    headers += ["share of ceiling (%)", "host/GPU time"]
-    body = [
-        [
-            row["where"],
-            f"{row['batch_size']:.0f}",
-            row["precision"],
-            row["compute_dtypes"] or UNKNOWN,
-            number(row["flops_per_step"] / 1e9),
-            number(row["tflops"], 3),
-            number(row["peak_tflops"], 3),
-            number(row["pct_of_peak"], 2),
-            number(row["host_ratio"], 2),
-        ]
-        for row in records(found)
+    columns = [
+        *ARM,
+        *optional(
+            words("computed in", "compute_dtypes"),
+            figures("GFLOP/step", "flops_per_step", per=1e9),
+            figures("TFLOP/s", "tflops", 3),
+            figures("ceiling (TFLOP/s)", "peak_tflops", 3),
+            figures("share of ceiling (%)", "pct_of_peak", 2),
+            figures("host/GPU time", "host_ratio", 2),
+        ),
     ]
     about = (
-        "The types that matrix products and convolutions computed in, seen in one step outside the timing, with "
-        "their shares of its FLOPs. The ceiling is this device's own rate of large matrix products at that "
-        "precision, measured in the same process; more than 100 % of it means that it was measured too low, at small "
-        "products or beside other programs. Host over GPU time near 1 means that launching kernels limits."
+        "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
+        "one step that is not timed. The ceiling is the rate of large matrix products in that precision on this "
+        "device, measured in the same process. A share above 100 % means that the ceiling was measured too low: with "
+        "small products, or beside other programs. Host/GPU time near 1: launching kernels limits the step."
     )
-    return without_empty(Table(title="What ran", headers=headers, rows=body, about=about), 3)
+    found = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
+    return table("What ran", records(found), columns, about)
 
 
 def compiling(trials: pd.DataFrame) -> Table | None:
@@ -63,54 +56,48 @@ def compiling(trials: pd.DataFrame) -> Table | None:
         trials: the workload's trials, each with ``where``, the name of its device.
     """
     rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # which compiles no backward pass
-    if rows.empty:
-        return None
     found = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
-    headers = ["device", "batch size", "precision", "compiling (s)", "processes"]
-    body = [
-        [row["where"], f"{row['batch_size']:.0f}", row["precision"], number(row["median"], 3), f"{row['size']:.0f}"]
-        for row in records(found)
-    ]
+    columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
     about = (
-        "What torch.compile took before the first ordinary step, from an empty cache, in forward and backward alone; "
-        "it is in no other time. A training pays for it once."
+        "Time that torch.compile took for forward and backward before the first ordinary step, from an empty cache. No "
+        "other time includes it. A training pays it once."
     )
-    return Table(title="Compiling", headers=headers, rows=body, about=about)
+    return table("Compiling", records(found), columns, about)
 
 
 def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
-    """Return how one workload's blocks were cut and what disturbed them.
+    """Return how one workload's steps were timed, and what disturbed them.
 
     Args:
         rows: the workload's rows of the summary.
         bootstraps: the bootstrap's intervals by ``KEY``.
     """
-    found = rows[rows["block_steps"].notna()]
-    if found.empty:
-        return None
-    headers = ["device", "batch size", "precision", "quads", "void", "bursts", "steps/block", "settling"]
-    headers += ["first step after switch", "blocks 4× as long", "p50 (ms)", "p95 (ms)", "others' load (%)"]
-    headers += ["floor (%)", "bootstrap interval"]
-    body = []
-    for row in records(found):
-        second = bootstraps.get(tuple(row[name] for name in KEY))
-        body.append(
-            [
-                row["where"],
-                f"{row['batch_size']:.0f}",
-                row["precision"],
-                *(f"{row[name]:.0f}" for name in ("quads", "invalid_quads", "burst_quads")),
-                *(number(row[name], 2) for name in ("block_steps", "settle_steps")),
-                *(change(row[name] / 100) for name in ("switch_transient_pct", "long_block_pct")),
-                *(number(row[name], 3) for name in ("step_p50_ms", "step_p95_ms")),
-                number(row["foreign_load_pct"], 2),
-                f"{100 * row['floor']:.1f}" if known(row["floor"]) else UNKNOWN,
-                ratio(second.center, second.low, second.high) if second is not None else UNKNOWN,
-            ]
-        )
+
+    def bootstrap(row: Row) -> str:
+        interval = bootstraps.get(tuple(row[name] for name in KEY))
+        return UNKNOWN if interval is None else ratio(interval.center, interval.low, interval.high)
+
+    columns = [
+        *ARM,
+        *optional(
+            figures("rounds", "quads", whole),
+            figures("discarded", "invalid_quads", whole),
+            figures("outliers", "burst_quads", whole),
+            figures("steps/block", "block_steps", 2),
+            figures("switch warm-up (steps)", "settle_steps", 2),
+            figures("first step after switch", "switch_transient_pct", change, per=100),
+            figures("blocks 4× as long", "long_block_pct", change, per=100),
+            figures("p50 (ms)", "step_p50_ms", 3),
+            figures("p95 (ms)", "step_p95_ms", 3),
+            figures("others' load (%)", "foreign_load_pct", 2),
+            figures("A/A noise (%)", "floor", lambda share: f"{100 * share:.1f}"),
+            figures("bootstrap interval", bootstrap),
+        ),
+    ]
     about = (
-        "Counts over all processes, medians of the rest. Void quads were disturbed by something that is named in "
-        "blocks.csv; bursts lie far from the others and count. The floor is how far fp32 was from itself; without "
-        "one, 1 % is assumed. The bootstrap draws processes and quads anew: a second opinion on the interval."
+        "Counts are sums over all processes, other figures medians. A discarded ABBA round was disturbed by what "
+        "blocks.csv names; an outlier lies far from the other rounds and counts. A/A noise is how far fp32 measured "
+        "against itself was from 1; where it was not measured, 1 % is assumed. The bootstrap resamples processes and "
+        "rounds: a second estimate of the speedup's interval."
     )
-    return without_empty(Table(title="How it was timed", headers=headers, rows=body, about=about), 3)
+    return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)

@@ -1,116 +1,120 @@
-"""Tables of circumstances: the machines, the switches, and everything that needs a note."""
+"""Tables of the machines and the precision switches, and notes on trials that were not simply ok."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pandas as pd
 
 from bench.report.analysis.summary import IEEE_ERROR
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import SUBJECT, Run
-from bench.report.tables.format import GIB, UNKNOWN, known, number, records
-from bench.report.tables.tables import Table
+from bench.report.tables.format import GIB, known, records
+from bench.report.tables.table import PRECISION, Row, Table, figures, table, whole, word, words
 from bench.results.records import MEASURED
 from bench.spec.ablation import parse_step
 from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
 
 CROWDED_PCT = 10.0
-"""Share of a machine's cores taken by others from which a reader is told."""
+"""Share of a machine's cores taken by other programs above which a note says so."""
 SHOWN = 400
 """Characters of a detail that a note shows; the CSV has all of it."""
 
 
 def hosts(runs: list[Run]) -> dict[str, str]:
-    """Return how tables name each run: its label, and the host where it is known."""
+    """Return each run's name in tables, by label: the label, and the host where it is known."""
     return {
         run.label: f"{run.label} ({host})" if (host := run.part("environment").get("host")) else run.label
         for run in runs
     }
 
 
-def machines(runs: list[Run]) -> list[Table]:
+def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
-    headers = ["run", "host", "system", "Python", "torch", "CUDA", "cuDNN", "driver", "overrides removed", "started"]
-    hosts_of, devices = [], []
+    hosts_found, devices = [], []
     for run in runs:
-        machine = run.part("environment")
-        names = ("host", "os", "python", "torch", "cuda", "cudnn", "driver")
-        removed = machine.get("removed_variables") or []
-        told = [_text(machine.get(name)) for name in names]
-        hosts_of.append([run.label, *told, ", ".join(map(str, removed)) or UNKNOWN, _text(run.info.get("started"))])
-        devices += [_device(run.label, device) for device in machine.get("devices") or [] if isinstance(device, dict)]
-    tables = [Table(headers=headers, rows=hosts_of)]
-    if devices:
-        headers = [
-            "run",
-            "placement",
-            "device",
-            "architecture",
-            "capability",
-            "cannot do",
-            "memory (GiB)",
-            "power limit (W)",
+        environment = run.part("environment")
+        removed = ", ".join(map(str, environment.get("removed_variables") or []))
+        hosts_found.append({**environment, "run": run.label, "removed": removed, "started": run.info.get("started")})
+        devices += [
+            {**device, "run": run.label} for device in environment.get("devices") or [] if isinstance(device, dict)
         ]
-        headers += ["cores", "threads"]
-        tables.append(Table(headers=headers, rows=devices))
-    return tables
-
-
-def _device(run: str, device: dict[str, object]) -> list[str]:
-    memory, unsupported = device.get("memory_total_bytes"), device.get("unsupported")
-    cannot = ", ".join(unsupported) if isinstance(unsupported, dict) else ""
-    names = ("placement", "name", "architecture", "compute_capability")
     return [
-        run,
-        *(_text(device.get(name)) for name in names),
-        cannot or UNKNOWN,
-        f"{memory / GIB:.1f}" if isinstance(memory, int | float) else UNKNOWN,
-        *(_text(device.get(name)) for name in ("power_limit_w", "cores", "threads")),
+        table("", hosts_found, [words(header, _field(name)) for header, name in HOST.items()]),
+        table("", devices, DEVICE),
     ]
 
 
-def _text(value: object) -> str:
-    return UNKNOWN if value is None or value == "" else str(value)
+def _field(name: str) -> Callable[[Row], object]:
+    """Return what takes a field that not every row has, as it was written."""
+    return lambda row: word(row.get(name))
+
+
+def _cannot_do(device: Row) -> str:
+    unsupported = device.get("unsupported")
+    return ", ".join(unsupported) if isinstance(unsupported, dict) else ""
+
+
+HOST = {
+    "run": "run",
+    "host": "host",
+    "system": "os",
+    "Python": "python",
+    "torch": "torch",
+    "CUDA": "cuda",
+    "cuDNN": "cudnn",
+    "driver": "driver",
+    "overrides removed": "removed",
+    "started": "started",
+}
+"""Headers of the table of hosts, and their fields."""
+DEVICE = (
+    words("run", "run"),
+    words("placement", _field("placement")),
+    words("device", _field("name")),
+    words("architecture", _field("architecture")),
+    words("capability", _field("compute_capability")),
+    words("cannot do", _cannot_do),
+    figures("memory (GiB)", lambda device: device.get("memory_total_bytes"), lambda size: f"{size:.1f}", per=GIB),
+    figures("power limit (W)", _field("power_limit_w")),
+    figures("cores", _field("cores")),
+    figures("threads", _field("threads")),
+)
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
-    """Return what the switches of each precision were read back as; two rows of one precision disagree."""
+    """Return the switches of each precision as read back; two rows of one precision mean that trials disagree."""
     names = ["fp32_matmul", "fp32_conv", "autocast", "loss_scaling"]
     read = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
-    if read.empty:
-        return None
-    key = ["run", "device", "precision", *names]
-    found = read.groupby(key, sort=False)["matmul_error"].max().reset_index()
+    found = read.groupby(["run", "device", "precision", *names], sort=False)["matmul_error"].max().reset_index()
     found["rank"] = found["precision"].map({name: precision_rank(name) for name in found["precision"].unique()})
     found = found.sort_values(["run", "device", "rank"], kind="stable")
-    rows = [
-        [
-            *(row[name] for name in ("run", "device", "precision")),
-            *(row[name] or UNKNOWN for name in names),
-            number(row["matmul_error"], 2),
-            _arithmetic(row["matmul_error"]),
-        ]
-        for row in records(found)
+    columns = [
+        words("run", "run"),
+        words("device", "device"),
+        PRECISION,
+        *(words(name.replace("_", " "), name) for name in names),
+        figures("fp32 matmul error", "matmul_error", 2),
+        words("so fp32 products are", _arithmetic),
     ]
-    headers = ["run", "device", "precision", "fp32 matmul", "fp32 conv", "autocast", "loss scaling"]
-    headers += ["fp32 matmul error", "so fp32 products are"]
     about = (
         "Read back in the measuring process. The error is that of an fp32 matrix product against float64, "
         "outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
     )
-    return Table(headers=headers, rows=rows, about=about)
+    return table("", records(found), columns, about)
 
 
-def _arithmetic(error: float) -> str:
-    if not known(error):
-        return UNKNOWN
-    return "IEEE fp32" if error <= IEEE_ERROR else "rounded (TF32 or less)"
+def _arithmetic(row: Row) -> str:
+    if not known(row["matmul_error"]):
+        return ""
+    return "IEEE fp32" if row["matmul_error"] <= IEEE_ERROR else "rounded (TF32 or less)"
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, was not steady, or was crowded, or whose training began anew.
+    """Return every trial that was not simply ``ok``, was not steady or was crowded, or whose training was restarted.
 
-    Alike ones are counted, and the rungs of a ladder of which the same is said stand in one row.
+    Equal notes are counted in one row; ablation steps of one ablation share a row where their notes are equal.
     """
     measured = trials["status"].isin(MEASURED)
     unsteady = trials[trials["steady"].eq("no") & measured]
@@ -121,37 +125,27 @@ def notes(trials: pd.DataFrame) -> Table | None:
     rows = pd.concat([*odd, trials[(trials["foreign_load_pct"] > CROWDED_PCT) & measured].assign(status="crowded")])
     if rows.empty:
         return None
-    rung = rows["phase"].isin(LADDER)
-    rows = rows.assign(
-        arm=rows["precision"].astype(str).mask(rung, ""),
-        shown=[
-            parse_step(name).added if on else name for name, on in zip(rows["precision"].astype(str), rung, strict=True)
-        ],
-    )
+    names, of_ablation = rows["precision"].astype(str), rows["phase"].isin(LADDER)
+    shown = [parse_step(name).added if step else name for name, step in zip(names, of_ablation, strict=True)]
+    rows = rows.assign(arm=names.mask(of_ablation, ""), shown=shown)
     key = [*SUBJECT, "phase", "arm", "status"]
     most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
-    told = [f"other programs took up to {share:.0f} % of the machine's cores while timing" for share in most]
-    rows["detail"] = rows["detail"].where(rows["status"] != "crowded", told)
-    key.append("detail")
-    alike = rows.sort_values("batch_size", kind="stable").groupby(key, sort=False)
-    counted = alike.agg(
-        sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique")
-    ).reset_index()
-    counted = counted.merge(subjects(trials), on=SUBJECT, how="left")
-    body = [
-        [
-            *(row[name] for name in ("workload", "where")),
-            ", ".join(f"{size:.0f}" for size in row["sizes"]),
-            row["phase"],
-            ", ".join(row["shown"]),
-            row["status"],
-            str(row["trials"]),
-            _short(row["detail"]) or UNKNOWN,
-        ]
-        for row in records(counted)
+    crowd = [f"other programs took up to {share:.0f} % of the machine's cores while timing" for share in most]
+    rows["detail"] = rows["detail"].where(rows["status"] != "crowded", crowd)
+    equal = rows.sort_values("batch_size", kind="stable").groupby([*key, "detail"], sort=False)
+    counted = equal.agg(sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique"))
+    counted = counted.reset_index().merge(subjects(trials), on=SUBJECT, how="left")
+    columns = [
+        words("suite", "workload"),
+        words("device", "where"),
+        words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
+        words("phase", "phase"),
+        words("precision", lambda row: ", ".join(row["shown"])),
+        words("status", "status"),
+        figures("trials", "trials", whole),
+        words("detail", lambda row: _short(row["detail"])),
     ]
-    headers = ["suite", "device", "batch sizes", "phase", "precision", "status", "trials", "detail"]
-    return Table(headers=headers, rows=body)
+    return table("", records(counted), columns)
 
 
 def warnings(runs: list[Run]) -> list[str]:
@@ -161,7 +155,7 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 def _short(detail: str) -> str:
-    """Keep of a long detail its cause, which names the device, and its end, where an error says what it is."""
+    """Shorten a long detail to its cause, which names the device, and its end, which names the error."""
     text = " ".join(detail.split())
     if len(text) <= SHOWN:
         return text

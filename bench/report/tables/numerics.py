@@ -1,18 +1,19 @@
-"""Tables of the numerics phase: what 16 bits do to gradients, how far a step is from float64's, and the formats."""
+"""Tables of the numerics phase: gradients in 16 bits, a step's errors against float64, and the formats of numbers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pandas as pd
 
 from bench.report.reading.load import CELL
 from bench.report.tables.format import UNKNOWN, known, number
-from bench.report.tables.tables import Table, table, without_empty
+from bench.report.tables.table import ARM, Table, figures, optional, table, whole, words
 from bench.spec.precisions import precision_rank
 
 FP16_LARGEST = 65504.0
 LAST = 5
-"""Steps at the end of the phase whose gradients are taken together."""
-ARM = ["device", "batch size", "precision"]
+"""Steps at the end of the phase whose gradients are counted together."""
 FORMATS = {
     "fp32": (8, 23),
     "tf32": (8, 10),
@@ -29,117 +30,143 @@ Source: Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433, 
 """
 
 
-def numerics(rows: pd.DataFrame) -> list[Table]:
-    """Return the tables of one workload; none where its numerics were not looked at.
+def numerics(rows: pd.DataFrame) -> list[Table | None]:
+    """Return the tables of one workload; none where its numerics phase did not run.
 
     Args:
         rows: rows of ``Runs.numerics`` with ``where``.
     """
-    rows = first_seed(rows)
-    if rows.empty:
-        return []
-    arms = [arm for _, arm in rows.groupby([*CELL, "precision"], sort=False)]
-    arms.sort(key=lambda arm: (arm["where"].iloc[0], arm["batch_size"].iloc[0], precision_rank(_precision(arm))))
+    arms = sorted((arm for _, arm in first_seed(rows).groupby([*CELL, "precision"], sort=False)), key=_where)
     return [_gradients(arms), _errors(arms)]
 
 
 def first_seed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the lowest seed of each arm: one training is looked at closely, and not a mean of several."""
+    """Keep the lowest seed of each arm: one training is shown, not a mean of several."""
     return rows[rows["seed"] == rows.groupby([*CELL, "precision"])["seed"].transform("min")]
 
 
 def last_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the figures of the last steps that were looked at: five next to each other, or the one that failed."""
+    """Keep the figures of the last recorded steps: five consecutive ones, or the one that failed."""
     steps = sorted(rows["step"].unique(), reverse=True)
     together = [step for index, step in enumerate(steps) if steps[0] - step == index]
     return rows[rows["step"].isin(together[:LAST] if len(together) >= LAST else together[:1])]
 
 
 def float16_pct(arm: pd.DataFrame, kind: str) -> dict[str, float]:
-    """Return how many of the nonzero gradients of the last steps float16 would make zero, subnormal or infinite."""
+    """Return the per cent of the last steps' nonzero gradients that are zero, subnormal or infinite in float16."""
     found = last_steps(arm[(arm["kind"] == kind) & (arm["layer"] == "")])
     counts = found.groupby("name")["value"].sum()
     nonzero = counts.get("nonzero", 0.0)
     return {name: 100 * counts[name] / nonzero for name in ("zero", "subnormal", "overflow")} if nonzero else {}
 
 
-def _precision(arm: pd.DataFrame) -> str:
-    return str(arm["precision"].iloc[0])
-
-
-def _arm(arm: pd.DataFrame) -> list[str]:
-    return [str(arm["where"].iloc[0]), f"{arm['batch_size'].iloc[0]:.0f}", _precision(arm)]
+def _where(arm: pd.DataFrame) -> tuple[Any, ...]:
+    first = arm.iloc[0]
+    return first["where"], first["batch_size"], precision_rank(first["precision"])
 
 
 def _steps(arm: pd.DataFrame, name: str) -> pd.Series:
     return arm[(arm["kind"] == "step") & (arm["name"] == name)].sort_values("step")["value"]
 
 
-def _gradients(arms: list[pd.DataFrame]) -> Table:
-    headers = [*ARM, "steps", "skipped", "first loss", "last loss", "loss scale at the end", "zero (%)"]
-    headers += ["of the rest, in fp16: zero (%)", "subnormal (%)", "scaled: zero (%)", "subnormal (%)", "overflow (%)"]
-    headers += ["largest activation (layer)", "of fp16's largest (%)"]
-    body = [[*_arm(arm), *_course(arm), *_shares(arm), *_activation(arm)] for arm in arms]
-    about = (
-        "The first steps of training, and the parameters' gradients, divided by the loss scale, in the last five. "
-        "Zero is what they are already, most of it lost on the way where fp32 has less. The rest is as if rounded to "
-        "fp16: below 2^-14 it is subnormal and loses digits, at 2^-25 and below it becomes zero; then the same "
-        "multiplied by the loss scale, or by 2^16, GradScaler's first, where there is none. fp16 ends at 65,504."
-    )
-    return without_empty(table("Numerics: gradients and activations", headers, body, about=about), len(ARM))
-
-
-def _course(arm: pd.DataFrame) -> list[str]:
-    losses, scales = _steps(arm, "loss"), _steps(arm, "loss_scale")
-    skipped = _steps(arm, "skipped").sum() if len(scales) else float("nan")
-    last = "not finite" if not _steps(arm, "finite").tail(1).any() and not len(scales) else number(losses.iloc[-1])
-    return [
-        f"{len(losses)}",
-        number(skipped, 1),
-        number(losses.iloc[0]),
-        last if known(losses.iloc[-1]) else "not finite",
-        number(scales.iloc[-1]) if len(scales) else UNKNOWN,
+def _gradients(arms: list[pd.DataFrame]) -> Table | None:
+    columns = [
+        *ARM,
+        *optional(
+            figures("steps", "steps", whole),
+            figures("skipped", "skipped", 1),
+            figures("first loss", "first_loss"),
+            figures("last loss", "last_loss"),
+            figures("loss scale at the end", "loss_scale"),
+            figures("zero (%)", "zero", 3),
+            figures("of the rest, in fp16: zero (%)", "float16_zero", 3),
+            figures("subnormal (%)", "float16_subnormal", 3),
+            figures("scaled: zero (%)", "float16_scaled_zero", 3),
+            figures("subnormal (%)", "float16_scaled_subnormal", 3),
+            figures("overflow (%)", "float16_scaled_overflow", 3),
+            figures("largest activation (layer)", "activation"),
+            figures("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
+        ),
     ]
+    about = (
+        "The first steps of training. Gradients are those of the parameters, divided by the loss scale, in the last "
+        "five steps. Zero: the share that is zero already; where fp32 has less, most of it underflowed. The other "
+        "gradients are counted as if rounded to fp16: below 2^-14 a number is subnormal and loses digits, at 2^-25 and "
+        "below it becomes zero. Scaled: the same, multiplied by the loss scale, or by 2^16, GradScaler's initial "
+        "scale, where there is none. The largest fp16 number is 65,504."
+    )
+    rows = [_named(arm) | _course(arm) | _shares(arm) | _activation(arm) for arm in arms]
+    return table("Numerics: gradients and activations", rows, columns, about)
 
 
-def _shares(arm: pd.DataFrame) -> list[str]:
+def _named(arm: pd.DataFrame) -> dict[str, Any]:
+    return {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
+
+
+def _course(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return how an arm's steps began and ended."""
+    losses, scales = _steps(arm, "loss"), _steps(arm, "loss_scale")
+    last = losses.iloc[-1]
+    failed = not known(last) or (scales.empty and not _steps(arm, "finite").tail(1).any())
+    return {
+        "steps": len(losses),
+        "skipped": _steps(arm, "skipped").sum() if len(scales) else None,
+        "first_loss": losses.iloc[0],
+        "last_loss": "not finite" if failed else last,
+        "loss_scale": scales.iloc[-1] if len(scales) else None,
+    }
+
+
+def _shares(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the shares, in per cent, of gradients that are zero, and that fp16 would lose."""
     counts = last_steps(arm[(arm["kind"] == "gradient") & (arm["layer"] == "")]).groupby("name")["value"].sum()
-    zero = 100 * counts.get("zero", 0.0) / counts.sum() if counts.sum() else float("nan")
-    plain, scaled = float16_pct(arm, "float16"), float16_pct(arm, "float16_scaled")
-    names = [(plain, "zero"), (plain, "subnormal"), (scaled, "zero"), (scaled, "subnormal"), (scaled, "overflow")]
-    return [number(zero, 3), *(number(found.get(name, float("nan")), 3) for found, name in names)]
+    shares: dict[str, Any] = dict.fromkeys(
+        f"{kind}_{name}" for kind in ("float16", "float16_scaled") for name in ("zero", "subnormal", "overflow")
+    )
+    shares["zero"] = 100 * counts.get("zero", 0.0) / counts.sum() if counts.sum() else None
+    for kind in ("float16", "float16_scaled"):
+        shares |= {f"{kind}_{name}": share for name, share in float16_pct(arm, kind).items()}
+    return shares
 
 
-def _activation(arm: pd.DataFrame) -> list[str]:
+def _activation(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the largest activation with its layer, and its size where it is a number."""
     found = arm[arm["kind"] == "activation"]
     if found.empty:
-        return [UNKNOWN, UNKNOWN]
-    if found["value"].isna().any():
-        layers = found.loc[found["value"].isna(), "layer"]
-        return [f"NaN ({layers.iloc[0]})", UNKNOWN]
+        return {"activation": None, "activation_share": None}
+    lost = found[found["value"].isna()]
+    if len(lost):
+        return {"activation": f"NaN ({lost.iloc[0]['layer']})", "activation_share": None}
     row = found.sort_values("value").iloc[-1]
-    return [f"{number(row['value'])} ({row['layer']})", number(100 * row["value"] / FP16_LARGEST, 2)]
+    return {"activation": f"{number(row['value'])} ({row['layer']})", "activation_share": row["value"]}
 
 
-def _errors(arms: list[pd.DataFrame]) -> Table:
-    headers = [*ARM, "loss, first step", "gradients, first step", "loss, last step", "gradients, last step"]
-    headers += ["worst layer at the last"]
-    body = []
+def _errors(arms: list[pd.DataFrame]) -> Table | None:
+    columns = [
+        *ARM,
+        *optional(
+            figures("loss, first step", "first_loss", error),
+            figures("gradients, first step", "first_gradient", error),
+            figures("loss, last step", "last_loss", error),
+            figures("gradients, last step", "last_gradient", error),
+            figures("worst layer at the last", "worst"),
+        ),
+    ]
+    about = (
+        "Relative errors of one step against float64 on the same batch with the same weights: of the loss, and of all "
+        "gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient."
+    )
+    rows = []
     for arm in arms:
         found = arm[arm["kind"] == "error"]
         steps = sorted(found["step"].unique())
-        ends = [found[found["step"] == step] for step in (steps if len(steps) == 2 else [*steps, -1][:2])]
-        body.append([*_arm(arm), *(cell for end in ends for cell in _end(end)), _worst(ends[-1])])
-    about = (
-        "Relative errors of one step against float64 on the same batch with the same weights: of the loss, and of all "
-        "gradients together in the Euclidean norm. 1 means that nothing is left of a gradient."
-    )
-    return without_empty(table("Numerics: errors against float64", headers, body, about=about), len(ARM))
-
-
-def _end(rows: pd.DataFrame) -> list[str]:
-    whole = rows[rows["layer"] == ""].set_index("name")["value"]
-    return [error(whole.get(name, float("nan"))) for name in ("loss", "gradient")]
+        first, last = (found[found["step"] == step] for step in (steps if len(steps) == 2 else [*steps, -1][:2]))
+        row = _named(arm) | {"worst": _worst(last)}
+        for end, rows_of_step in (("first", first), ("last", last)):
+            whole_model = rows_of_step[rows_of_step["layer"] == ""].set_index("name")["value"]
+            row |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient")}
+        rows.append(row)
+    return table("Numerics: errors against float64", rows, columns, about)
 
 
 def _worst(rows: pd.DataFrame) -> str:
@@ -169,16 +196,24 @@ def extremes(exponent: int, mantissa: int, *, finite_only: bool = False) -> dict
     return {"largest": largest, "normal": smallest, "subnormal": smallest * epsilon, "epsilon": epsilon}
 
 
-def formats() -> Table:
+def formats() -> Table | None:
     """Return the formats that precisions compute in."""
-    headers = ["precision", "exponent (bits)", "mantissa (bits)", "largest", "smallest normal", "smallest subnormal"]
-    headers += ["epsilon"]
-    body = []
-    for name, (exponent, mantissa) in FORMATS.items():
-        found = extremes(exponent, mantissa, finite_only=name in FINITE_ONLY)
-        body.append([name, str(exponent), str(mantissa), *(_size(value) for value in found.values())])
+    columns = [
+        words("precision", "name"),
+        figures("exponent (bits)", "exponent", whole),
+        figures("mantissa (bits)", "mantissa", whole),
+        figures("largest", "largest", _size),
+        figures("smallest normal", "normal", _size),
+        figures("smallest subnormal", "subnormal", _size),
+        figures("epsilon", "epsilon", _size),
+    ]
     about = "Epsilon is the gap from 1 to the next number. TF32 is what products round fp32 to; it is stored as fp32."
-    return Table(headers=headers, rows=body, about=about)
+    rows = [
+        {"name": name, "exponent": exponent, "mantissa": mantissa}
+        | extremes(exponent, mantissa, finite_only=name in FINITE_ONLY)
+        for name, (exponent, mantissa) in FORMATS.items()
+    ]
+    return table("", rows, columns, about)
 
 
 def _size(value: float) -> str:

@@ -1,9 +1,9 @@
-"""Figures from the literature beside those measured: the same recipe, and all that is not the same."""
+"""Figures from the literature beside those measured: the same recipe, with a list of what differs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from bench.report.analysis.speed import KEY
 from bench.report.analysis.verdict import reference_batch
 from bench.report.reading.load import Runs
 from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, source
-from bench.report.tables.tables import Table, decimals, table, without_empty
+from bench.report.tables.table import Row, Table, decimals, figures, optional, over_fp32, table, whole, words
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[3] / "results" / "published"
 WORDS = ["source", "model", "dataset", "gpu", "architecture", "precision", "precision_label", "quality_metric", "note"]
 FIGURES = ["n_gpus", "batch_size", "epochs", "time_per_epoch_s", "total_time_s", "samples_per_s", "memory_mb"]
 FIGURES += ["storage_mb", "quality"]
-SETTING = ["source", "gpu", "n_gpus", "batch_size"]
+CONTEXT = ["source", "gpu", "n_gpus", "batch_size"]
 """Published rows that agree in these are a comparison of precisions."""
 
 
@@ -68,8 +68,8 @@ def _read(file: Path) -> pd.DataFrame:
     return found
 
 
-def beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> Table | str:
-    """Return measured and published figures of one recipe in one table, and as footnotes what differs.
+def beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> tuple[Table | None, list[str]]:
+    """Return measured and published figures of one recipe in one table, with their differences as footnotes.
 
     Args:
         rows: rows of the summary, of one workload.
@@ -77,29 +77,42 @@ def beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> Table | 
         literature: published rows, as ``load_published`` returns them.
 
     Returns:
-        The table, or a sentence where nothing is published of this recipe.
+        The table, or None and a remark where nothing is published of this recipe.
     """
     suite = str(rows["suite"].iloc[0])
     found = _of(suite, literature)
     if found.empty:
         there = [name for name in RECIPES if len(_of(name, literature))]
-        return f"No published figures are known for the recipe {suite}; there are some for {', '.join(there)}."
-    ours, theirs = _matching(rows, found.sort_values(SETTING, kind="stable"))
-    headers = ["source", "device", "GPUs", "batch size", "precision", "epochs", "time/epoch (s)", "total time (s)"]
-    headers += ["throughput (samples/s)", "times as fast as its own fp32", "GPU memory in use (MiB)"]
-    headers += ["checkpoint (MiB)", "accuracy (%)", "note"]
-    body = [*_measured(ours, runs), *_published(theirs)]
-    about = (
-        "The same recipe, measured here and published elsewhere. No published figure was measured by this project, "
-        "carries an interval, or says all of how it was timed; what is known to differ is listed below. Times as fast: "
-        "by time per epoch, or else by what is named."
-    )
-    made = without_empty(table("Beside published figures", headers, body, about=about), 5)
+        return None, [f"No published figures are known for the recipe {suite}; there are some for {', '.join(there)}."]
+    ours, theirs = _matching(rows, found.sort_values(CONTEXT, kind="stable"))
     notes = [_difference(name, ours, group, runs) for name, group in theirs.groupby("source", sort=False)]
     left = sorted(set(found["batch_size"].dropna()) - set(theirs["batch_size"].dropna()))
     notes += [f"Published also at batch {_listed(left)}, which was not measured here."] if left else []
-    made.footnotes.extend(notes)
-    return made
+    columns = [
+        words("source", "source"),
+        words("device", "device"),
+        figures("GPUs", "n_gpus", 1),
+        figures("batch size", "batch_size", whole),
+        words("precision", "precision"),
+        *optional(
+            figures("epochs", "epochs", 1),
+            figures("time/epoch (s)", "time_per_epoch_s"),
+            figures("total time (s)", "total_time_s"),
+            figures("throughput (samples/s)", "samples_per_s"),
+            figures("times as fast as its own fp32", "times_as_fast"),
+            figures("GPU memory in use (MiB)", "memory_mb"),
+            figures("checkpoint (MiB)", "checkpoint", 3),
+            figures("accuracy (%)", "accuracy_pct", decimals),
+            words("note", "note"),
+        ),
+    ]
+    about = (
+        "The same recipe, measured here and published elsewhere. No published figure was measured by this project or "
+        "has an interval, and none comes with all of how it was timed; known differences are listed below. Times as "
+        "fast: by time per epoch, or by what is named."
+    )
+    lines = [*_measured(ours, runs), *_published(theirs)]
+    return table("Beside published figures", lines, columns, about, notes), []
 
 
 def _of(suite: str, literature: pd.DataFrame) -> pd.DataFrame:
@@ -120,34 +133,27 @@ def _matching(rows: pd.DataFrame, found: pd.DataFrame) -> tuple[pd.DataFrame, pd
     return rows[rows["batch_size"] == reference_batch(rows)], found
 
 
-def _measured(rows: pd.DataFrame, runs: Runs) -> list[list[str]]:
+def _measured(rows: pd.DataFrame, runs: Runs) -> Iterator[Row]:
+    """Return what each row measured, by the names of the table's columns."""
     memory = runs.trials[(runs.trials["phase"] == "memory") & runs.trials["status"].isin(MEASURED)]
     used = memory.groupby(KEY, sort=False)["driver_used_bytes"].max()
-    body = []
     for row in records(rows):
-        stored = [number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes")]
-        small = f" (in 16 bit {stored[1]})" if stored[1] != UNKNOWN else ""
-        epoch, step = (ratio(row[f"{kind}speedup"], row[f"{kind}low"], row[f"{kind}high"]) for kind in ("epoch_", ""))
-        faster = epoch if epoch != UNKNOWN else f"{step} (by step)" if step != UNKNOWN else UNKNOWN
-        body.append(
-            [
-                f"{MEASURED_HERE}: {row['run']}",
-                str(row["device"]),
-                str(_gpus(str(row["placement"]))),
-                f"{row['batch_size']:.0f}",
-                str(row["precision"]),
-                number(row["epochs"], 1),
-                number(row["time_per_epoch_s"]),
-                number(row["total_s"]),
-                number(row["samples_per_s"]),
-                "baseline" if row["precision"] == BASELINE else faster,
-                number(used.get(tuple(row[name] for name in KEY), float("nan")) / MIB),
-                f"{stored[0]}{small}",
-                decimals(row["accuracy_pct"]),
-                UNKNOWN,
-            ]
-        )
-    return body
+        full, half = (number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes"))
+        by_epoch = over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high")
+        by_step = over_fp32(row)
+        yield row | {
+            "source": f"{MEASURED_HERE}: {row['run']}",
+            "n_gpus": _gpus(str(row["placement"])),
+            "total_time_s": row["total_s"],
+            "times_as_fast": by_epoch
+            if by_epoch != UNKNOWN
+            else UNKNOWN
+            if by_step == UNKNOWN
+            else f"{by_step} (by step)",
+            "memory_mb": used.get(tuple(row[name] for name in KEY), float("nan")) / MIB,
+            "checkpoint": full if half == UNKNOWN else f"{full} (in 16 bit {half})",
+            "note": "",
+        }
 
 
 def _gpus(placement: str) -> int:
@@ -155,32 +161,21 @@ def _gpus(placement: str) -> int:
     return sum(name != "cpu" for name in members(placement))
 
 
-def _published(rows: pd.DataFrame) -> list[list[str]]:
-    return [
-        [
-            row["source"],
-            f"{row['gpu']} ({row['architecture']})" if row["architecture"] else row["gpu"] or UNKNOWN,
-            number(row["n_gpus"], 1),
-            number(row["batch_size"], 1),
-            row["precision"],
-            number(row["epochs"], 1),
-            number(row["time_per_epoch_s"]),
-            number(row["total_time_s"]),
-            number(row["samples_per_s"]),
-            "baseline" if row["precision"] == BASELINE else _times_as_fast(row, rows),
-            number(row["memory_mb"]),
-            number(row["storage_mb"], 3),
-            decimals(row["quality"]) if row["quality_metric"] == "top1_pct" else UNKNOWN,
-            row["note"] or UNKNOWN,
-        ]
-        for _, row in rows.iterrows()
-    ]
+def _published(rows: pd.DataFrame) -> Iterator[Row]:
+    """Return published rows by the names of the table's columns."""
+    for row in records(rows):
+        yield row | {
+            "device": f"{row['gpu']} ({row['architecture']})" if row["architecture"] else row["gpu"],
+            "times_as_fast": "baseline" if row["precision"] == BASELINE else _times_as_fast(row, rows),
+            "checkpoint": row["storage_mb"],
+            "accuracy_pct": row["quality"] if row["quality_metric"] == "top1_pct" else None,
+        }
 
 
-def _times_as_fast(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Return fp32's time over this row's, of the same source and setting, by what both published."""
-    same = (rows[SETTING].fillna(-1) == row[SETTING].fillna(-1)).all(axis=1) & (rows["precision"] == BASELINE)
-    for _, fp32 in rows[same].iterrows():
+def _times_as_fast(row: Row, rows: pd.DataFrame) -> str:
+    """Return fp32's time divided by this row's, of the same source and context, by what both published."""
+    same = (rows[CONTEXT].fillna(-1) == [row[name] if known(row[name]) else -1 for name in CONTEXT]).all(axis=1)
+    for fp32 in records(rows[same & (rows["precision"] == BASELINE)]):
         for column, by in (("time_per_epoch_s", ""), ("total_time_s", " (by total time)")):
             if known(fp32[column]) and known(row[column]):
                 return f"{ratio(fp32[column] / row[column])}{by}"
@@ -190,7 +185,7 @@ def _times_as_fast(row: pd.Series, rows: pd.DataFrame) -> str:
 
 
 def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Runs) -> str:
-    """Say in words how the measured rows differ from those of one source."""
+    """Describe how the measured rows differ from those of one source."""
     epochs = _unlike("epochs", ours["epochs"].dropna(), theirs["epochs"].dropna())
     data = _unlike("data", ours["data"].map(source), theirs["dataset"])
     parts = [
@@ -217,7 +212,7 @@ def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Ru
 
 
 def _unlike(what: str, here: pd.Series, there: pd.Series) -> str:
-    """Tell two sets of values apart, case and punctuation aside; empty where they are one."""
+    """Describe the difference of two sets of values, case and punctuation aside; empty where there is none."""
     mine, other = _unique(here), _unique(there)
     if {_plain(value) for value in mine} == {_plain(value) for value in other}:
         return ""

@@ -1,8 +1,8 @@
-"""Tables of training: what was learned, and what it took."""
+"""Tables of training: what was learned, what it cost, and what Lightning's Trainer adds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,60 +11,66 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, signed, source
-from bench.report.tables.tables import Table, decimals, table, told, without_empty, word
+from bench.report.tables.table import (
+    ARM,
+    BATCH,
+    DEVICE,
+    PRECISION,
+    Row,
+    Table,
+    decimals,
+    figures,
+    optional,
+    over_fp32,
+    table,
+    whole,
+    words,
+)
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, precision_rank
 
-Row = Mapping[Hashable, Any]
-PLACES = {"device": "device", "host": "host memory", "file": "disk"}
-ARM = ["device", "data", "batch size", "precision", "seeds", "epochs"]
+STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
+TRAINED = (
+    DEVICE,
+    words("data", lambda row: source(str(row["data"]))),
+    BATCH,
+    PRECISION,
+    figures("seeds", "seeds", 1),
+    figures("epochs", "epochs", 1),
+)
+"""The columns that name what was trained."""
 
 
-def training(rows: pd.DataFrame) -> list[Table]:
-    """Return what training came to, and its cost; nothing where nothing was trained.
+def training(rows: pd.DataFrame) -> list[Table | None]:
+    """Return what training learned and what it cost; nothing where nothing was trained.
 
     Args:
         rows: rows of the summary, of one workload.
     """
     trained = records(rows[rows["train_status"].notna()])
-    return [_learned(trained), _cost(trained)] if trained else []
+    return [_learned(trained), _cost(trained)]
 
 
-def _arm(row: Row) -> list[str]:
-    where, data = str(row["where"]), source(str(row["data"]))
-    return [
-        where,
-        data,
-        f"{row['batch_size']:.0f}",
-        row["precision"],
-        number(row["seeds"], 1),
-        number(row["epochs"], 1),
-    ]
-
-
-def _learned(rows: list[dict[Hashable, Any]]) -> Table:
-    headers = [*ARM, "train loss", "test loss", "test accuracy (%) ± sd", "evaluated in fp32 (%)"]
-    headers += ["difference (points) [90 % interval]", "parity"]
-    body = [
-        [
-            *_arm(row),
-            told(row["train_status"], number(row["train_loss"])),
-            number(row["test_loss"]),
-            told(row["train_status"], _accuracy(row), row["lost_train"]),
-            decimals(row["accuracy_fp32_pct"]),
-            "baseline" if row["precision"] == BASELINE else _delta(row),
-            word(row["parity"]),
-        ]
-        for row in rows
+def _learned(rows: list[dict[Any, Any]]) -> Table | None:
+    columns = [
+        *TRAINED,
+        *optional(
+            figures("train loss", "train_loss", status="train_status"),
+            figures("test loss", "test_loss"),
+            figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
+            figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
+            figures("difference (points) [90 % interval]", _difference),
+            words("parity", "parity"),
+        ),
     ]
     margin = PARITY_MARGIN_POINTS
     about = (
-        "Means over seeds, after the last epoch. The difference is arm − fp32, seed by seed; parity is judged at a "
-        f"margin of ±{margin} points, which was fixed beforehand, from {MIN_SEEDS} seeds on. EQUIVALENT: the interval "
-        f"lies within ±{margin}. NON-INFERIOR: it lies above −{margin} but reaches beyond +{margin}: at most that much "
-        f"worse, perhaps better. WORSE: it lies below −{margin}. INCONCLUSIVE: it reaches below −{margin} and above."
+        "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed. Parity is judged "
+        f"from {MIN_SEEDS} seeds on, at a margin of ±{margin} points that was fixed beforehand. EQUIVALENT: the "
+        f"interval lies within ±{margin}. NON-INFERIOR: it lies above −{margin} but reaches beyond +{margin}. WORSE: "
+        f"it lies below −{margin}. INCONCLUSIVE: it holds −{margin}."
     )
-    return without_empty(table("Training", headers, body, about=about), len(ARM))
+    return table("Training", rows, columns, about)
 
 
 def _accuracy(row: Row) -> str:
@@ -72,41 +78,37 @@ def _accuracy(row: Row) -> str:
     return f"{decimals(row['accuracy_pct'])}{spread}"
 
 
-def _delta(row: Row) -> str:
+def _difference(row: Row) -> str:
+    if row["precision"] == BASELINE:
+        return "baseline"
     interval = f" [{signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
     return f"{signed(row['delta_points'])}{interval}"
 
 
-def _cost(rows: list[dict[Hashable, Any]]) -> Table:
-    headers = [*ARM, "time/epoch (s)", "epoch speedup [95 % interval]", "step speedup [95 % interval]"]
-    headers += ["data from", "waiting for data (%)", "total time (s)", "time to accuracy (s)"]
-    headers += ["checkpoint (MiB)", "checkpoint in 16 bit (MiB)", "energy (kJ)"]
-    body = [
-        [
-            *_arm(row),
-            told(row["train_status"], number(row["time_per_epoch_s"]), row["lost_train"]),
-            _speedup(row, "epoch_speedup", "epoch_low", "epoch_high"),
-            _speedup(row, "speedup", "low", "high"),
-            PLACES.get(row["data_place"], UNKNOWN),
-            number(row["data_wait_pct"], 2),
-            number(row["total_s"]),
-            _time_to_accuracy(row),
-            number(row["checkpoint_bytes"] / MIB),
-            number(row["checkpoint_16bit_bytes"] / MIB),
-            number(row["train_energy_j"] / 1000),
-        ]
-        for row in rows
+def _cost(rows: list[dict[Any, Any]]) -> Table | None:
+    columns = [
+        *TRAINED,
+        *optional(
+            figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
+            figures(
+                "epoch speedup [95 % interval]", lambda row: over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high")
+            ),
+            figures("step speedup [95 % interval]", over_fp32),
+            words("data from", lambda row: STORAGE.get(row["data_place"])),
+            figures("waiting for data (%)", "data_wait_pct", 2),
+            figures("total time (s)", "total_s"),
+            figures("time to accuracy (s)", _time_to_accuracy),
+            figures("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
+            figures("checkpoint in 16 bit (MiB)", "checkpoint_16bit_bytes", per=MIB),
+            figures("energy (kJ)", "train_energy_j", per=1000),
+        ),
     ]
     about = (
         "Time per epoch is training alone, loading included; the total includes evaluation. The epoch speedup is "
-        "fp32's time per epoch over the arm's, seed by seed, with Student's interval over the seeds; the step speedup "
-        "is the one above, on data already on the device. A checkpoint is the model's weights."
+        "fp32's time per epoch divided by the precision's, seed by seed, with Student's interval over the seeds; the "
+        "step speedup is that of the tables above, on data already on the device. A checkpoint is the model's weights."
     )
-    return without_empty(table("Training: time, storage and energy", headers, body, about=about), len(ARM))
-
-
-def _speedup(row: Row, center: str, low: str, high: str) -> str:
-    return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
+    return table("Training: time, storage and energy", rows, columns, about)
 
 
 def _time_to_accuracy(row: Row) -> str:
@@ -121,14 +123,13 @@ def _time_to_accuracy(row: Row) -> str:
     return f"{number(row['time_to_accuracy_s'])} (to {target:g} %{of_seeds})"
 
 
-# What a framework costs: the same recipe trained by Lightning's Trainer and by the plain loop.
-
 LIGHTNING, PLAIN = "trainer=lightning", "trainer=plain"
-PLACE = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
+TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
+"""Columns in which trainings by the two trainers agree, beside precision and seed."""
 
 
 def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
-    """Set the times per epoch of Lightning's trainings beside those of the plain loop.
+    """Compare the times per epoch of Lightning's trainings with those of the plain loop.
 
     Args:
         trials: all rows of ``Runs.trials``.
@@ -136,30 +137,32 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
 
     Returns:
         A row for each device, batch size and precision that both trained; None where the workload is not
-        Lightning's, or the plain loop did not run beside it.
+        Lightning's, or the plain loop was not run too.
     """
     parameters = str(workload["parameters"].iloc[0])
     if LIGHTNING not in parameters.split():
         return None
     done = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
-    ours = done[done["parameters"] == parameters].merge(workload[[*PLACE, "where"]].drop_duplicates())
+    ours = done[done["parameters"] == parameters].merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
     theirs = done[done["parameters"].map(_is_plain(parameters))]
-    kept = [*PLACE, "precision", "seed", "time_per_epoch_s"]
+    kept = [*TRAINER_KEY, "precision", "seed", "time_per_epoch_s"]
     pairs = ours.merge(theirs[kept], on=kept[:-1], suffixes=("", "_plain"))
-    if pairs.empty:
-        return None
     pairs["log_ratio"] = np.log(pairs["time_per_epoch_s"] / pairs["time_per_epoch_s_plain"])
-    arms = sorted(
-        pairs.groupby([*PLACE, "precision"], sort=False),
-        key=lambda arm: precision_rank(str(arm[1]["precision"].iloc[0])),
-    )
-    body = [_row(rows) for _, rows in arms]
+    arms = [arm for _, arm in pairs.groupby([*TRAINER_KEY, "precision"], sort=False)]
+    arms.sort(key=lambda arm: precision_rank(str(arm["precision"].iloc[0])))
     about = (
-        "Time per epoch by Lightning's Trainer over that of the plain loop, seed by seed: above 1 is what the "
-        "framework costs, below 1 what its further devices gain. The interval is Student's over the seeds."
+        "Time per epoch by Lightning's Trainer divided by that of the plain loop, seed by seed: above 1 is the "
+        "framework's overhead; with more devices than the plain loop had, below 1 is what they gain. The interval is "
+        "Student's over the seeds."
     )
-    headers = ["device", "batch size", "precision", "seeds", "plain (s/epoch)", "Lightning (s/epoch)", "ratio"]
-    return table("Lightning beside the plain loop", headers, body, about=about)
+    columns = [
+        *ARM,
+        figures("seeds", "seeds", whole),
+        figures("plain (s/epoch)", "plain"),
+        figures("Lightning (s/epoch)", "lightning"),
+        figures("ratio", "ratio"),
+    ]
+    return table("Lightning beside the plain loop", map(_trainers, arms), columns, about)
 
 
 def _is_plain(parameters: str) -> Callable[[str], bool]:
@@ -172,15 +175,12 @@ def _is_plain(parameters: str) -> Callable[[str], bool]:
     return lambda text: PLAIN in text.split() and rest(text) == wanted
 
 
-def _row(rows: pd.DataFrame) -> list[str]:
-    first = rows.iloc[0]
-    found = stats.student_interval(rows["log_ratio"].to_numpy(dtype=np.float64)).exp()
-    return [
-        str(first["where"]),
-        f"{first['batch_size']:.0f}",
-        str(first["precision"]),
-        str(len(rows)),
-        number(rows["time_per_epoch_s_plain"].median()),
-        number(rows["time_per_epoch_s"].median()),
-        ratio(found.center, found.low, found.high),
-    ]
+def _trainers(rows: pd.DataFrame) -> dict[str, Any]:
+    interval = stats.student_interval(rows["log_ratio"].to_numpy(dtype=np.float64)).exp()
+    return {
+        **{name: rows.iloc[0][name] for name in ("where", "batch_size", "precision")},
+        "seeds": len(rows),
+        "plain": rows["time_per_epoch_s_plain"].median(),
+        "lightning": rows["time_per_epoch_s"].median(),
+        "ratio": ratio(interval.center, interval.low, interval.high),
+    }

@@ -14,7 +14,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.training import PARITY_MARGIN_POINTS, parity, remarks
 from bench.report.reading.load import load
 from bench.report.tables.facts import notes
-from bench.report.tables.tables import Table
+from bench.report.tables.table import Table
 from bench.report.tables.training import training
 from tests.report.builders import RunBuilder
 

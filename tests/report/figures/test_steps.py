@@ -16,10 +16,10 @@ from bench.report.figures import axes as house
 from bench.report.figures import steps as stairs
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
-from tests.report.tables import test_ladder
-from tests.report.tables.test_ladder import apart
+from tests.report.tables import test_ablation
+from tests.report.tables.test_ablation import apart
 
-run = test_ladder.run
+run = test_ablation.run
 
 
 @pytest.mark.parametrize(("later", "ends_by"), [([4.0, 4.1, 3.9], 10.0), ([4.0, 40.0, 0.4], 25.0)])

@@ -111,7 +111,7 @@ def test_what_ran_and_how_it_was_timed_are_tables(tmp_path: Path) -> None:
     assert dict(zip(first.headers, first.rows[0], strict=True))["share of ceiling (%)"] == "10"
     second = how_timed(table, bootstraps(load([run.folder]).blocks))
     assert second is not None
-    assert dict(zip(second.headers, second.rows[0], strict=True))["void"] == "3"
+    assert dict(zip(second.headers, second.rows[0], strict=True))["discarded"] == "3"
     assert "bootstrap interval" not in second.headers  # there are no blocks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.report.page import publish
 from bench.report.reading.load import load
-from bench.report.tables.inference import inference
+from bench.report.tables.measurements import inference
 from bench.results.records import Inference, TrialResult
 from tests.report.builders import RunBuilder
 
@@ -25,7 +25,7 @@ def test_each_precision_has_its_row_in_order_and_of_the_lowest_seed(tmp_path):
     trial = builder.trial("inference", ["fp32"], 128)
     builder.add(trial, TrialResult(precision="fp32", status="unconverged", inference=found()))
     runs = load([builder.folder])
-    (made,) = inference(runs.trials.assign(where="GPU"))
+    made = inference(runs.trials.assign(where="GPU"))
     assert [row[2:] for row in made.rows] == [
         ["fp32", "1.500†", "2.000", "1,000", "baseline", "100.00", "0"],
         ["amp-bf16", "1.500", "2.000", "1,000", "2.000 [1.900, 2.100]", "98.75", "0.004"],
@@ -35,4 +35,4 @@ def test_each_precision_has_its_row_in_order_and_of_the_lowest_seed(tmp_path):
 
 def test_there_is_no_table_where_nothing_was_measured(tmp_path):
     builder = RunBuilder(tmp_path / "run").memory("fp32", 100)
-    assert inference(load([builder.folder]).trials.assign(where="GPU")) == []
+    assert inference(load([builder.folder]).trials.assign(where="GPU")) is None

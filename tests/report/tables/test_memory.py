@@ -10,8 +10,8 @@ import pytest
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
+from bench.report.tables.measurements import SUM
 from bench.report.tables.memory import memory
-from bench.report.tables.tables import SUM
 from bench.results.records import Device, MemoryPeak, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 
@@ -69,7 +69,7 @@ def test_every_kind_has_its_own_column(run: MemoryRun) -> None:
         "reserved (MiB)": "200.0",
         "driver (MiB)": "500.0",
     }
-    assert made.figures == [False, False, True, False] + [True] * 10
+    assert [column.align for column in made.columns] == ["left", "left", "right", "left", *["right"] * 10]
 
 
 def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path: Path) -> None:

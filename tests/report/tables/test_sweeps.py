@@ -11,9 +11,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.summary import summarise
+from bench.report.figures.sweeps import _places, draw
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.sweeps import _places, parse, plots_of, swept, table_of
+from bench.report.tables.sweeps import parse, swept, table_of
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 
@@ -100,12 +101,12 @@ def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path: Path) -> None:
 def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
     (sweep,), runs = found(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))
-    (plot,) = plots_of(sweep, tmp_path)
+    (plot,) = draw(sweep, tmp_path)
     assert plot.name == "sweep-mlp-width"
     assert (tmp_path / "sweep-mlp-width.svg").exists()
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
     (sweep,), _ = found(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
-    assert plots_of(sweep, tmp_path) == []
+    assert draw(sweep, tmp_path) == []
     assert len(table_of(sweep).rows) == 4
     report = compose(runs, tmp_path)
     assert report.sections[0].title == "Sweep of mlp's width"

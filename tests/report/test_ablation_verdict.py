@@ -10,11 +10,11 @@ import pytest
 
 from bench.report.analysis.ablation import Climbed, climbed
 from bench.report.reading.load import load
-from bench.report.tables.ladder import sentence, table_of
+from bench.report.tables.ablation import sentence, table_of
 from bench.results.records import Block, Device, MemoryPeak, Status, TrialResult
 from bench.results.store import Store
 from tests.report.builders import GPU, MIB, RunBuilder, timed
-from tests.report.tables.test_ladder import apart, climb
+from tests.report.tables.test_ablation import apart, climb
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
 

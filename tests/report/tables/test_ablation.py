@@ -10,8 +10,8 @@ from bench.report import report
 from bench.report.analysis.ablation import climbed
 from bench.report.page import publish
 from bench.report.reading.load import load
+from bench.report.tables.ablation import sentence, short, table_of
 from bench.report.tables.facts import notes
-from bench.report.tables.ladder import sentence, short, table_of
 from bench.results.records import Block, Climb, MemoryPeak, TrialResult
 from bench.results.store import Store
 from tests.report.builders import RunBuilder, timed
@@ -61,16 +61,16 @@ def test_rungs_stand_in_order_with_both_ratios_time_per_epoch_and_memory(run: Ru
     (ladder,) = climbed(load([run.folder]))
     made = table_of(ladder)
     columns = [dict(zip(made.headers, row, strict=True)) for row in made.rows]
-    assert [row["rung"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
+    assert [row["ablation step"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
     assert [row["time/epoch (s)"] for row in columns] == ["4.000", "2.000", "1.600", "–"]
     assert [row["over fp32 [95 % interval]"] for row in columns[1:3]] == [
         "2.000 [2.000, 2.000]",
         "2.500 [2.500, 2.500]",
     ]
-    assert columns[2]["over the rung before [95 % interval]"] == "1.250 [1.250, 1.250]"
+    assert columns[2]["over the one it builds on [95 % interval]"] == "1.250 [1.250, 1.250]"
     assert [row["peak memory (MiB)"] for row in columns] == ["100.0", "60.00", "50.00", "–"]
     assert [row["limited by"] for row in columns] == ["launch", "arithmetic", "loader", "–"]
-    assert [row["stands on"] for row in columns] == ["–", "fp32", "amp-bf16", "+ set-to-none"]
+    assert [row["builds on"] for row in columns] == ["–", "fp32", "amp-bf16", "+ set-to-none"]
     assert [row["waiting for data (%)"] for row in columns] == ["5.0", "5.0", "5.0", "–"]
     assert {row["measured in"] for row in columns[1:3]} == {"3 processes"}
     assert {row["test accuracy (%)"] for row in columns} == {"not trained"}
@@ -136,8 +136,8 @@ def test_rungs_measured_apart_have_an_interval_over_processes(tmp_path: Path) ->
     assert [row["status"] for row in rows.values()] == ["ok"] * 3
     assert {row["measured in"] for row in list(rows.values())[1:]} == {"3 processes apart"}
     assert rows["amp-bf16"]["over fp32 [95 % interval]"].startswith("2.000 [1.9")
-    assert rows["+ set-to-none"]["over the rung before [95 % interval]"].startswith("1.000 [0.9")
-    assert (rows["fp32"]["limited by"], rows["fp32"]["stands on"]) == ("launch or arithmetic", "–")
+    assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("1.000 [0.9")
+    assert (rows["fp32"]["limited by"], rows["fp32"]["builds on"]) == ("launch or arithmetic", "–")
 
 
 def test_one_process_each_gives_a_ratio_that_says_it_has_no_interval(tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ def test_a_rung_that_ran_out_of_memory_is_a_row_and_those_above_stand_below_it(t
     rows = shown(apart(builder, {"fp32": [8.0, 8.1], "amp-bf16": [4.0, 4.1], "amp-bf16+compile": [2.0, 2.05]}))
     assert list(rows) == ["fp32", "amp-bf16", "+ set-to-none", "+ compile"]
     assert rows["+ set-to-none"]["status"] == "oom: CUDA out of memory"
-    assert rows["+ compile"]["stands on"] == "amp-bf16"
-    assert rows["+ compile"]["over the rung before [95 % interval]"].startswith("2.000 [")
+    assert rows["+ compile"]["builds on"] == "amp-bf16"
+    assert rows["+ compile"]["over the one it builds on [95 % interval]"].startswith("2.000 [")
 
 
 def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     apart(builder, {"amp-bf16": [4.0, 4.1], "amp-bf16+set-to-none": [2.0, 2.05]})
     rows = shown(builder)
     assert {row["over fp32 [95 % interval]"] for row in rows.values()} == {"–"}
-    assert rows["+ set-to-none"]["over the rung before [95 % interval]"].startswith("2.000 [")
+    assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.000 [")
     (ladder,) = climbed(load([builder.folder]))
     assert sentence(ladder).advice == "no verdict"
     publish(load([builder.folder]), tmp_path / "report")
@@ -195,9 +195,9 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run: RunBuilder) -> None:
     (ladder,) = climbed(load([run.folder]))
     made = short(ladder)
-    words = [header for header, figures in zip(made.headers, made.figures, strict=True) if not figures]
-    assert words == ["rung", "limited by", "status"]
-    assert {"over fp32 [95 % interval]", "over the rung before [95 % interval]"} <= set(made.headers)
+    words = [column.header for column in made.columns if column.align == "left"]
+    assert words == ["ablation step", "limited by", "status"]
+    assert {"over fp32 [95 % interval]", "over the one it builds on [95 % interval]"} <= set(made.headers)
     assert made.title.startswith("Ladder of vit_b_16")
 
 

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
-from itertools import compress
-from typing import Any
-
 from bench import stats
 from bench.report.analysis.ablation import NOTHING, Climbed
 from bench.report.analysis.verdict import Sentence
-from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, signed
-from bench.report.tables.tables import Table, table
+from bench.report.tables.format import MIB, UNKNOWN, known, ratio, records, signed
+from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
-Row = dict[Hashable, Any]
 ABOUT = (
-    "Each rung stands on the one before that works; one that does not is left out of those above. All were timed in "
-    "one process in turn, fed by worker processes that decode and augment images one by one, as a usual training loop "
-    'is; where they do not fit into memory together, each by itself, "apart". Time per epoch is the step\'s time, '
-    "loading included, times the steps of an epoch. Over the rung before is over the one that it stands on. "
-    "Intervals are 95 %, over processes, or within the only one. Peak memory is of each rung alone in one process, "
-    "and has none. Waiting is the share of the timed steps in which the host waited for the loader to make a batch and "
-    "to be handed it. The loader alone is what it takes for a batch when nothing else runs. Limited by: loader, where "
-    "the host waits for batches not made yet for 10 % or more of a run of this rung alone, so that faster arithmetic "
-    "gains little or nothing; "
-    "launch, where the host takes 80 % of the time that the GPU does to queue its kernels; else arithmetic, which is "
-    "all that the device does in a step, memory traffic included. Accuracy is that of the run's training at this "
-    "batch size of what the rung computes, which set-to-none, non-blocking and prefetcher do not change. The verdict "
-    "advises the lowest rung that is shown to beat fp32 and that no higher one is shown to beat, by the interval of "
-    "the two: a gain is shown where the whole interval lies beyond the floor"
+    "Each ablation step adds one technique to the highest step below it that works; one that does not work is left out "
+    "of those above. All were timed in turn in one process, fed by worker processes that decode and augment images one "
+    'by one, as in a usual training loop; where they do not fit into memory together, each by itself, "apart". Time '
+    "per epoch is the step's time, loading included, times the steps of an epoch. Intervals are 95 %, over processes, "
+    "or within the only one. Peak memory is of each alone in one process, without an interval. Waiting is the share of "
+    "the timed steps in which the host waited for the loader to make a batch and hand it over. Loader alone is its "
+    "time for a batch when nothing else runs. Limited by: loader, where the host waits for batches in 10 % or more of "
+    "a run of this one alone, so that faster arithmetic gains little or nothing; launch, where the host needs 80 % of "
+    "the GPU's time to queue its kernels; else arithmetic, which is all that the device does in a step, memory traffic "
+    "included. Accuracy is that of the run's training at this batch size with the same arithmetic, which "
+    "set-to-none, non-blocking and prefetcher do not change. The verdict advises the lowest one that is faster than "
+    "fp32 and that no higher one is shown to beat, by the interval between the two. A gain is shown where the whole "
+    "interval clears the A/A noise"
 )
-ROOM = ("stands on", "step (ms)", "measured in", "loader alone (ms)")
-"""Columns that only the page has room for."""
 LIMITS = {
     "loader": "there the loader is the limit, not arithmetic",
     "launch": "there launching kernels is the limit, not arithmetic",
@@ -44,55 +35,32 @@ LIMITS = {
 
 
 def table_of(ladder: Climbed) -> Table:
-    """Return a ladder's table."""
-    headers = ["rung", "stands on", "time/epoch (s)", "step (ms)", "over fp32 [95 % interval]"]
-    headers += ["over the rung before [95 % interval]", "measured in", "peak memory (MiB)", "waiting for data (%)"]
-    headers += ["loader alone (ms)", "limited by", "test accuracy (%)", "status"]
-    body = []
-    for row in records(ladder.rows):
-        status = str(row["status"])
-        body.append(
-            [
-                str(row["added"]),
-                str(row["stands_on"]),
-                number(row["epoch_s"]),
-                number(row["step_ms"]),
-                "baseline" if row["added"] == BASELINE and known(row["step_ms"]) else written(row["over_first"]),
-                written(row["over_last"]),
-                str(row["measured_in"]),
-                number(row["memory_bytes"] / MIB),
-                number(row["wait_pct"], 2),
-                number(row["loader_ms"]),
-                str(row["limit"]),
-                _accuracy(row),
-                # Where an error was raised is told in the notes.
-                f"{status}: {cause}" if (cause := _cause(row)) and status not in MEASURED else status,
-            ]
-        )
-    return table("Rungs", headers, body, about=f"{ABOUT}, {_floor(ladder)}.")
-
-
-def _floor(ladder: Climbed) -> str:
-    share = f"{100 * ladder.floor:.1f} %"
-    if ladder.measured_floor is None:
-        return f"assumed to be {share}"
-    return f"here {share}, which is how far fp32 was from itself on batches already on the device"
+    """Return an ablation's table."""
+    made = table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
+    assert made is not None
+    return made
 
 
 def short(ladder: Climbed) -> Table:
-    """Return a ladder's table without what a terminal has no room for."""
-    made = table_of(ladder)
-    kept = [header not in ROOM for header in made.headers]
-    rows = [list(compress(row, kept)) for row in made.rows]
-    return replace(made, title=ladder.name, headers=list(compress(made.headers, kept)), rows=rows)
+    """Return an ablation's table without what a terminal has no room for."""
+    made = table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
+    assert made is not None
+    return made
 
 
-def written(found: Interval | None) -> str:
+def _noise(ladder: Climbed) -> str:
+    share = f"{100 * ladder.floor:.1f} %"
+    if ladder.measured_floor is None:
+        return f"assumed to be {share}"
+    return f"here {share}: how far fp32 measured against itself was from 1, on batches already on the device"
+
+
+def written(interval: Interval | None) -> str:
     """Write a ratio with its interval, or that it has none."""
-    if found is None:
+    if interval is None:
         return UNKNOWN
-    bounded = known(found.low) and known(found.high)
-    return ratio(found.center, found.low, found.high) if bounded else f"{ratio(found.center)} (no interval)"
+    bounded = known(interval.low) and known(interval.high)
+    return ratio(interval.center, interval.low, interval.high) if bounded else f"{ratio(interval.center)} (no interval)"
 
 
 def _cause(row: Row) -> str:
@@ -102,12 +70,41 @@ def _cause(row: Row) -> str:
 def _accuracy(row: Row) -> str:
     if not row["trained"]:
         return "not trained"
-    found = row["accuracy"]
-    if found is None:
+    interval = row["accuracy"]
+    if interval is None:
         return UNKNOWN if row["trained"] in MEASURED else str(row["trained"])
-    if found.low is None:
-        return f"{found.center:.2f} (one seed, no interval)"
-    return f"{found.center:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    if interval.low is None:
+        return f"{interval.center:.2f} (one seed, no interval)"
+    return f"{interval.center:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _status(row: Row) -> str:
+    """Return the status, with the cause of a failure; the notes have the traceback."""
+    cause = str(row["detail"]).partition(" | ")[0]
+    return f"{row['status']}: {cause}" if cause and row["status"] not in MEASURED else str(row["status"])
+
+
+def _ratio_to_fp32(row: Row) -> str:
+    return "baseline" if row["added"] == BASELINE and known(row["step_ms"]) else written(row["over_first"])
+
+
+COLUMNS = (
+    words("ablation step", "added"),
+    words("builds on", "stands_on"),
+    figures("time/epoch (s)", "epoch_s"),
+    figures("step (ms)", "step_ms"),
+    figures("over fp32 [95 % interval]", _ratio_to_fp32),
+    figures("over the one it builds on [95 % interval]", lambda row: written(row["over_last"])),
+    words("measured in", "measured_in"),
+    figures("peak memory (MiB)", "memory_bytes", per=MIB),
+    figures("waiting for data (%)", "wait_pct", 2),
+    figures("loader alone (ms)", "loader_ms"),
+    words("limited by", "limit"),
+    figures("test accuracy (%)", _accuracy),
+    words("status", _status),
+)
+PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
+"""Headers of columns that a terminal has no room for."""
 
 
 def sentence(ladder: Climbed) -> Sentence:

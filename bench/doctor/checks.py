@@ -1,0 +1,297 @@
+"""What each self-test measures and expects, and what a failure means. Runs in the supervisor, without torch.
+
+The measurements themselves run in fresh processes: bench/doctor/probes.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from multiprocessing import active_children
+from typing import Any
+
+from bench.measure.sampler import Sampler
+from bench.measure.simulated import DISTURBANCES, estimate
+from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
+from bench.results.records import Device
+from bench.run.session import SAMPLE_PERIOD_S
+from bench.spec.precisions import PRECISIONS
+from bench.stats import Interval, process_interval
+
+IEEE_ERROR = 3e-5
+TF32_ERROR = (1e-4, 1e-3)
+"""The error of a 512×512 product: far below the first figure in IEEE fp32, between the other two in TF32."""
+GPU_BLOCK_S = 0.05
+"""On a GPU synchronizing alone takes some microseconds; blocks may be this long to make up for it."""
+RATIO_TOLERANCE = 0.01
+NOISE = 0.01
+BIAS, COVERAGE = 0.002, 0.9
+SIMULATED_ARMS, SIMULATED_RATIO = 200, 1.5
+PROCESSES = 10
+"""Fresh processes in which a step is timed against itself, as many as ``--rigorous`` takes: processes differ by some
+tenths of a per cent (because of where their memory lies, for one), which three of them cannot tell from 1 %."""
+HELD_BYTES, TAKEN_BYTES = 256 * 2**20, 2**30
+MIB = 2**20
+NO_NVML = "there is no NVML here"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One row of the doctor's table."""
+
+    name: str
+    expected: str
+    measured: str
+    """The measurement; why not, if it cannot be done."""
+    passed: bool | None
+    """None: it cannot be done here, which is no failure."""
+    meaning: str
+    """What a failure means for the results."""
+
+    @property
+    def result(self) -> str:
+        """The outcome in a word or two."""
+        return "not possible" if self.passed is None else "pass" if self.passed else "FAIL"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """A GPU as CUDA and NVML describe it; None is unknown."""
+
+    cuda_index: int
+    cuda_name: str
+    cuda_bytes: int
+    uuid: str
+    """NVML's, found by CUDA's."""
+    nvml_name: str | None
+    nvml_bytes: int | None
+    back: tuple[int, ...]
+    """CUDA indices of the GPUs with NVML's UUID."""
+
+
+Probe = Callable[..., Any]
+"""Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
+Checks = Callable[[Probe, Device], Iterator[Check]]
+
+
+def estimator(arms: int = SIMULATED_ARMS) -> Check:
+    """Estimate simulated arms of a known ratio."""
+    kinds = islice(cycle(DISTURBANCES.values()), arms)
+    speedups = [estimate(seed, SIMULATED_RATIO, **kind) for seed, kind in enumerate(kinds)]
+    bias = sum(math.log(speedup.center / SIMULATED_RATIO) for speedup in speedups) / arms
+    coverage = sum(_contains(speedup, SIMULATED_RATIO) for speedup in speedups) / arms
+    return Check(
+        name="estimator",
+        expected=f"bias < {100 * BIAS:.1f} %, coverage ≥ {100 * COVERAGE:.0f} %",
+        measured=f"bias {100 * bias:+.3f} %, coverage {100 * coverage:.1f} % of {arms} simulated arms",
+        passed=abs(bias) < BIAS and coverage >= COVERAGE,
+        meaning="the statistics of this build are wrong: believe no interval",
+    )
+
+
+def identity(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check that CUDA's index and NVML's UUID name one GPU."""
+    gpu: Identity | None = probe("identify") if device.kind == "cuda" else None
+    measured, same = NO_NVML if device.kind == "cpu" else "NVML does not start, or does not know this GPU", None
+    if gpu is not None:
+        nvml_bytes = "unknown" if gpu.nvml_bytes is None else f"{gpu.nvml_bytes / MIB:.0f} MiB"
+        measured = (
+            f"CUDA {gpu.cuda_index}: {gpu.cuda_name}, {gpu.cuda_bytes / MIB:.0f} MiB; "
+            f"NVML {gpu.uuid}: {gpu.nvml_name}, {nvml_bytes}; back to {', '.join(map(str, gpu.back)) or 'nothing'}"
+        )
+        same_memory = gpu.nvml_bytes is not None and abs(gpu.cuda_bytes / gpu.nvml_bytes - 1) <= 0.05
+        same = gpu.cuda_name == gpu.nvml_name and same_memory and gpu.back == (gpu.cuda_index,)
+    yield Check(
+        name="CUDA and NVML mean one GPU",
+        expected="name and memory agree, and the UUID leads back to the index",
+        measured=measured,
+        passed=same,
+        meaning="power, clocks and memory may be another GPU's",
+    )
+
+
+def arithmetic(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check that fp32 is IEEE fp32, and that TF32 would have been noticed."""
+    error = probe("matmul_error", "fp32")
+    yield Check(
+        name="FP32 is FP32",
+        expected=f"matmul error ≤ {IEEE_ERROR:.0e}",
+        measured=f"{error:.1e}",
+        passed=error <= IEEE_ERROR,
+        meaning="the baseline computes in less than fp32, so every speedup is too small",
+    )
+    why = (device.unsupported or {}).get("tf32")
+    error = math.nan if why else probe("matmul_error", "tf32")
+    low, high = TF32_ERROR
+    yield Check(
+        name="TF32 is seen",
+        expected=f"matmul error {low:.0e} to {high:.0e}",
+        measured=why or f"{error:.1e}",
+        passed=None if why else low <= error <= high,
+        meaning="the probe does not tell TF32 from fp32, or the switch does nothing, so fp32 may be TF32 too",
+    )
+
+
+def autocast(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check which types a model's products are computed in: the largest share of the FLOPs comes first."""
+    unsupported = device.unsupported or {}
+    mixed = next((name for name in ("amp-bf16", "amp-fp16") if name not in unsupported), "amp-bf16")
+    wanted = PRECISIONS[mixed].autocast
+    plain, types = (probe("compute_dtypes", name) for name in ("fp32", mixed))
+    fp32_alone = [word.partition(":")[0] for word in plain.split()] == ["float32"]
+    yield Check(
+        name="mixed precision reaches the model",
+        expected=f"fp32: float32 alone; mixed: {wanted} most",
+        measured=f"fp32: {plain or 'nothing'}; mixed: {types or 'nothing'}",
+        passed=fp32_alone and types.startswith(f"{wanted}:"),
+        meaning="the arms differ in less, or in more, than precision: their speedups mean nothing",
+    )
+
+
+def timing(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check the time of a block without steps, and the ratio of two arms that take known times."""
+    empty_us = probe("empty_block") / 1e3
+    limit_us = 1e6 * CLOCK_SHARE * (GPU_BLOCK_S if device.kind == "cuda" else SHORTEST_BLOCK_S)
+    yield Check(
+        name="the clock costs nothing",
+        expected=f"empty block ≤ {limit_us:.3g} µs",
+        measured=f"{empty_us:.2f} µs",
+        passed=empty_us <= limit_us,
+        meaning="blocks must be long to hide the clock, and long blocks see more of the machine's drift",
+    )
+    truth, log = probe("known_ratio")
+    yield Check(
+        name=f"known ratio {truth:.2f}",
+        expected=f"{truth:.2f} within {100 * RATIO_TOLERANCE:.0f} %",
+        measured=_ratio(log),
+        passed=abs(math.exp(log.center) / truth - 1) <= RATIO_TOLERANCE,
+        meaning="speedups are not measured as they are: the clock, the blocks or the machine distort them",
+    )
+
+
+def against_itself(probe: Probe, _device: Device) -> Iterator[Check]:
+    """Check a step against itself, and against itself with 1 % added, over processes."""
+    centers = [probe("against_itself", process) for process in range(PROCESSES)]
+    same, longer = (process_interval(values) for values in zip(*centers, strict=True))
+    noise = math.expm1(same.reach)
+    yield Check(
+        name="A/A",
+        expected=f"1 inside the interval, or A/A noise ≤ {100 * NOISE:.0f} %",
+        measured=f"{_ratio(same)}, A/A noise {100 * noise:.2g} %",
+        passed=_contains(same, 0) or noise <= NOISE,
+        meaning="two equal arms are not treated alike: believe no difference smaller than this noise",
+    )
+    yield Check(
+        name="A/A + 1 %",
+        expected="about 0.990, interval below 1",
+        measured=_ratio(longer),
+        passed=longer.high is not None and longer.high < 0,
+        meaning="differences of 1 % cannot be shown on this machine now, not even with --rigorous",
+    )
+
+
+def memory(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check that a peak rises by what a step holds, and does not depend on earlier processes."""
+    small, large = (probe("peak", held) for held in (0, HELD_BYTES))
+    kind = "allocated" if device.kind == "cuda" else "resident"
+    why = "this system does not let the peak of a process be read and reset"
+    yield _rise(f"{kind} memory", small.headline_bytes, large.headline_bytes, tolerance=0.02, why=why)
+    if device.kind == "cuda":
+        unknown = "the driver does not tell how much memory is used"
+        used = (small.driver_used_bytes, large.driver_used_bytes)
+        yield _rise("the driver's memory", *used, tolerance=0.1, why=unknown)
+    if probe("take", TAKEN_BYTES):
+        again = probe("peak", 0).headline_bytes
+    else:
+        again, why = None, "less than 2 GiB of memory is free"
+    before, same = small.headline_bytes, None
+    if before is not None and again is not None:
+        why = f"{before / MIB:.1f} MiB, then {again / MIB:.1f} MiB"
+        same = abs(again - before) <= 0.05 * before + 2 * MIB
+    yield Check(
+        name="processes are isolated",
+        expected="same peak after a process that took 1 GiB, within 5 % + 2 MiB",
+        measured=why,
+        passed=same,
+        meaning="what ran before is in a peak: memory figures depend on the order of the trials",
+    )
+
+
+def energy(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check that the energy of a step does not depend on the length of the window."""
+    joules = probe("energy_windows") if device.energy else None
+    why = NO_NVML if device.kind == "cpu" else "this GPU tells neither energy nor power"
+    yield Check(
+        name="energy",
+        expected="5-s and 10-s windows agree within 5 %",
+        measured=f"{joules[0]:.4g} and {joules[1]:.4g} J/step" if joules else why,
+        passed=abs(joules[0] / joules[1] - 1) <= 0.05 if joules else None,
+        meaning="joules per step depend on the length of the window: believe no difference of energy below 5 %",
+    )
+
+
+def sampler(probe: Probe, device: Device) -> Iterator[Check]:
+    """Check that steps take as long beside the sampling process as without it."""
+    log, samples, why = None, 0, NO_NVML
+    if device.uuid is not None:
+        with Sampler(((device.placement, device.uuid),), SAMPLE_PERIOD_S) as running:
+            # A worker may not start processes of its own, so it gets the pid of the one to stop and to continue.
+            pid = next((child.pid for child in active_children() if child.name == "ampmeter-sampler"), None)
+            log = probe("beside_sampler", pid) if pid else None
+            samples, why = len(running.stop()), "the sampling process ended at once"
+    yield Check(
+        name="the sampler disturbs nothing",
+        expected=f"1.00 within {100 * RATIO_TOLERANCE:.0f} %",
+        measured=why if log is None else f"{_ratio(log)} beside {samples} samples",
+        passed=None if log is None else samples > 0 and abs(math.expm1(log.center)) <= RATIO_TOLERANCE,
+        meaning="sampling clocks and power slows the steps, or nothing was sampled: telemetry is not free here",
+    )
+
+
+def broken(name: str, error: str) -> Check:
+    """Return the failed check of a group one of whose processes failed."""
+    return Check(
+        name=name,
+        expected="runs to its end",
+        measured=error,
+        passed=False,
+        meaning="what this tests is unknown here, and trials may fail in the same way",
+    )
+
+
+GROUPS: dict[str, Checks] = {
+    "which GPU this is": identity,
+    "FP32 and TF32": arithmetic,
+    "mixed precision": autocast,
+    "clock and a known ratio": timing,
+    f"a step against itself, in {PROCESSES} processes": against_itself,
+    "memory": memory,
+    "energy": energy,
+    "the sampler's effect": sampler,
+}
+"""Every device's checks, by the line printed before they run."""
+
+
+def _rise(name: str, before: int | None, after: int | None, *, tolerance: float, why: str) -> Check:
+    """Check how far holding ``HELD_BYTES`` more raised a peak."""
+    rise = None if before is None or after is None else after - before
+    return Check(
+        name=name,
+        expected=f"+{HELD_BYTES / MIB:.0f} MiB within {100 * tolerance:.0f} %",
+        measured=why if rise is None else f"{rise / MIB:+.1f} MiB",
+        passed=None if rise is None else abs(rise / HELD_BYTES - 1) <= tolerance,
+        meaning="peaks of memory are not what a step holds, nor are the savings computed from them",
+    )
+
+
+def _contains(interval: Interval, value: float) -> bool:
+    return interval.low is not None and interval.high is not None and interval.low <= value <= interval.high
+
+
+def _ratio(log: Interval) -> str:
+    ratio = log.exp()
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.center:.4f}"
+    return f"{ratio.center:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"

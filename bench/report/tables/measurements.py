@@ -1,0 +1,242 @@
+"""Tables of what was measured: device by device, by architecture, by batch size, and inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from bench.report.analysis import batches
+from bench.report.analysis.verdict import reference_batch
+from bench.report.reading.load import CELL, SUBJECT
+from bench.report.tables.format import GIB, UNKNOWN, change, known, memory_unit, number, ratio, records
+from bench.report.tables.numerics import error
+from bench.report.tables.table import (
+    ARM,
+    BATCH,
+    DEVICE,
+    PRECISION,
+    Column,
+    Row,
+    Table,
+    decimals,
+    figures,
+    optional,
+    or_status,
+    over_fp32,
+    table,
+    whole,
+    word,
+    words,
+)
+from bench.results.records import MEASURED
+from bench.spec.precisions import BASELINE, precision_rank
+
+INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
+SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
+
+
+def by_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Iterator[Table | None]:
+    """Return a table for each device: every batch size and precision, of all its runs.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        hosts: how tables name each run, by label.
+    """
+    measured = rows[rows[["memory_status", "speed_status", "train_status"]].notna().any(axis=1)]
+    for _, device in measured.groupby(["architecture", "device"], sort=False):
+        yield _of_device(device, hosts)
+
+
+def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
+    unit, size, digits = memory_unit(rows["memory_bytes"].max())
+
+    def unmarked(row: Row, name: str) -> str:
+        return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
+
+    def peak(row: Row) -> str:
+        if not known(row["memory_bytes"]):
+            return UNKNOWN
+        total = row["all_devices_bytes"]
+        text = f"{row['memory_bytes'] / size:,.{digits}f}"
+        return f"{text}; sum {total / size:,.{digits}f}" if known(total) else text
+
+    def memory_change(row: Row) -> str:
+        is_baseline = row["precision"] == BASELINE and known(row["memory_bytes"])
+        return "baseline" if is_baseline else change(row["memory_change"])
+
+    columns = [
+        *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
+        *([words("placement", "placement")] if rows["placement"].nunique() > 1 else []),
+        BATCH,
+        PRECISION,
+        figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
+        figures("throughput (samples/s)", lambda row: unmarked(row, "samples_per_s")),
+        figures("step (ms)", lambda row: unmarked(row, "step_ms")),
+        figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
+        words("verdict", "verdict"),
+        words("measured in", "measured_in"),
+        figures(f"peak memory ({unit})", peak, status="memory_status"),
+        figures("memory vs fp32", memory_change),
+        figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train"),
+    ]
+    first = rows.iloc[0]
+    title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
+    return table(title, records(rows), columns, SUM if rows["all_devices_bytes"].notna().any() else "")
+
+
+def by_architecture(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
+    """Return the speedups of one workload on several devices side by side; None on one device."""
+    if len(rows[SUBJECT].drop_duplicates()) < 2:
+        return None
+    lines: list[Row] = []
+    for _, subject in rows.groupby(SUBJECT, sort=False):
+        batch = reference_batch(subject)
+        first, arms = subject.iloc[0], _at(subject, batch)
+        speedups: Row = {name: _speedup(row) for name, row in arms.items()}
+        lines.append(
+            {**first[["architecture", "device", "placement", "run"]].to_dict(), "batch_size": batch, **speedups}
+        )
+    columns = [
+        words("architecture", "architecture"),
+        words("device", "device"),
+        words("placement", "placement"),
+        words("run (host)", lambda row: hosts[row["run"]]),
+        BATCH,
+        *(_of_precision(name, name) for name in _precisions(rows) if name != BASELINE),
+    ]
+    about = "Speedup over fp32 of the same device, with its 95 % interval, at the batch size of the verdict."
+    return table("By architecture", lines, columns, about)
+
+
+def same_and_best(rows: pd.DataFrame) -> Table | None:
+    """Return the speedup at one batch size beside that of each precision at its own best; None where it is one size."""
+    lines = []
+    for _, subject in rows.groupby(SUBJECT, sort=False):
+        batch = reference_batch(subject)
+        arms = _at(subject, batch)
+        for name, best in batches.best_speedups(subject).items():
+            same = _speedup(arms[name]) if name in arms else UNKNOWN
+            where = subject.iloc[0]["where"]
+            lines.append({"where": where, "precision": name, "batch_size": batch, "same": same, "best": best})
+    columns = [
+        DEVICE,
+        PRECISION,
+        figures("same batch", "batch_size", whole),
+        figures("same-batch speedup [95 % interval]", "same"),
+        figures("fp32's best batch", lambda line: line["best"].fp32, whole),
+        figures("its own best batch", lambda line: line["best"].own, whole),
+        figures("best-batch speedup [95 % interval]", lambda line: str(line["best"])),
+    ]
+    about = (
+        "Two different numbers. The same-batch speedup is the effect of the precision alone. The best-batch speedup "
+        "compares each precision at the batch size of its highest throughput with fp32 at its own: it includes what "
+        "the memory saved makes possible. A training at another batch size is another training, which may need "
+        "another learning rate."
+    )
+    return table("Same batch and best batch", lines, columns, about)
+
+
+def best_batch(rows: pd.DataFrame) -> Table | None:
+    """Return each precision at its own best batch size, and the ratios of throughput between precisions."""
+    best = batches.best_rows(rows)
+    lines: list[Row] = []
+    for _, subject in best.groupby(SUBJECT, sort=False):
+        arms = records(subject)
+        lines += [row | {f"over {other['precision']}": _over(row, other) for other in arms} for row in arms]
+    columns = [
+        DEVICE,
+        PRECISION,
+        figures("best batch", "batch_size", whole),
+        figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
+        *(_of_precision(f"÷ {name}", f"over {name}") for name in _precisions(best)),
+    ]
+    about = (
+        "Each precision at the measured batch size at which its throughput was highest. The ratios are of throughputs, "
+        "this row's divided by the other precision's, with 95 % intervals. Where both are at one batch size, the ratio "
+        "to fp32 is the speedup itself; other pairs were not measured side by side, and have Welch's interval over "
+        "their processes, which is wider."
+    )
+    return table("Best batch", lines, columns, about)
+
+
+def _over(row: Row, other: Row) -> str:
+    if row["precision"] == other["precision"]:
+        return ratio(1.0)
+    interval = batches.over(row, other)
+    return ratio(interval.center, interval.low, interval.high)
+
+
+def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
+    """Return the largest batch of each precision that fits; None where it was not searched for.
+
+    Args:
+        trials: rows of trials.csv, of one workload.
+        rows: rows of the summary, of the same workload.
+    """
+    columns = [
+        DEVICE,
+        PRECISION,
+        figures("largest batch", "batch_size", whole, status="status"),
+        figures("× fp32's", "over_fp32", 3),
+        words("bound by", "fit_bound"),
+        figures("held at its peak (GiB)", "fit_peak_bytes", 3, per=GIB),
+        figures("free before (GiB)", "fit_free_bytes", 3, per=GIB),
+    ]
+    about = (
+        "The largest batch of which a few training steps fit, found by doubling and bisection to a sixteenth of its "
+        "size; each attempt is a fresh process with one precision alone. Bound by memory: the next larger batch tried "
+        "ran out of it. Predicted memory: on a CPU, less than a fifth of the available memory would have been left. "
+        "Time: a step or the whole attempt was predicted to take too long, so a larger batch may fit "
+        "(docs/measuring.md)."
+    )
+    return table("Largest batch", batches.largest(trials, rows), columns, about)
+
+
+def inference(trials: pd.DataFrame) -> Table | None:
+    """Return the inference of one workload; None where it was not measured.
+
+    Args:
+        trials: rows of ``Runs.trials`` with ``where``; of several seeds the lowest is shown.
+    """
+    rows = trials[trials["phase"] == "inference"].sort_values("seed", kind="stable")
+    arms = records(rows.drop_duplicates([*CELL, "precision"], keep="first"))
+    arms.sort(key=lambda row: (row["where"], row["batch_size"], precision_rank(row["precision"])))
+    columns = [
+        *ARM,
+        *optional(
+            figures("latency p50 (ms)", "latency_p50_ms", status="status"),
+            figures("latency p95 (ms)", "latency_p95_ms"),
+            figures("samples/s", "inference_samples_per_s"),
+            figures("speedup [95 % interval]", lambda row: over_fp32(row, *INFERENCE_SPEEDUP)),
+            figures("same answer as fp32 (%)", "top1_agreement_pct", decimals),
+            figures("largest output error", "output_error", error),
+        ),
+    ]
+    about = (
+        "The forward pass in eval mode, each precision beside fp32 in one process. Latency is that of one sample; "
+        "samples/s and the speedup are at the batch size. Inputs are random, and weights are those that training "
+        "begins with. The output error is relative to fp32's largest output."
+    )
+    return table("Inference", arms, columns, about)
+
+
+def _at(subject: pd.DataFrame, batch: int) -> dict[str, Row]:
+    """Return a subject's rows at a batch size, by precision."""
+    return {str(row["precision"]): row for row in records(subject[subject["batch_size"] == batch])}
+
+
+def _of_precision(header: str, name: str) -> Column:
+    """Return a column of figures against one precision, which not every row has."""
+    return figures(header, lambda line: line.get(name))
+
+
+def _speedup(row: Row) -> str:
+    text = ratio(row["speedup"], row["low"], row["high"])
+    return or_status(
+        row["speed_status"], f"{text} {row['verdict']}" if known(row["verdict"]) else text, row["lost_speed"]
+    )
+
+
+def _precisions(rows: pd.DataFrame) -> list[str]:
+    return list(rows.sort_values("rank", kind="stable")["precision"].unique())

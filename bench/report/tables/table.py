@@ -1,0 +1,161 @@
+"""A table: a list of columns, each with its header, its alignment and how a cell is written from a row of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Literal
+
+from bench.report.tables.format import UNKNOWN, known, number, ratio
+from bench.results.records import MEASURED
+from bench.spec.precisions import BASELINE
+
+Row = dict[Hashable, Any]
+Value = str | Callable[[Any], Any]
+"""A field of a row, or a function of the row."""
+EMPTY = {UNKNOWN, "baseline"}
+"""Cells that hold no figure."""
+LEGEND = {
+    "†": "unconverged: the interval is wider than was asked for.",
+    "‡": "some of its trials did not count; the notes say which and why.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    header: str
+    cell: Callable[[Any], str]
+    """Writes the cell of a row."""
+    align: Literal["left", "right"] = "right"
+    optional: bool = False
+    """Whether the column is left out where no row has a figure in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table whose cells are written, before it is markdown, HTML or lines of a terminal."""
+
+    columns: list[Column]
+    rows: list[list[str]]
+    title: str
+    about: str
+    """Sentences on what the table compares."""
+    footnotes: list[str]
+
+    @property
+    def headers(self) -> list[str]:
+        """The columns' headers."""
+        return [column.header for column in self.columns]
+
+
+def table(
+    title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = "", footnotes: Sequence[str] = ()
+) -> Table | None:
+    """Write a table; None where there are no rows.
+
+    Args:
+        title: the heading above it; may be empty.
+        rows: what the columns take their cells from, one a line.
+        columns: from left to right; optional ones are left out where they are empty.
+        about: sentences on what the table compares.
+        footnotes: sentences below the table, after the legend of the marks that are in it.
+    """
+    rows = list(rows)
+    written = [(column, [column.cell(row) for row in rows]) for column in columns]
+    shown = [(column, cells) for column, cells in written if not (column.optional and EMPTY.issuperset(cells))]
+    body = [list(cells) for cells in zip(*(cells for _, cells in shown), strict=True)]
+    text = "".join(cell for cells in body for cell in cells)
+    legend = [f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in text]
+    if not body:
+        return None
+    return Table(
+        columns=[column for column, _ in shown], rows=body, title=title, about=about, footnotes=[*legend, *footnotes]
+    )
+
+
+def words(header: str, value: Value) -> Column:
+    """Return a column of words, aligned to the left; what is empty is a dash."""
+    get = value if callable(value) else itemgetter(value)
+    return Column(header, lambda row: word(get(row)), align="left")
+
+
+def figures(
+    header: str,
+    value: Value,
+    write: int | Callable[[float], str] = 4,
+    *,
+    per: float = 1.0,
+    status: str = "",
+    lost: str = "",
+) -> Column:
+    """Return a column of figures, aligned to the right; what is unknown is a dash.
+
+    Args:
+        header: the column's header, with the unit.
+        value: the figure, or its text, which is shown as it is.
+        write: significant digits, or what writes a figure.
+        per: what figures are divided by first.
+        status: the field of the status that is shown where nothing was measured.
+        lost: the field that counts the trials that did not count.
+    """
+    get = value if callable(value) else itemgetter(value)
+
+    def cell(row: Any) -> str:
+        found = get(row)
+        if isinstance(found, str):
+            text = found
+        elif not known(found):
+            text = UNKNOWN
+        else:
+            text = write(found / per) if callable(write) else number(found / per, write)
+        return or_status(row[status], text, row[lost] if lost else 0) if status else text
+
+    return Column(header, cell)
+
+
+def optional(*columns: Column) -> list[Column]:
+    """Return columns that are left out where they are empty."""
+    return [replace(column, optional=True) for column in columns]
+
+
+# Cells.
+
+
+def word(value: object) -> str:
+    """Return a word, or a dash where there is none."""
+    return str(value) if known(value) and value != "" else UNKNOWN
+
+
+def whole(value: float) -> str:
+    """Write a count."""
+    return f"{value:.0f}"
+
+
+def decimals(value: float) -> str:
+    """Write an accuracy in per cent."""
+    return f"{value:.2f}" if known(value) else UNKNOWN
+
+
+def or_status(status: object, text: str, lost: object = 0) -> str:
+    """Return a figure, or the status word where there is none.
+
+    The figure is marked where it is unconverged and where ``lost`` trials did not count.
+    """
+    if not known(status) or status not in MEASURED:
+        return word(status)
+    return text + "†" * (status == "unconverged") + "‡" * bool(known(lost) and lost)
+
+
+def over_fp32(row: Row, center: str = "speedup", low: str = "low", high: str = "high") -> str:
+    """Write a precision's speedup over fp32 with its interval, from the fields of these names."""
+    return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
+
+
+DEVICE = words("device", "where")
+BATCH = figures("batch size", "batch_size", whole)
+PRECISION = words("precision", "precision")
+ARM = (DEVICE, BATCH, PRECISION)
+"""The columns that name what was measured."""

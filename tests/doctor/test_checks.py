@@ -1,0 +1,242 @@
+"""Every check passes a right measurement, fails a wrong one, and says why where nothing can be measured."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from bench.doctor import checks
+from bench.results.records import Device, MemoryPeak
+from bench.stats import Interval
+from tests.doctor.scripted import GIB, GPU, IDENTITY, MIB, ScriptedSampler, log, measured
+
+CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x86-64", unsupported={"tf32": "no TF32"})
+CAPABLE = replace(CPU, unsupported={})
+
+
+@pytest.fixture(autouse=True)
+def sampler_of_forty(monkeypatch):
+    monkeypatch.setattr(checks, "Sampler", ScriptedSampler)
+    monkeypatch.setattr(checks, "active_children", lambda: [ScriptedSampler(None, None)])
+
+
+def interval(center, half):
+    logs = [math.log(value) for value in (center, center - half, center + half)]
+    return Interval(center=logs[0], low=logs[1], high=logs[2], n=3)
+
+
+def peaks(small, large, *, driver=False):
+    field = "driver_used_bytes" if driver else "peak_allocated_bytes"
+    held = {0: small, checks.HELD_BYTES: large}
+    return {"peak": {size: MemoryPeak(**{"peak_allocated_bytes": MIB, field: peak}) for size, peak in held.items()}}
+
+
+def again(first, second):
+    """Answer the first look at a step's peak, and the one after a process that took much memory."""
+    looks = iter([first, checks.HELD_BYTES, second])
+
+    class Peaks(dict):
+        def __getitem__(self, _held):
+            return MemoryPeak(peak_resident_bytes=next(looks))
+
+    return {"peak": Peaks()}
+
+
+def processes(*logs):
+    """Answer processes with A/A logs, 1 % apart from A/A + 1 %."""
+    return {"against_itself": {number: logs[number % len(logs)] for number in range(checks.PROCESSES)}}
+
+
+def types(plain, mixed):
+    return {"compute_dtypes": {"fp32": plain, "amp-bf16": mixed, "amp-fp16": mixed}}
+
+
+def identity(**other):
+    return {"identify": replace(IDENTITY, **other)}
+
+
+CASES = {
+    "fp32 is ieee": ("FP32 and TF32", "FP32 is FP32", CPU, {"matmul_error": 3e-5}, {"matmul_error": 4e-5}),
+    "fp32 is not nan": ("FP32 and TF32", "FP32 is FP32", CPU, {"matmul_error": 1e-6}, {"matmul_error": math.nan}),
+    "tf32 shows": ("FP32 and TF32", "TF32 is seen", CAPABLE, {"matmul_error": 1e-4}, {"matmul_error": 9e-5}),
+    "tf32 is no less": ("FP32 and TF32", "TF32 is seen", CAPABLE, {"matmul_error": 1e-3}, {"matmul_error": 3e-3}),
+    "autocast reaches": (
+        "mixed precision",
+        "mixed precision reaches the model",
+        CPU,
+        types("float32:100%", "bfloat16:98% float32:2%"),
+        types("float32:100%", "float32:100%"),
+    ),
+    "fp32 is alone": (
+        "mixed precision",
+        "mixed precision reaches the model",
+        GPU,
+        types("float32:100%", "float16:100%"),
+        types("float32:98% float16:2%", "float16:100%"),
+    ),
+    "products were seen": (
+        "mixed precision",
+        "mixed precision reaches the model",
+        GPU,
+        types("float32:100%", "float16:100%"),
+        types("", ""),
+    ),
+    "the clock is quick": (
+        "clock and a known ratio",
+        "the clock costs nothing",
+        CPU,
+        {"empty_block": 400},
+        {"empty_block": 6_000},
+    ),
+    "a GPU's clock is quick": (
+        "clock and a known ratio",
+        "the clock costs nothing",
+        GPU,
+        {"empty_block": 12_000},
+        {"empty_block": 60_000},
+    ),
+    "the ratio is found": (
+        "clock and a known ratio",
+        "known ratio 1.50",
+        CPU,
+        {"known_ratio": (1.5, interval(1.51, 0.001))},
+        {"known_ratio": (1.5, interval(1.52, 0.1))},
+    ),
+    "the ratio is not inverted": (
+        "clock and a known ratio",
+        "known ratio 2.00",
+        CPU,
+        {"known_ratio": (2.0, interval(1.99, 0.1))},
+        {"known_ratio": (2.0, interval(0.5, 0.1))},
+    ),
+    "memory rises": (
+        "memory",
+        "allocated memory",
+        GPU,
+        peaks(10 * MIB, 270 * MIB),
+        peaks(10 * MIB, 280 * MIB),
+    ),
+    "memory rises at all": ("memory", "allocated memory", GPU, peaks(10 * MIB, 266 * MIB), peaks(MIB, MIB)),
+    "the driver sees it": (
+        "memory",
+        "the driver's memory",
+        GPU,
+        peaks(10 * MIB, 290 * MIB, driver=True),
+        peaks(10 * MIB, 293 * MIB, driver=True),
+    ),
+    "isolated": (
+        "memory",
+        "processes are isolated",
+        CPU,
+        again(100 * MIB, 106 * MIB),
+        again(100 * MIB, 108 * MIB),
+    ),
+    "isolated from below": (
+        "memory",
+        "processes are isolated",
+        CPU,
+        again(100 * MIB, 94 * MIB),
+        again(100 * MIB, 92 * MIB),
+    ),
+    "energy agrees": ("energy", "energy", GPU, {"energy_windows": (10.0, 10.4)}, {"energy_windows": (10.0, 11.0)}),
+    "the sampler is free": (
+        "the sampler's effect",
+        "the sampler disturbs nothing",
+        GPU,
+        {"beside_sampler": interval(1.005, 0.01)},
+        {"beside_sampler": interval(1.02, 0.001)},
+    ),
+    "the same name": (
+        "which GPU this is",
+        "CUDA and NVML mean one GPU",
+        GPU,
+        identity(),
+        identity(nvml_name="NVIDIA Y"),
+    ),
+    "the same memory": (
+        "which GPU this is",
+        "CUDA and NVML mean one GPU",
+        GPU,
+        identity(cuda_bytes=79 * GIB, nvml_bytes=80 * GIB),
+        identity(cuda_bytes=79 * GIB, nvml_bytes=40 * GIB),
+    ),
+    "known memory": ("which GPU this is", "CUDA and NVML mean one GPU", GPU, identity(), identity(nvml_bytes=None)),
+    "back to the index": ("which GPU this is", "CUDA and NVML mean one GPU", GPU, identity(), identity(back=(1,))),
+    "back to one alone": ("which GPU this is", "CUDA and NVML mean one GPU", GPU, identity(), identity(back=(0, 1))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_right_measurement_passes_and_a_wrong_one_fails(case):
+    group, name, device, right, wrong = CASES[case]
+    passed, failed = (measured(group, device, **answers)[name] for answers in (right, wrong))
+    assert (passed.passed, failed.passed) == (True, False)
+    assert passed.expected == failed.expected
+    assert passed.measured != failed.measured
+    assert (passed.result, failed.result) == ("pass", "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("A/A", [(-0.02, 0), (0.05, 0)], [(0.019, 0), (0.021, 0)]),
+        ("A/A", [(0.004, 0), (0.006, 0)], [(-0.024, 0), (-0.016, 0)]),  # small enough, though 1 is outside
+        ("A/A + 1 %", [(0, -0.012), (0, -0.008)], [(0, -0.03), (0, 0.02)]),
+        ("A/A + 1 %", [(0, -0.012), (0, -0.008)], [(0, 0.012), (0, 0.008)]),
+    ],
+)
+def test_a_step_is_told_from_itself_with_one_per_cent_added(name, right, wrong):
+    group = f"a step against itself, in {checks.PROCESSES} processes"
+    passed, failed = (measured(group, CPU, **processes(*logs))[name] for logs in (right, wrong))
+    assert (passed.passed, failed.passed) == (True, False)
+    assert passed.measured != failed.measured
+
+
+def test_an_interval_of_one_process_shows_no_one_per_cent(monkeypatch):
+    monkeypatch.setattr(checks, "PROCESSES", 1)
+    (group,) = (name for name in checks.GROUPS if name.startswith("a step against itself"))
+    found = measured(group, CPU, against_itself={0: (0.0, -0.01)})
+    assert found["A/A"].passed is found["A/A + 1 %"].passed is False
+
+
+@pytest.mark.parametrize(("bias", "covered", "passed"), [(1.001, 0.9, True), (0.997, 0.9, False), (1.0, 0.8, False)])
+def test_the_estimator_may_be_neither_biased_nor_too_sure(monkeypatch, bias, covered, passed):
+    estimates = iter(
+        Interval(center=bias * 1.5, low=1.4 if number < covered * 10 else 1.51, high=1.6, n=20) for number in range(10)
+    )
+    monkeypatch.setattr(checks, "estimate", lambda *_seed, **_kind: next(estimates))
+    assert checks.estimator(10).passed is passed
+
+
+def test_simulated_arms_are_estimated_as_they_are():
+    assert checks.estimator(48).passed is True
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "device", "other", "why"),
+    [
+        ("FP32 and TF32", "TF32 is seen", CPU, {}, "no TF32"),
+        ("memory", "resident memory", CPU, {"peak": MemoryPeak()}, "does not let the peak of a process be read"),
+        ("memory", "processes are isolated", CPU, {"peak": MemoryPeak()}, "does not let the peak of a process be read"),
+        ("memory", "processes are isolated", CPU, {"take": False}, "less than 2 GiB"),
+        ("memory", "the driver's memory", GPU, {"peak": MemoryPeak()}, "driver does not tell"),
+        ("energy", "energy", CPU, {}, "no NVML"),
+        ("energy", "energy", GPU, {"energy_windows": None}, "neither energy nor power"),
+        ("energy", "energy", replace(GPU, energy=None), {}, "neither energy nor power"),
+        ("the sampler's effect", "the sampler disturbs nothing", CPU, {}, "no NVML"),
+        ("which GPU this is", "CUDA and NVML mean one GPU", CPU, {}, "no NVML"),
+        ("which GPU this is", "CUDA and NVML mean one GPU", GPU, {"identify": None}, "NVML does not start"),
+    ],
+)
+def test_a_measurement_that_is_not_possible_is_no_failure_and_says_why(group, name, device, other, why):
+    check = measured(group, device, **other)[name]
+    assert (check.passed, check.result) == (None, "not possible")
+    assert why in check.measured
+
+
+def test_a_sampler_must_run_and_sample(monkeypatch):
+    group, name = "the sampler's effect", "the sampler disturbs nothing"
+    monkeypatch.setattr(checks, "Sampler", lambda *given: ScriptedSampler(*given, samples=0))
+    assert measured(group, GPU, beside_sampler=log(1.0))[name].passed is False
+    monkeypatch.setattr(checks, "active_children", list)
+    assert measured(group, GPU, beside_sampler=log(2.0))[name].measured == "the sampling process ended at once"

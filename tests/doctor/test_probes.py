@@ -1,0 +1,265 @@
+"""The self-tests' measurements: on a simulated clock, on this CPU, and on a fake NVIDIA driver."""
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+import torch
+
+from bench.doctor import arms, checks, probes
+from bench.doctor.arms import beside_process, known_step, lengthened
+from bench.doctor.probes import FINE, KNOWN, timed
+from bench.measure.energy import Window
+from bench.measure.simulated import SimulatedMachine, SimulatedRunner
+from bench.measure.warmup import WarmUp
+from bench.results.records import Device
+from bench.spec.trial import Protocol
+from tests.devices.fake_gpu import FakeGpu, GiB
+from tests.devices.fake_nvml import FakeDriver
+from tests.doctor.scripted import measured
+from tests.measure.simulated import gaussian
+
+MS = 1_000_000
+CPU = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86-64")
+MIB = 2**20
+UUIDS = ("aaaaaaaa-1111", "bbbbbbbb-2222")
+
+
+def advancing(machine, time_ns):
+    def wait():
+        machine.now_ns += round(time_ns)
+
+    return wait
+
+
+def measured_ratio(distortion):
+    machine = SimulatedMachine(look_ns=100)
+    sizes = {"longer": 3 * MS * distortion, "shorter": 2 * MS}
+    known = [known_step(name, torch.device("cpu"), advancing(machine, size)) for name, size in sizes.items()]
+    (found,) = timed(known, KNOWN, clock=machine.clock)
+    return measured("clock and a known ratio", CPU, known_ratio=(1.5, found))["known ratio 1.50"]
+
+
+def test_a_known_ratio_is_found_and_an_inflated_arm_is_not_taken_for_it():
+    assert measured_ratio(1.0).passed is True
+    assert measured_ratio(1.02).passed is False
+
+
+def against_itself(monkeypatch, slower, added):
+    centers = []
+    for process in range(3):
+        machine = SimulatedMachine()
+        base, again, longer = (
+            SimulatedRunner(name, machine, 3 * MS * factor, noise=gaussian(process, 0.005))
+            for name, factor in (("A", 1.0), ("A again", slower), ("A + 1 %", 1.0))
+        )
+        longer = lengthened("A + 1 %", longer, advancing(machine, added * 3 * MS))
+        logs = timed([base, again, longer], FINE, seed=process, clock=machine.clock)
+        centers.append([log.center for log in logs])
+    monkeypatch.setattr(checks, "PROCESSES", len(centers))
+    (group,) = (name for name in checks.GROUPS if name.startswith("a step against itself"))
+    found = measured(group, CPU, against_itself=dict(enumerate(centers)))
+    return [found[name].passed for name in ("A/A", "A/A + 1 %")]
+
+
+def test_one_per_cent_is_told_from_nothing(monkeypatch):
+    assert against_itself(monkeypatch, slower=1.0, added=0.01) == [True, True]
+
+
+def test_an_arm_that_is_slower_than_itself_and_a_per_cent_that_is_not_there_fail(monkeypatch):
+    assert against_itself(monkeypatch, slower=1.03, added=0.0) == [False, False]
+
+
+def test_the_real_arms_give_a_ratio_for_each(monkeypatch, cpu):
+    monkeypatch.setitem(arms.SIZES, "cpu", (8, 4))
+    monkeypatch.setattr(probes, "FINE", Protocol(time_budget_s=0.1))
+    same, added = probes.against_itself(cpu, 0, print)
+    assert math.isfinite(same)
+    assert math.isfinite(added)
+
+
+def test_an_empty_block_takes_time(monkeypatch, cpu):
+    monkeypatch.setitem(arms.SIZES, "cpu", (8, 4))
+    assert probes.empty_block(cpu, print) > 0
+
+
+def test_a_nap_waits_for_what_it_was_asked_by_the_clock_that_times_it(monkeypatch):
+    now = {"ns": 0}
+    asleep = []
+
+    def look():
+        now["ns"] += 1000
+        return now["ns"]
+
+    def sleep(seconds):
+        asleep.append(seconds)
+        now["ns"] += int(seconds * 1e9) + 300_000  # late
+
+    monkeypatch.setattr(arms.time, "perf_counter_ns", look)
+    monkeypatch.setattr(arms.time, "sleep", sleep)
+    arms.busy_wait(3 * MS, arms.SLEPT)()
+    assert 3 * MS <= now["ns"] <= 3 * MS + 3000
+    assert 0 < asleep[0] < 0.003
+
+
+def test_the_other_process_stands_still_in_one_arm_and_runs_in_the_other():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        inner = SimulatedRunner("fp32", SimulatedMachine(), MS)
+        off, on = (beside_process(name, inner, child.pid, runs=runs) for name, runs in (("off", False), ("on", True)))
+        off.activate()
+        os.waitpid(child.pid, os.WUNTRACED)  # until it has stopped
+        assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+        on.activate()
+        os.waitpid(child.pid, os.WCONTINUED)
+        assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
+        on.run(3)
+        assert inner.steps == on.taken_steps() == 3
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_sampler_goes_on_when_the_comparison_has_ended_or_failed(monkeypatch, cpu):
+    monkeypatch.setitem(arms.SIZES, "cpu", (8, 4))
+    monkeypatch.setattr(probes, "BESIDE", Protocol(time_budget_s=0.05))
+    monkeypatch.setattr(probes, "BESIDE_S", 0.001)
+    told = []
+    monkeypatch.setattr(arms.os, "kill", lambda pid, what: told.append((pid, what)))
+    found = probes.beside_sampler(cpu, 4711, print)
+    assert found.n >= 2
+    assert set(told) == {(4711, arms.signal.SIGSTOP), (4711, arms.signal.SIGCONT)}
+
+    def fail(*_arguments, **_more):
+        told.append((4711, arms.signal.SIGSTOP))
+        raise RuntimeError
+
+    monkeypatch.setattr(probes, "compare", fail)
+    with pytest.raises(RuntimeError):
+        probes.beside_sampler(cpu, 4711, print)
+    assert told[-1] == (4711, arms.signal.SIGCONT)
+
+
+def test_a_lengthened_arm_is_the_other_one_with_a_wait_after_each_step():
+    machine = SimulatedMachine()
+    inner = SimulatedRunner("fp32", machine, MS, asynchronous=True, launch_ns=MS)
+    longer = lengthened("longer", inner, advancing(machine, 10))
+    longer.activate()
+    longer.run(2)
+    longer.synchronize()
+    assert longer.asynchronous
+    assert machine.active is inner
+    assert machine.now_ns == 3 * MS + 20
+    assert longer.fingerprint() == inner.fingerprint()
+    assert longer.taken_steps() == 2
+
+
+def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
+    assert (
+        measured("FP32 and TF32", cpu, matmul_error=probes.matmul_error(cpu, "fp32", print))["FP32 is FP32"].passed
+        is True
+    )
+    exact = torch.Tensor.__matmul__
+    rough = lambda a, b: exact(a.bfloat16().to(a.dtype), b) if a.dtype == torch.float32 else exact(a, b)  # noqa: E731
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rough)
+    assert (
+        measured("FP32 and TF32", cpu, matmul_error=probes.matmul_error(cpu, "fp32", print))["FP32 is FP32"].passed
+        is False
+    )
+
+
+def test_autocast_reaches_the_small_model(cpu):
+    plain, mixed = (probes.compute_dtypes(cpu, name, print) for name in ("fp32", "amp-bf16"))
+    for types, passed in ((mixed, True), (plain, False)):
+        (check,) = measured("mixed precision", CPU, compute_dtypes={"fp32": plain, "amp-bf16": types}).values()
+        assert check.passed is passed
+
+
+def test_what_a_step_holds_is_in_its_peak(cpu):
+    held = 64 * MIB
+    small, large = (probes.peak(cpu, size, print).headline_bytes for size in (0, held))
+    if small is None:
+        pytest.skip("the kernel does not reset a process's peak")
+    assert large - small == pytest.approx(held, rel=0.1)
+
+
+def test_memory_is_taken_only_where_there_is_twice_as_much(monkeypatch, cpu):
+    assert probes.take(cpu, MIB, print) is True
+    monkeypatch.setattr(probes.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2 * MIB - 1}))
+    assert probes.take(cpu, MIB, print) is False
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Two GPUs that CUDA counts the other way round than NVML."""
+    sizes = (24 * GiB, 80 * GiB)
+    FakeDriver(
+        FakeGpu(f"GPU-{uuid}", name=f"NVIDIA {uuid[0]}", memory_total=size)
+        for uuid, size in zip(UUIDS, sizes, strict=True)
+    ).install(monkeypatch)
+    properties = {
+        index: type("Properties", (), {"uuid": uuid, "name": f"NVIDIA {uuid[0]}", "total_memory": size})
+        for index, (uuid, size) in enumerate(zip(UUIDS[::-1], sizes[::-1], strict=True))
+    }
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties[index])
+    return properties
+
+
+def cuda(index):
+    return Device(placement=str(index), kind="cuda", name="NVIDIA", architecture="Hopper")
+
+
+def test_a_gpu_is_found_by_its_uuid_whatever_the_order(two_gpus):
+    for index in (0, 1):
+        found = probes.identify(cuda(index), print)
+        assert found.uuid == f"GPU-{UUIDS[1 - index]}"
+        assert measured("which GPU this is", cuda(index), identify=found)["CUDA and NVML mean one GPU"].passed is True
+
+
+def test_a_uuid_that_leads_to_another_gpu_or_to_two_is_seen(two_gpus):
+    two_gpus[0].uuid = UUIDS[0]
+    found = probes.identify(cuda(0), print)
+    assert found.back == (0, 1)
+    assert measured("which GPU this is", cuda(0), identify=found)["CUDA and NVML mean one GPU"].passed is False
+
+
+def test_a_gpu_that_nvml_does_not_know_cannot_be_checked(two_gpus):
+    two_gpus[0].uuid = "cccccccc"
+    assert probes.identify(cuda(0), print) is None
+
+
+def test_energy_is_told_by_the_step_of_each_window(two_gpus, monkeypatch):
+    asked = []
+
+    def measure(load, meter, *, burst, seconds):
+        asked.append((seconds, burst))
+        return Window(source="counter", energy_j=300 * seconds, seconds=seconds, steps=100 * seconds)
+
+    runner = SimulatedRunner("fp32", SimulatedMachine(), 1e6)
+    monkeypatch.setattr(probes, "training_runner", lambda device: runner)
+    monkeypatch.setattr(probes, "warm_up", lambda runner, cap_s: WarmUp(steady=True, steps=12, step_ns=5e6))
+    monkeypatch.setattr(probes, "measure", measure)
+    known = replace(cuda(0), uuid=UUIDS[1])
+    assert probes.energy_windows(known, print) == (3.0, 3.0)
+    assert asked == [(5.0, 4), (10.0, 4)]
+    monkeypatch.setattr(probes, "measure", lambda *load, **more: None)
+    assert probes.energy_windows(known, print) is None
+
+
+def test_one_per_cent_of_a_step_is_spun_in_cycles_of_the_gpus_own_clock(monkeypatch):
+    machine, spun = SimulatedMachine(), []
+
+    def spin(cycles):
+        spun.append(cycles)
+        machine.now_ns += round(cycles / 1.5)  # at 1.5 GHz
+
+    monkeypatch.setattr(arms, "spin", spin)
+    monkeypatch.setattr(arms, "synchronize", lambda device: None)
+    monkeypatch.setattr(arms.time, "perf_counter_ns", machine.clock)
+    arms.pause(torch.device("cuda", 0), 20_000)()
+    assert spun[-1] == pytest.approx(30_000)
