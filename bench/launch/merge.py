@@ -41,6 +41,7 @@ def merge_devices(devices: Sequence[Device]) -> Device:
         first,
         placement="+".join(device.placement for device in devices),
         name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.kind == "cuda" else " + ".join(names),
+        names=tuple(dict.fromkeys(name for device in devices for name in device.names or (device.name,))),
         architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
         fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
