@@ -151,7 +151,7 @@ class FakeLocal:
         if self.hangs:
             assert self.cancelled.wait(20)
             return Ending(kind="died", text="killed")
-        on_message(Block(trial="t", precision="fp32", quad=0, position=0, steps=1, time_ms=1.0, start_s=self.rank))
+        on_message(replace(sample(Block), start_s=self.rank))
         on_message(peak(10 * (self.rank + 1)))
         return self.ending
 
