@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.devices.processes import Neighbour, describe
-from bench.planning.defaults import slower, unsupported_reason
+from bench.planning.defaults import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS
 
@@ -29,7 +29,7 @@ def lines(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbo
         said.append(f"{where}: {', '.join(_facts(seen))}")
         said += [f"  {device.uuid}"] if device.uuid else []
         said += [f"  {seen.problem}"] if seen.problem else [f"  {text}" for text in _precisions(device)]
-        said += [f"  {_used(device, users)}"] if device.kind == "cuda" else []
+        said += [f"  {_used(device, users)}"] if device.is_gpu else []
     return said
 
 
@@ -60,12 +60,12 @@ def _precisions(device: Device) -> list[str]:
 def _would(device: Device, name: str) -> str:
     if reason := unsupported_reason(device, name):
         return f"unsupported: {reason}"
-    if device.kind == "cpu" and slower(device, name):
+    if device.kind == "cpu" and is_emulated(device, name):
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
     if device.kind == "cpu" and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
     capability = tuple(int(part) for part in (device.compute_capability or "99.0").split("."))
-    if PRECISIONS[name].compute != "float32" and device.kind == "cuda" and capability < TENSOR_CORES:
+    if PRECISIONS[name].compute != "float32" and device.is_gpu and capability < TENSOR_CORES:
         return "ok, but without tensor cores: saves memory, and gains little time or none"
     return "ok"
 

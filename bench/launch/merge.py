@@ -40,7 +40,7 @@ def merge_devices(devices: Sequence[Device]) -> Device:
     return replace(
         first,
         placement="+".join(device.placement for device in devices),
-        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.kind == "cuda" else " + ".join(names),
+        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
         names=tuple(dict.fromkeys(name for device in devices for name in device.names or (device.name,))),
         architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,

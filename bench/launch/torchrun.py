@@ -492,8 +492,8 @@ class TorchrunLauncher:
 
     def _default(self) -> tuple[str, ...]:
         size, nodes = len(self._ranks) // len(self._leads()), len(self._leads())
-        kind = self._local.survey(None).devices[0].kind
-        words = [str(index) if kind == "cuda" else "cpu" for index in range(size)]
+        on_gpu = self._local.survey(None).devices[0].is_gpu
+        words = [str(index) if on_gpu else "cpu" for index in range(size)]
         return words[0], "+".join(words) + (f"@{nodes}" if nodes > 1 else "")
 
     def _over_nodes(self, place: Placement) -> Placement:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.data.loader import DEPTH, batch_ms, steps_per_epoch
+from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import compare
 from bench.measure.warmup import Cut, prepare
@@ -17,7 +18,7 @@ from bench.phases.context import Setting, enter, open_setting
 from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
 from bench.phases.timed import judge, record, summary, watcher
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, parse_step, rebase
+from bench.spec.ablation import AblationStep, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
@@ -42,14 +43,14 @@ class Built:
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's rungs that work against the first of them; send blocks, then a result for each."""
-    rungs = [parse_step(name) for name in trial.precisions]
+    rungs = list(trial.arms)
     setting = open_setting(trial)
     with open_loaders(setting, trial, rungs) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="the loader alone"))
         alone = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         built = _build(setting, trial, rungs, loaders, send=send, stack=stack)
         rungs, runners = [one.rung for one in built], [one.runner for one in built]
-        trial = replace(trial, precisions=tuple(rung.name for rung in rungs))
+        trial = replace(trial, arms=tuple(rungs))
         read = [enter(rung.precision, setting.device)[1] for rung in rungs]
         cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
         send(Progress(text="waiting for the loader"))
@@ -153,7 +154,7 @@ def _built(
         send(Progress(text=f"{rung.name}: compiling or capturing the step"))
     spent = compile_s(arm, setting.data, trial.cell.batch_size)
     batches = on_device(arm, setting.data, loader)
-    runner = RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
+    runner = RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=backend_of(setting.device).is_gpu)
     stack.callback(runner.close)
     if rung.settings.cuda_graphs:
         runner.activate()

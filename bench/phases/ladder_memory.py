@@ -10,12 +10,13 @@ import torch
 
 from bench.data import random_batches
 from bench.data.transfer import Batch
+from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.phases.climbing import build_rung
 from bench.phases.context import Setting, open_setting
 from bench.phases.feeding import kind_of, on_device
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, parse_step
+from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -29,7 +30,7 @@ SMALL_BATCH = 2
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only rung and send its result."""
     driver_before = memory.driver_memory_bytes(device.uuid)
-    setting, rung = open_setting(trial), parse_step(trial.precisions[0])
+    setting, rung = open_setting(trial), trial.arms[0]
     resident_before = None
     if setting.device.type == "cpu":
         small = min(SMALL_BATCH * rung.settings.grad_accumulation, trial.cell.batch_size)
@@ -67,7 +68,7 @@ def _host_batches(setting: Setting, trial: Trial, rung: AblationStep, size: int)
         batches = [_pixels(data, size, trial.seed + index) for index in range(BATCHES)]
     else:
         batches = random_batches(data, batch_size=size, count=BATCHES, device=cpu, seed=trial.seed)
-    pin = pinned and setting.device.type == "cuda"
+    pin = pinned and backend_of(setting.device).is_gpu
     return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches] if pin else batches
 
 

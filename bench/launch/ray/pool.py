@@ -138,7 +138,7 @@ class AcceleratorPool:
         return [part(ranks) for ranks in division]
 
     def _start(self, trial: Trial, device: Device, ranks: Ranks, rendezvous: Rendezvous | None = None) -> Iterator[Any]:
-        name = ranks.placement(len(trial.cell.placement.members), on_gpu=device.kind == "cuda")
+        name = ranks.placement(len(trial.cell.placement.members), on_gpu=device.is_gpu)
         there = replace(trial, cell=replace(trial.cell, placement=Placement(name=name)))
         method = ranks.node.actor.run.options(num_returns="streaming")
         try:
