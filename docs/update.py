@@ -40,10 +40,10 @@ def architecture() -> str:
     }
     for node in ast.walk(ast.parse((ROOT / "run_bench.py").read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench."):
-            edges.add(("run_bench.py", ".".join(f"{node.module}.{node.names[0].name}".split(".")[:2])))
+            edges.add(("run_bench", ".".join(f"{node.module}.{node.names[0].name}".split(".")[:2])))
     arrows = sorted(edge for edge in edges if not _follows(edge, edges))
-    lines = [f"    {_label(importer)} --> {_label(imported)}" for importer, imported in arrows]
-    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+    lines = [f"    {importer} --> {imported}".replace("bench.", "") for importer, imported in arrows]
+    return "\n".join(["```mermaid", "flowchart TD", "    run_bench[run_bench.py]", *lines, "```"])
 
 
 def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
@@ -54,11 +54,6 @@ def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
         reached |= frontier
         frontier = {to for start, to in edges if start in frontier} - reached - {importer}
     return imported in reached
-
-
-def _label(package: str) -> str:
-    name = package.removeprefix("bench.")
-    return f"{name.removesuffix('.py')}[{name}]"
 
 
 def precisions() -> str:

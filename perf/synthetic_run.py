@@ -187,10 +187,10 @@ def _speed(cell: Cell, name: str, ratio: float, quads: int, *, floor: bool = Fal
     return Speed(
         steady=True,
         warmup_steps=20,
-        settle_steps=2,
+        switch_warmup_steps=2,
         block_steps=10,
         switch_transient_pct=1.0,
-        quads=quads,
+        rounds=quads,
         step_ms=step_ms,
         samples_per_s=1000 * cell.batch_size / step_ms,
         speedup=ratio if compared else None,
@@ -222,12 +222,12 @@ def _training(name: str, epochs: int, rng: random.Random) -> Training:
 def _blocks(trial: Trial, results: list[TrialResult], rng: random.Random) -> Iterator[Block]:
     order = [*trial.precisions, *reversed(trial.precisions)]
     speeds = {result.precision: result.speed for result in results if result.speed is not None}
-    for quad in range(speeds[BASELINE].quads):
+    for quad in range(speeds[BASELINE].rounds):
         for position, name in enumerate(order):
             yield Block(
                 trial=trial.id,
                 precision=name,
-                quad=quad,
+                round=quad,
                 position=position,
                 steps=10,
                 time_ms=10 * (speeds[name].step_ms or 0.0) * rng.gauss(1, 0.01),

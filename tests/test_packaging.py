@@ -1,6 +1,7 @@
-"""What is installed: every package, and every file that is read at run time."""
+"""What is installed: every package of the program and every file that it reads at run time, and nothing else."""
 
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,18 @@ ROOT = Path(__file__).resolve().parents[1]
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
-def test_every_package_is_installed():
-    found = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("bench/**/__init__.py")}
-    assert found | {"suites", "results.published"} == set(SETUP["packages"])
+def test_the_program_its_suites_and_published_figures_are_installed_and_no_tests_or_scripts():
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("*/**/*.py")} | {FOLDER.relative_to(ROOT)}
+    names = {".".join(folder.parts) for folder in folders}
+    patterns = SETUP["packages"]["find"]["include"]
+    installed = {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
+    assert installed == {name for name in names if name.split(".")[0] in ("bench", "suites", "results")}
+    assert {"bench.report.tables", "suites", "results.published"} < installed
 
 
 @pytest.mark.parametrize("folder", [FOLDER, ROOT / "bench" / "report"])
 def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder):
     patterns = SETUP["package-data"][".".join(folder.relative_to(ROOT).parts)]
-    there = {path for pattern in patterns for path in folder.glob(pattern)}
+    installed = {path for pattern in patterns for path in folder.glob(pattern)}
     others = {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}
-    assert others == there != set()
+    assert others == installed != set()

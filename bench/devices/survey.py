@@ -85,6 +85,7 @@ def _device(placement: Placement, nvml: Nvml | None) -> Device:
         first,
         placement=placement.name,
         name=f"{len(words)} × {names[0]}" if same and first.kind == "cuda" else " + ".join(dict.fromkeys(names)),
+        names=tuple(dict.fromkeys(names)),
         architecture=" + ".join(dict.fromkeys(device.architecture for device in found.values())),
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
         uuid=None,

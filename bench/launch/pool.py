@@ -39,12 +39,14 @@ def pool(found: Sequence[Environment]) -> Environment:
 def together(devices: Sequence[Device]) -> Device:
     """Make one device of several; what is one board's alone is unknown of them."""
     first, names = devices[0], list(dict.fromkeys(device.name for device in devices))
+    single = dict.fromkeys(name for device in devices for name in device.names or (device.name,))
     memory = [device.memory_total_bytes for device in devices]
     reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
     return replace(
         first,
         placement="+".join(device.placement for device in devices),
         name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.kind == "cuda" else " + ".join(names),
+        names=tuple(single),
         architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
         fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),

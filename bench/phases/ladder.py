@@ -16,7 +16,7 @@ from bench.phases.compiling import Recompilations, compile_s
 from bench.phases.context import Setting, enter, open_setting
 from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
 from bench.phases.timed import judge, record, summary, watcher
-from bench.results.records import Climb, Device, Message, Progress, TrialResult
+from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.ablation import AblationStep, parse_step, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -91,8 +91,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 switches=replace(read[index], **_after(runner)),
                 compile_s=built[index].compile_s,
                 speed=speed,
-                climb=Climb(
-                    rung=rung.number,
+                ablation=AblationResult(
+                    ablation_step=rung.number,
                     loader_ms=alone[kind_of(rung)],
                     wait_pct=waits[index],
                     steps_per_epoch=steps_per_epoch(setting.data, trial.cell.data, trial.cell.batch_size, samples),

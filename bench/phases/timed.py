@@ -52,13 +52,13 @@ def record(block: TimedBlock, trial: Trial, *, floor: bool = False) -> Block:
     return Block(
         trial=trial.id,
         precision=("fp32", "fp32 again")[block.arm] if floor else trial.precisions[block.arm],
-        quad=block.quad,
+        round=block.quad,
         position=block.position,
         steps=block.steps,
         time_ms=block.time_ns / 1e6,
         start_s=block.start_s,
         skipped_steps=block.skipped_steps,
-        invalid=block.invalid,
+        discarded=block.invalid,
     )
 
 
@@ -70,20 +70,20 @@ def summary(cut: Cut, index: int, found: Comparison, check: LongBlocks | None, t
     return Speed(
         steady=cut.warm.steady,
         warmup_steps=cut.warm.steps,
-        settle_steps=cut.sizes.settle,
+        switch_warmup_steps=cut.sizes.settle,
         block_steps=cut.sizes.steps,
         switch_transient_pct=cut.profile.transient_pct,
         clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
         paired=len(found.logs) > 1,
-        quads=found.quads,
+        rounds=found.quads,
         step_ms=step_ns / 1e6,
         samples_per_s=trial.cell.batch_size / (step_ns / 1e9),
         speedup=speedup.center if speedup else None,
         speedup_low=speedup.low if speedup else None,
         speedup_high=speedup.high if speedup else None,
         skipped_steps=sum(block.skipped_steps for block in blocks),
-        invalid_quads=len(found.invalid),
-        burst_quads=found.bursts[index],
+        discarded_rounds=len(found.invalid),
+        outlier_rounds=found.bursts[index],
         long_block_pct=100 * check.difference if check else None,
     )
 

@@ -117,7 +117,7 @@ def run(
             detail=broken or unread,
             compile_s=spent_s,
             switches=read_back(precision, setting.device),
-            training=replace(trained.summary(trial, rows, arm), data_place=batches.place),
+            training=replace(trained.summary(trial, rows, arm), data_storage=batches.place),
         )
     )
 

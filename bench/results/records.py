@@ -1,70 +1,175 @@
-"""The raw answer: what a trial found, in plain data.
+"""Records: what a run writes to its CSVs, what it ran on, and the messages that carry results between processes.
 
-Every field of a record that reaches a CSV has its unit in its name; unknown is None. What each field
-means to a reader of the CSVs is told in results/README.md, column by column.
+Each field of a record that reaches a CSV is a column there: its docstring is the column's description in
+results/README.md, its type and its ``Column`` say which values are valid. Every quantity has its unit in its name;
+unknown is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-# What each phase finds of one precision, in plain data: the parts of a row of trials.csv.
+from bench.spec.phases import PHASES
+from bench.spec.suite import Parameter
+
+Sign = Literal["0 or more", "above 0", "any"]
+ABOVE_ZERO: Sign = "above 0"
+ANY: Sign = "any"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """Which values a column of a CSV may have, beyond what the type of its field says."""
+
+    sign: Sign = "0 or more"
+    """Of numbers. Differences and losses may have any."""
+    most: float | None = None
+    """The largest valid number, such as 100 of a share in per cent."""
+    may_diverge: bool = False
+    """Whether the number may be infinite or NaN, as a loss may."""
+    on_device: bool = False
+    """Whether these bytes lie in one device's own memory, which is then the most that is valid."""
+    words: tuple[str, ...] = ()
+    """The only valid words, where the type does not say so; none if any is valid."""
+    filled: bool = False
+    """Whether the word is never empty."""
+    required_in: str | None = None
+    """The phase whose measured rows all have a value."""
+    added_later: bool = False
+    """Whether runs of the present schema may lack the column, since it was added without raising the schema."""
+
+
+Name = Annotated[str, Column(filled=True)]
+Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
+MEASURED: tuple[Status, ...] = ("ok", "unconverged")
+"""The statuses whose figures count."""
+DeviceKind = Literal["cuda", "cpu"]
+Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
+"""What a figure of the numerics phase is about."""
+SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""Variables that say how long OpenMP's threads spin while they wait for each other."""
+
+# A row of trials.csv: what was asked, then how one precision did, in one part for each group of measurements.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What was asked of a trial, and where it ran."""
+
+    run: str
+    """Name of the run's folder."""
+    trial: Name
+    """Readable name of the trial."""
+    cell: str
+    """Readable name of its cell, which all phases of a suite, placement and batch size share."""
+    config: str
+    """Hash of everything that was asked; equal hashes are the same question."""
+    suite: str
+    """The recipe."""
+    parameters: str
+    """The suite's parameters that were overridden, as name=value."""
+    parameters_json: dict[str, Parameter]
+    """The same as a JSON object."""
+    techniques: tuple[str, ...]
+    """What else all arms were trained with, such as channels-last, joined by +."""
+    placement: str
+    """Where it ran: `cpu`, or a GPU's CUDA index; several that train together with `+` between, and after `@` on how
+    many nodes each (`0+1@2` is four GPUs)."""
+    members: tuple[str, ...]
+    """The placement of each device of it, joined by + (`0+1+0+1` of `0+1@2`)."""
+    device: str
+    """The vendor's name of the device."""
+    device_names: list[str]
+    """The different names of its devices, as a JSON array."""
+    device_kind: DeviceKind
+    """What computed: a GPU is `cuda`."""
+    architecture: str
+    """The device's generation."""
+    batch_size: Annotated[int, Column(sign=ABOVE_ZERO)]
+    """Samples in a step; fit: the largest that fits."""
+    data: str
+    """Where training samples come from: cifar10, synthetic or folder:PATH; memory and speed are measured on random
+    batches of the same shape."""
+    phase: Annotated[str, Column(words=tuple(PHASES))]
+    """What was measured, see above."""
+    replicate: int | None
+    """Which fresh process this was, from 0, where a phase is repeated in fresh processes."""
+    seed: int
+    """Seed of weights, data order and augmentation."""
+    arm_precision: str
+    """The precision that was computed in, with its options: of the ladder that of the ablation step."""
+    arm_techniques: tuple[str, ...]
+    """Ladder: the techniques of the ablation step in the order in which they were added, joined by +."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Switches:
-    """What the precision's switches were read back as, and what a matrix product shows of them."""
+    """The precision switches as read back, and the error of a matrix product under them."""
 
     fp32_matmul: str | None = None
-    """ieee, tf32 or another setting of the matrix product's fp32 precision."""
+    """Precision of fp32 matrix products as read back: ieee, tf32 or another."""
     fp32_conv: str | None = None
+    """The same of convolutions."""
     autocast: str | None = None
-    """The type that autocast computes in, or empty."""
+    """The type that autocast computed in; empty without autocast."""
     loss_scaling: bool | None = None
-    matmul_error: float | None = None
-    """Relative error of an fp32 matrix product against float64: about 1e-6 is IEEE, about 3e-4 TF32."""
+    """Whether a dynamic GradScaler scaled the loss."""
+    matmul_error: Annotated[float | None, Column(may_diverge=True)] = None
+    """Relative error of an fp32 matrix product against float64; about 1e-6 or less is IEEE fp32, about 3e-4
+    TF32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operations:
-    """What ran in one training step, as a dispatch pass outside the timing saw it."""
+    """Operations of one training step, as seen by a dispatch pass outside the timing."""
 
     compute_dtypes: str = ""
-    """Types that matrix products and convolutions computed in, each with its share of their FLOPs: bfloat16:98%."""
+    """Types that matrix products and convolutions computed in during one step, each with its share of their FLOPs,
+    such as `bfloat16:98% float32:2%`; `?` where a product's FLOPs are not known, and `flops_per_step` is then
+    empty; TF32 is written as float32."""
     flops_per_step: float | None = None
-    """Of matrix products and convolutions, forward and backward."""
+    """FLOPs of matrix products and convolutions in one training step, a multiply-add counted as two; of several
+    devices, the sum."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPeak:
-    """The most memory that training held, alone in its process."""
+    """Peak memory of training alone in its process."""
 
-    first_peak_bytes: int | None = None
-    """During the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    peak_active_bytes: int | None = None
-    driver_used_bytes: int | None = None
-    """What the driver says this process holds; where it does not tell that by process, what is used less what was used
-    before the context."""
+    first_peak_bytes: Annotated[int | None, Column(sign=ANY, on_device=True)] = None
+    """Peak during the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
+    peak_allocated_bytes: Annotated[int | None, Column(on_device=True)] = None
+    """GPU: steady peak of bytes in tensors; the memory that reports show."""
+    peak_reserved_bytes: Annotated[int | None, Column(on_device=True)] = None
+    """GPU: steady peak of bytes that the allocator held."""
+    peak_active_bytes: Annotated[int | None, Column(on_device=True)] = None
+    """GPU: steady peak of bytes in blocks in use or not yet free to reuse."""
+    driver_used_bytes: Annotated[int | None, Column(sign=ANY)] = None
+    """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
+    apart, bytes in use less those before the context."""
     allocator_retries: int | None = None
-    """During the steady steps."""
-    peak_resident_bytes: int | None = None
-    """On a CPU: peak resident set of the process above what it was before the model was built."""
+    """GPU: how often, in the steady steps, the allocator emptied its cache and tried again."""
+    peak_resident_bytes: Annotated[int | None, Column(sign=ANY, on_device=True)] = None
+    """CPU: peak resident set of the process above what it was before the model; the memory that reports show, with
+    the libraries' code loaded beforehand."""
     model_bytes: int | None = None
-    """Parameters and buffers."""
+    """Bytes of parameters and buffers."""
     tracked_peak_bytes: int | None = None
-    """The most that tensors held at once during a step, summed over the kinds below, which are of that moment."""
+    """The most that tensors held at once during a steady step, counted tensor by tensor on any device; the five
+    kinds below are of that moment and add up to it."""
     parameter_bytes: int | None = None
-    """Parameters, the fp32 master copy of 16-bit ones included, and buffers, at the tracked peak."""
+    """Parameters, the fp32 master copy of 16-bit ones included, and buffers."""
     gradient_bytes: int | None = None
+    """Gradients of parameters."""
     optimizer_bytes: int | None = None
+    """The optimizer's state."""
     activation_bytes: int | None = None
-    """What forward keeps for backward, the 16-bit copies of weights that autocast caches included."""
+    """What the forward pass keeps for the backward pass, the 16-bit copies of weights that autocast caches
+    included."""
     temporary_bytes: int | None = None
-    """Everything else: the batches, and what a pass or the optimizer makes and drops."""
+    """Everything else, the batches included."""
 
     @property
     def headline_bytes(self) -> int | None:
@@ -72,7 +177,7 @@ class MemoryPeak:
         return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
 
     all_devices_bytes: int | None = None
-    """Several devices: the sum of their peaks; the other figures are then the largest device's."""
+    """Several devices: the sum of their peaks; the other figures of memory are the largest device's."""
 
     @classmethod
     def of_all(cls, peaks: Sequence[MemoryPeak]) -> MemoryPeak:
@@ -89,131 +194,164 @@ class MemoryPeak:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """What one process's quads say of one arm."""
+    """Speed of one arm, from the ABBA rounds of one process."""
 
     steady: bool
-    """Whether warm-up ended because step times had settled."""
+    """Whether step times had settled when warm-up ended."""
     warmup_steps: int
-    settle_steps: int
-    """Steps run untimed at the head of each block."""
+    """Steps of warm-up."""
+    switch_warmup_steps: int
+    """Steps run untimed at the head of each block, after the switch of precisions."""
     block_steps: int
-    """Timed steps in a block."""
-    switch_transient_pct: float | None = None
-    """How far the first step after a switch of arms lies above the plateau."""
-    clock_overhead_pct: float | None = None
-    """An empty block's time as a share of this arm's block."""
+    """Steps timed in each block."""
+    switch_transient_pct: Annotated[float | None, Column(sign=ANY)] = None
+    """How far the first step after a switch of precisions lies above the plateau."""
+    clock_overhead_pct: Annotated[float | None, Column(sign=ANY)] = None
+    """Time of an empty block as a share of this precision's block."""
     paired: bool = True
-    """Whether baseline and arm were measured together in one process."""
-    quads: int = 0
-    step_ms: float | None = None
+    """Whether baseline and precision were measured together in one process."""
+    rounds: int = 0
+    """Groups of blocks that count, each with two blocks of every arm in an order that cancels drift (with two arms
+    ABBA or BAAB)."""
+    step_ms: Annotated[float | None, Column(sign=ABOVE_ZERO, required_in="speed")] = None
     """Median over blocks of the time per step."""
-    samples_per_s: float | None = None
-    speedup: float | None = None
-    """Baseline time over this arm's time; empty for the baseline itself."""
-    speedup_low: float | None = None
-    """Lower end of the 95 % interval within this process."""
-    speedup_high: float | None = None
+    samples_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO, required_in="speed")] = None
+    """Throughput of the step, on data already on the device."""
+    speedup: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    """The baseline's time over this precision's, within this process; empty for the baseline and where not paired."""
+    speedup_low: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    """Lower end of its 95 % interval within this process."""
+    speedup_high: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    """Upper end of that interval."""
     skipped_steps: int = 0
+    """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     step_p50_ms: float | None = None
-    """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU."""
+    """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU; of
+    several devices, here and in the next two rows, the largest of theirs."""
     step_p95_ms: float | None = None
+    """95th percentile of the same."""
     host_ratio: float | None = None
-    """Host time to queue one step over its time on the GPU: near 1 or above is launch-bound. None with a GradScaler."""
-    invalid_quads: int = 0
-    """Quads that do not count because the machine disturbed them."""
-    burst_quads: int = 0
-    """Quads far from the others (counted, never left out)."""
-    long_block_pct: float | None = None
-    """How far the speedup from blocks of four times the length lies from this one, in per cent."""
-    communication_pct: float | None = None
-    """Several devices: share of a step by which it is longer than one without a word to the others."""
-    foreign_load_pct: float | None = None
-    """On a CPU: share of the machine's cores that other programs took while timing."""
+    """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed; of
+    the ladder on a batch already there; empty where a GradScaler waits for the GPU in each step."""
+    discarded_rounds: int = 0
+    """Rounds that were discarded because the machine disturbed them; blocks.csv says how."""
+    outlier_rounds: int = 0
+    """Rounds whose log-ratio lies far from the others (more than five times their spread): counted, never left
+    out."""
+    long_block_pct: Annotated[float | None, Column(sign=ANY)] = None
+    """How far the speedup from blocks with four times the switch warm-up and the length lies from this one, in per
+    cent."""
+    communication_pct: Annotated[float | None, Column(sign=ANY)] = None
+    """Several devices: share of a step by which it is longer than one without communication (`no_sync`), from ABBA
+    rounds: sending gradients beyond what overlaps with backward, broadcasting batch norm's buffers, and waiting for
+    the slowest device in each step."""
+    foreign_load_pct: Annotated[float | None, Column(most=100)] = None
+    """CPU: share of the machine's cores that other programs took while timing."""
     peak_tflops: float | None = None
-    """This device's own rate of large matrix products at this precision, measured in the same process."""
+    """This device's own rate of large matrix products at this precision, measured in the same process; of several,
+    the sum of theirs."""
     tflops: float | None = None
-    """The step's FLOPs over its time."""
+    """`flops_per_step` over the time of a step."""
     pct_of_peak: float | None = None
+    """The one as a share of the other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
-    """What a pass of continuous steps drew."""
+    """Energy of a pass of continuous steps."""
 
     energy_source: str = ""
-    """``counter`` (the GPU's energy counter) or ``power`` (the integral of sampled power)."""
+    """Where energy was read: `counter`, the GPU's own energy counter, or `power`, the integral of sampled power."""
     energy_j_per_step: float | None = None
-    """Gross: all that the board drew, over the steps."""
-    energy_net_j_per_step: float | None = None
-    """Less what it draws idle, measured before."""
+    """Energy that the board drew for a step, gross; of several devices, here and in the next three rows, the sum of
+    their boards'."""
+    energy_net_j_per_step: Annotated[float | None, Column(sign=ANY)] = None
+    """The same less what the board draws idle."""
     idle_power_w: float | None = None
+    """Power before the first step, with nothing running."""
     mean_power_w: float | None = None
+    """Power over the steps."""
     energy_window_s: float | None = None
+    """Length of the window of steps."""
     energy_steps: int | None = None
-    """Steps in the window."""
+    """Steps in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """A batch that fits, and what keeps the next larger one tried from fitting."""
+    """The largest batch that fits, and why no larger one does."""
 
     fit_bound: str = ""
-    """``memory``: it ran out; ``predicted memory``: a CPU's would not have sufficed; ``time``: its step was predicted
-    to take too long; ``error``: it failed otherwise."""
+    """What keeps the next larger batch tried from fitting: `memory` (it ran out), `predicted memory` (a CPU's,
+    which is not tried to the end), `time` (its step or the whole attempt was predicted to take too long) or
+    `error`."""
     fit_peak_bytes: int | None = None
-    """GPU: the most that the allocator held. CPU: peak resident set above what it was before the model."""
+    """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
+    model."""
     fit_free_bytes: int | None = None
-    """What was free before the model was built, on the device or, for a CPU, of the machine or container."""
+    """What was free before the model was built, on the GPU or, for a CPU, of the machine or container."""
     fit_step_s: float | None = None
+    """Time of a step at this batch, from three steps: rough."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Climb:
-    """A rung of the ladder beside its speed."""
+class AblationResult:
+    """A step of the ablation, beside its speed."""
 
-    rung: int
-    """Its number, from 0 for fp32."""
+    ablation_step: int
+    """Ladder: how many working ablation steps are below it, 0 for fp32."""
     loader_ms: float
-    """Time that the loader takes for a batch when nothing else runs."""
-    wait_pct: float
-    """Share of the timed steps in which the host waited for a batch from the loader; copies apart."""
+    """Ladder: time the loader takes for a batch when nothing else runs, after what was ready has been used up."""
+    wait_pct: Annotated[float, Column(sign=ANY)]
+    """Ladder: share of the timed steps in which the host waited for the loader to make a batch and to be handed it,
+    copies to the device apart; on a CPU the prefetcher's thread is waited for, which also normalises."""
     steps_per_epoch: int
-    """Whole batches in an epoch of the samples that are trained on."""
+    """Ladder: whole batches in an epoch of the samples that are trained on, without the suite's `validation_share`;
+    of random samples what the suite says."""
     loader_limited: bool
-    """Whether the host waits for batches not made yet for much of a continuous run: then it is what is measured."""
+    """Ladder: yes where the host waits for batches not made yet for 10 % of a continuous run or more: 15 steps of
+    this step alone before the timing, each waited for, of which the last ten count, less what it takes to be handed
+    a batch that is ready."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A whole training run, in summary."""
+    """Summary of a whole training run."""
 
     epochs: int
-    time_per_epoch_s: float
-    """Median over the epochs, of training alone."""
+    """Epochs trained."""
+    time_per_epoch_s: Annotated[float, Column(sign=ABOVE_ZERO, required_in="train")]
+    """Median over epochs of the training time, evaluation apart."""
     total_s: float
-    """All epochs, evaluation included."""
-    train_samples_per_s: float
-    train_loss: float
-    test_loss: float | None
-    test_accuracy_pct: float | None
-    """After the last epoch."""
-    data_wait_pct: float
+    """All epochs, the evaluation in the own precision included."""
+    train_samples_per_s: Annotated[float, Column(sign=ABOVE_ZERO)]
+    """Throughput of training, loading included."""
+    train_loss: Annotated[float, Column(sign=ANY, may_diverge=True)]
+    """Mean training loss of the last epoch."""
+    test_loss: Annotated[float | None, Column(sign=ANY, may_diverge=True)]
+    """Loss on the test set after the last epoch."""
+    test_accuracy_pct: Annotated[float | None, Column(most=100)]
+    """Accuracy on the test set after the last epoch; empty for regression."""
+    data_wait_pct: Annotated[float, Column(most=100)]
     """Share of training time that the host waited for batches."""
-    test_loss_fp32: float | None = None
-    test_accuracy_fp32_pct: float | None = None
+    test_loss_fp32: Annotated[float | None, Column(sign=ANY, may_diverge=True)] = None
     """The same weights evaluated in fp32."""
-    target_accuracy_pct: float | None = None
-    """What ``--target-accuracy`` asked for."""
+    test_accuracy_fp32_pct: Annotated[float | None, Column(most=100)] = None
+    """The same weights evaluated in fp32."""
+    target_accuracy_pct: Annotated[float | None, Column(sign=ANY)] = None
+    """What `--target-accuracy` asked for."""
     time_to_accuracy_s: float | None = None
-    """Training time, evaluation apart, until the end of the first epoch that reached the target."""
+    """Training time, evaluation apart, to the end of the first epoch that reached the target; empty where none
+    did."""
     checkpoint_bytes: int | None = None
     """Size of the weights that the model computes with, without an fp32 master copy."""
     checkpoint_16bit_bytes: int | None = None
     """The same with floating-point weights stored in 16 bits."""
     train_energy_j: float | None = None
-    """What the board drew in all epochs' training."""
-    data_place: str = ""
-    """Where the samples were: ``device``; ``host`` memory; ``file``, mapped from the disk."""
+    """Energy that the board drew in all epochs' training; of several devices, the sum of their boards'."""
+    data_storage: str = ""
+    """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
+    gathered one batch ahead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,29 +359,179 @@ class Inference:
     """The forward pass in eval mode, beside fp32's in the same process."""
 
     latency_p50_ms: float
-    """Median time of one sample's answer, waited for."""
+    """Inference: median time of the forward pass of one sample in eval mode, waited for."""
     latency_p95_ms: float
-    inference_samples_per_s: float
-    """At the cell's batch size."""
-    inference_speedup: float | None
-    """fp32's time over this precision's; None for fp32 itself."""
+    """95th percentile of the same."""
+    inference_samples_per_s: Annotated[float, Column(sign=ABOVE_ZERO)]
+    """Throughput of the forward pass at the batch size, on data already on the device."""
+    inference_speedup: Annotated[float | None, Column(sign=ABOVE_ZERO)]
+    """fp32's time over this precision's, in ABBA rounds within this process; empty for fp32."""
     inference_speedup_low: float | None
+    """Lower end of its 95 % interval within this process."""
     inference_speedup_high: float | None
-    inference_quads: int
-    top1_agreement_pct: float | None
-    """Samples of random inputs whose largest output is the same as fp32's; None for regression."""
-    output_error: float
-    """Largest difference from an output of fp32 over fp32's largest output."""
+    """Upper end of that interval."""
+    inference_rounds: int
+    """Rounds that were measured."""
+    top1_agreement_pct: Annotated[float | None, Column(most=100)]
+    """Share of random inputs for which the largest output is the same one as fp32's, with untrained weights unless
+    the suite has others; empty for regression."""
+    output_error: Annotated[float, Column(may_diverge=True)]
+    """Largest difference of an output from fp32's, over fp32's largest absolute output."""
 
 
-Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
-MEASURED: tuple[Status, ...] = ("ok", "unconverged")
-"""The statuses whose figures count."""
-DeviceKind = Literal["cuda", "cpu"]
-Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
-"""What a figure of the numerics phase is about."""
-SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-"""Variables that say how long OpenMP's threads spin while they wait for each other."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialResult:
+    """One precision of one trial: a row of trials.csv."""
+
+    precision: Name
+    """How numbers were held and multiplied, with its options after a colon; `fp32` is the baseline; of the ladder the
+    name of the ablation step, a precision and techniques joined by +."""
+    status: Status
+    """How the trial ended, see above."""
+    detail: str = ""
+    """Why the status is not ok; fit: the batch sizes tried; train: that a checkpoint could not be read and training
+    began anew."""
+    started: str = ""
+    """When the trial began, UTC, ISO 8601."""
+    wall_s: float | None = None
+    """How long the trial took, start-up included."""
+    compile_s: float | None = None
+    """What torch.compile took before the first ordinary step, from an empty cache (floor, speed, energy, train,
+    ladder; inference: the forward pass alone, for batches and for single samples)."""
+    switches: Switches = Switches()
+    operations: Operations | None = None
+    memory: MemoryPeak | None = None
+    speed: Speed | None = None
+    energy: Energy | None = None
+    training: Training | None = None
+    inference: Inference | None = None
+    ablation: AblationResult | None = None
+    fit: Fit | None = None
+
+
+# Rows of the other CSVs.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A timed run of steps between two synchronisations."""
+
+    trial: Name
+    """The trial in trials.csv."""
+    precision: Name
+    """Whose steps these were."""
+    round: int
+    """Which ABBA round it belongs to."""
+    position: int
+    """Place in the round's order, from 0."""
+    steps: Annotated[int, Column(sign=ABOVE_ZERO)]
+    """Steps timed."""
+    time_ms: Annotated[float, Column(sign=ABOVE_ZERO)]
+    """Wall time of all of them."""
+    start_s: float
+    """When its switch warm-up began, seconds since 1970, on the clock of telemetry.csv."""
+    skipped_steps: int = 0
+    """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
+    discarded: str = ""
+    """Why the round was discarded, or empty."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochResult:
+    """One epoch of training and the evaluation after it."""
+
+    trial: Name
+    """The trial in trials.csv."""
+    precision: Name
+    """The precision trained in."""
+    seed: int
+    """The training's seed."""
+    epoch: Annotated[int, Column(sign=ABOVE_ZERO)]
+    """From 1."""
+    train_loss: Annotated[float, Column(sign=ANY, may_diverge=True)]
+    """Mean training loss."""
+    test_loss: Annotated[float | None, Column(sign=ANY, may_diverge=True)]
+    """Loss on the test set."""
+    test_accuracy_pct: Annotated[float | None, Column(most=100)]
+    """Accuracy on the test set; empty for regression."""
+    train_s: float
+    """Time of the epoch's training alone."""
+    test_s: float | None
+    """Time of the evaluation in the own precision."""
+    elapsed_s: float
+    """Training time since the first epoch began, evaluation apart."""
+    data_wait_s: float
+    """Host time spent waiting for batches."""
+    samples: int
+    """Samples trained on."""
+    learning_rate: float
+    """At the start of the epoch."""
+    loss_scale: Annotated[float | None, Column(may_diverge=True)]
+    """The GradScaler's scale at the end of the epoch; empty without loss scaling."""
+    skipped_steps: int
+    """Optimizer steps that the GradScaler skipped."""
+    samples_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    """Training samples per second of the epoch."""
+    test_loss_fp32: Annotated[float | None, Column(sign=ANY, may_diverge=True)] = None
+    """The same weights evaluated in fp32."""
+    test_accuracy_fp32_pct: Annotated[float | None, Column(most=100)] = None
+    """The same weights evaluated in fp32."""
+    energy_j: float | None = None
+    """Energy that the board drew while the epoch trained; of several devices, the sum of their boards'."""
+    train_accuracy_pct: Annotated[float | None, Column(most=100)] = None
+    """Accuracy after the epoch, in the own precision, on as many training images as there are test images, 2,000 at
+    most: always the same, not augmented; in no time of this row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numeric:
+    """One figure of the numerics phase: long form, for there are as many as a model has layers."""
+
+    trial: Name
+    """The trial in trials.csv."""
+    precision: Name
+    """The precision trained in."""
+    kind: Kind
+    """What the figure is about, see below."""
+    step: int
+    """From 0."""
+    layer: str
+    """Layer, or the model's child that holds the parameters; empty is the whole model."""
+    name: str
+    """Which figure of its kind, see below."""
+    value: Annotated[float, Column(sign=ANY, may_diverge=True)]
+    """The figure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One reading of one GPU by the NVML sampler."""
+
+    time_s: float
+    """When it was read, seconds since 1970."""
+    placement: str
+    """The GPU's CUDA index."""
+    uuid: str
+    """The GPU's UUID."""
+    utilization_pct: Annotated[float | None, Column(sign=ANY)] = None
+    """Share of the time that a kernel was running."""
+    memory_used_bytes: int | None = None
+    """Memory in use on the whole GPU."""
+    power_w: float | None = None
+    """Power drawn."""
+    temperature_c: float | None = None
+    """Temperature of the GPU."""
+    sm_clock_mhz: int | None = None
+    """Clock of the multiprocessors."""
+    memory_clock_mhz: int | None = None
+    """Clock of the memory."""
+    throttle_reasons: str | None = None
+    """Names of the reasons the clock was held down, joined by +."""
+    foreign_processes: int | None = None
+    """Processes on the GPU that are not this run's."""
+
+
+# What a run ran on.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,6 +550,8 @@ class Device:
     memory_total_bytes: int | None = None
     uuid: str | None = None
     """The GPU's UUID, which is what NVML and CUDA have in common."""
+    names: tuple[str, ...] = ()
+    """Of devices that train together, their different names."""
     uuids: tuple[str, ...] = ()
     """Of GPUs that train together, each one's UUID; they have none as a whole."""
     power_limit_w: float | None = None
@@ -341,117 +631,7 @@ class Environment:
     """Environment variables that override TF32, unset for the run, as NAME=VALUE."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
-    """A timed run of steps between two synchronisations."""
-
-    trial: str
-    precision: str
-    quad: int
-    position: int
-    """Place in the quad's order, from 0."""
-    steps: int
-    time_ms: float
-    """Wall time of all its steps."""
-    start_s: float
-    """When it began, on the clock of the telemetry (time.time)."""
-    skipped_steps: int = 0
-    """Optimizer steps that the GradScaler skipped because of infinite gradients."""
-    invalid: str = ""
-    """Why its quad does not count, or empty."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpochResult:
-    """One epoch of training and the evaluation after it."""
-
-    trial: str
-    precision: str
-    seed: int
-    epoch: int
-    """From 1."""
-    train_loss: float
-    test_loss: float | None
-    test_accuracy_pct: float | None
-    train_s: float
-    """Time of the epoch's training alone."""
-    test_s: float | None
-    elapsed_s: float
-    """Training time since the first epoch began, evaluation apart."""
-    data_wait_s: float
-    """Host time spent waiting for batches."""
-    samples: int
-    learning_rate: float
-    loss_scale: float | None
-    skipped_steps: int
-    samples_per_s: float | None = None
-    test_loss_fp32: float | None = None
-    test_accuracy_fp32_pct: float | None = None
-    """Evaluated in fp32, whatever the precision trained in."""
-    energy_j: float | None = None
-    """What the board drew while the epoch trained."""
-    train_accuracy_pct: float | None = None
-    """On training images as they are, after the epoch, under the precision trained in."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Numeric:
-    """One figure of the numerics phase: long form, for there are as many as a model has layers."""
-
-    trial: str
-    precision: str
-    kind: Kind
-    step: int
-    """From 0."""
-    layer: str
-    """Layer or group of layers; empty is the whole model."""
-    name: str
-    """Which figure of its kind, or the bin of a histogram."""
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialResult:
-    """One precision of one trial: a row of trials.csv."""
-
-    precision: str
-    status: Status
-    detail: str = ""
-    """Why the status is not ok."""
-    started: str = ""
-    """UTC, ISO 8601."""
-    wall_s: float | None = None
-    compile_s: float | None = None
-    """What compiling took before the first ordinary step (floor, speed, train)."""
-    switches: Switches = Switches()
-    operations: Operations | None = None
-    memory: MemoryPeak | None = None
-    speed: Speed | None = None
-    energy: Energy | None = None
-    training: Training | None = None
-    inference: Inference | None = None
-    climb: Climb | None = None
-    fit: Fit | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One reading of one GPU by the NVML sampler."""
-
-    time_s: float
-    """time.time of the reading."""
-    placement: str
-    uuid: str
-    utilization_pct: float | None = None
-    memory_used_bytes: int | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    throttle_reasons: str | None = None
-    """Names of the active clock event reasons, joined by +."""
-    foreign_processes: int | None = None
-    """Processes on the GPU that are not this run's."""
+# What a process says of its work.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

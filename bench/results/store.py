@@ -1,7 +1,7 @@
-"""Records to CSV: the only file that knows columns.
+"""The CSV store of a run: appends rows as trials end, and reads what --resume needs.
 
-A run is a folder under results/: run.json, and one CSV for each kind of record. A row is flushed and
-fsynced when it is appended, so what a crash leaves behind is whole rows.
+A run is a folder under results/: run.json, and one CSV for each kind of record. Appended rows are flushed and fsynced,
+so a crash leaves whole rows behind.
 """
 
 from __future__ import annotations
@@ -10,108 +10,16 @@ import csv
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.results.records import (
-    Block,
-    Climb,
-    Device,
-    Energy,
-    EpochResult,
-    Fit,
-    Inference,
-    MemoryPeak,
-    Numeric,
-    Operations,
-    Sample,
-    Speed,
-    Status,
-    Switches,
-    Training,
-    TrialResult,
-)
+from bench.results.columns import COLUMNS, SCHEMA, cells
+from bench.results.records import Block, Device, EpochResult, Identity, Numeric, Sample, Status, TrialResult
+from bench.spec.ablation import arm_of
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
-
-SCHEMA = 4
-"""Version of the columns."""
-READABLE = (1, 2, 3, 4)
-"""Versions that a reader understands: each added columns, which are empty where an earlier run is read."""
-
-
-def _names(record: type) -> list[str]:
-    return [field.name for field in fields(record)]
-
-
-_PARTS = {
-    "switches": Switches,
-    "operations": Operations,
-    "memory": MemoryPeak,
-    "speed": Speed,
-    "energy": Energy,
-    "training": Training,
-    "inference": Inference,
-    "climb": Climb,
-    "fit": Fit,
-}
-_ASKED = [
-    "schema",
-    "run",
-    "trial",
-    "config",
-    "suite",
-    "parameters",
-    "techniques",
-    "placement",
-    "device",
-    "architecture",
-]
-_ASKED += ["batch_size", "data", "phase", "replicate", "seed"]
-TRIAL_COLUMNS = (
-    _ASKED
-    + [name for name in _names(TrialResult) if name not in _PARTS]
-    + [name for part in _PARTS.values() for name in _names(part)]
-)
-BLOCK_COLUMNS = ["schema", *_names(Block)]
-EPOCH_COLUMNS = ["schema", *_names(EpochResult)]
-NUMERIC_COLUMNS = ["schema", *_names(Numeric)]
-TELEMETRY_COLUMNS = ["schema", *_names(Sample)]
-FILES = {
-    "trials.csv": TRIAL_COLUMNS,
-    "blocks.csv": BLOCK_COLUMNS,
-    "epochs.csv": EPOCH_COLUMNS,
-    "numerics.csv": NUMERIC_COLUMNS,
-    "telemetry.csv": TELEMETRY_COLUMNS,
-}
-
-
-def _cell(value: object) -> object:
-    """Format one value: None is empty, a bool is yes or no, floats keep all their digits."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value
-
-
-def _fields(record: Block | EpochResult | Numeric | Sample) -> dict[str, Any]:
-    """Return a record's fields; they are plain values, of which ``asdict`` would make deep copies."""
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
-def _flat(result: TrialResult) -> dict[str, Any]:
-    """Spread a result's parts into columns."""
-    row: dict[str, Any] = {}
-    for name, value in asdict(result).items():
-        if name not in _PARTS:
-            row[name] = value
-        elif value is not None:
-            row.update(value)
-    return row
 
 
 class Store:
@@ -123,7 +31,7 @@ class Store:
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, IO[str]] = {}
-        for name, columns in FILES.items():
+        for name, columns in COLUMNS.items():
             path = folder / name
             _drop_torn_line(path)
             fresh = not path.exists() or path.stat().st_size == 0
@@ -140,51 +48,58 @@ class Store:
         for file in self._files.values():
             file.close()
 
-    def _append(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+    def _append(self, name: str, rows: Iterable[dict[str, object]]) -> None:
         file = self._files[name]
-        writer = csv.DictWriter(file, FILES[name], lineterminator="\n")
-        for row in rows:
-            writer.writerow({column: _cell(value) for column, value in row.items()})
+        csv.DictWriter(file, list(COLUMNS[name]), lineterminator="\n").writerows(rows)
         file.flush()
         os.fsync(file.fileno())
 
     def add_results(self, trial: Trial, device: Device, results: Iterable[TrialResult]) -> None:
         """Append a finished trial to trials.csv: one row per precision, all in one write."""
-        cell = trial.cell
-        asked: dict[str, Any] = {
-            "schema": SCHEMA,
-            "run": self.name,
-            "trial": trial.id,
-            "config": trial.config,
-            "suite": cell.suite.name,
-            "parameters": " ".join(f"{name}={value}" for name, value in cell.suite.parameters),
-            "techniques": "+".join(cell.techniques),
-            "placement": cell.placement.name,
-            "device": device.name,
-            "architecture": device.architecture,
-            "batch_size": cell.batch_size,
-            "data": str(cell.data),
-            "phase": trial.phase,
-            "replicate": trial.replicate if PHASES[trial.phase].key == "replicate" else None,
-            "seed": trial.seed,
-        }
-        self._append("trials.csv", [{**asked, **_flat(result)} for result in results])
+        cell, rows = trial.cell, []
+        for result in results:
+            arm = arm_of(trial.phase, result.precision)
+            identity = Identity(
+                run=self.name,
+                trial=trial.id,
+                cell=trial.cell_id,
+                config=trial.config,
+                suite=cell.suite.name,
+                parameters=" ".join(f"{name}={value}" for name, value in cell.suite.parameters),
+                parameters_json=dict(cell.suite.parameters),
+                techniques=cell.techniques,
+                placement=cell.placement.name,
+                members=cell.placement.members,
+                device=device.name,
+                device_names=list(device.names or (device.name,)),
+                device_kind=device.kind,
+                architecture=device.architecture,
+                batch_size=cell.batch_size,
+                data=str(cell.data),
+                phase=trial.phase,
+                replicate=trial.replicate if PHASES[trial.phase].key == "replicate" else None,
+                seed=trial.seed,
+                arm_precision=arm.precision,
+                arm_techniques=arm.techniques,
+            )
+            rows.append(cells(identity, result))
+        self._append("trials.csv", rows)
 
     def add_blocks(self, blocks: Iterable[Block]) -> None:
         """Append timed blocks to blocks.csv."""
-        self._append("blocks.csv", [{"schema": SCHEMA, **_fields(block)} for block in blocks])
+        self._append("blocks.csv", map(cells, blocks))
 
     def add_epochs(self, epochs: Iterable[EpochResult]) -> None:
         """Append epochs to epochs.csv."""
-        self._append("epochs.csv", [{"schema": SCHEMA, **_fields(epoch)} for epoch in epochs])
+        self._append("epochs.csv", map(cells, epochs))
 
     def add_numerics(self, numerics: Iterable[Numeric]) -> None:
         """Append figures of the numerics phase to numerics.csv."""
-        self._append("numerics.csv", [{"schema": SCHEMA, **_fields(numeric)} for numeric in numerics])
+        self._append("numerics.csv", map(cells, numerics))
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
         """Append readings of the GPUs to telemetry.csv."""
-        self._append("telemetry.csv", [{"schema": SCHEMA, **_fields(sample)} for sample in samples])
+        self._append("telemetry.csv", map(cells, samples))
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Replace run.json, atomically."""
@@ -192,6 +107,18 @@ class Store:
         draft = target.with_suffix(".json.part")
         draft.write_text(json.dumps({"schema": SCHEMA, "run": self.name, **run}, indent=2, default=str) + "\n")
         draft.replace(target)
+
+
+def planned(trial: Trial) -> dict[str, Any]:
+    """Describe a trial for run.json, so that a reader finds the trials of the plan that have no row."""
+    return {
+        "trial": trial.id,
+        "cell": trial.cell_id,
+        "phase": trial.phase,
+        "replicate": trial.replicate,
+        "seed": trial.seed,
+        "arms": [arm_of(trial.phase, name).added for name in trial.precisions],
+    }
 
 
 def finished(folder: Path) -> dict[str, dict[str, Status]]:
@@ -206,7 +133,7 @@ def finished(folder: Path) -> dict[str, dict[str, Status]]:
     trials: dict[str, dict[str, Status]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.DictReader(file)
-        if reader.fieldnames != TRIAL_COLUMNS:
+        if reader.fieldnames != list(COLUMNS["trials.csv"]):
             raise UsageError(f"'{path}' has not the columns of a run. Restore it, or start a new run.")
         for row in reader:
             status = cast(Status, row["status"])
@@ -238,12 +165,11 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise UsageError(f"There is no run in '{folder}': it has no run.json.")
     try:
         run: dict[str, Any] = json.loads(path.read_text())
-        found = run.get("schema")
+        schema = run.get("schema")
     except (ValueError, AttributeError) as error:
         raise UsageError(f"'{path}' cannot be read ({error}). Restore it, or start a new run.") from error
-    if type(found) is not int or found not in READABLE:
-        known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
-        raise UsageError(f"The run in '{folder}' has schema {json.dumps(found)}; this version reads schema {known}.")
+    if type(schema) is not int or schema != SCHEMA:
+        raise UsageError(f"The run in '{folder}' has schema {json.dumps(schema)}; this version reads schema {SCHEMA}.")
     return run
 
 

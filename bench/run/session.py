@@ -24,7 +24,7 @@ from bench.planning.defaults import PreparedData
 from bench.planning.plan import Plan
 from bench.report.reading import folders
 from bench.results.records import Environment
-from bench.results.store import SCHEMA, Store, read_run
+from bench.results.store import Store, planned, read_run
 from bench.run.execute import Execution
 from bench.run.prepare import Question
 from bench.spec.errors import UsageError
@@ -65,7 +65,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
         "request": {"argv": list(command.argv), **asdict(question.request)},
         "environment": asdict(question.environment),
         "data": [_source(data) for data in question.data],
-        "planned": _planned(question.plan),
+        "planned": [planned(trial) for trial in question.plan.trials],
         "warnings": list(question.warnings),
         "started": before or _now(),
         "finished": None,
@@ -87,7 +87,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             )
 
             def replan(plan: Plan) -> None:
-                run["planned"] = _planned(plan)
+                run["planned"] = [planned(trial) for trial in plan.trials]
                 store.write_run(run)
 
             fine = _run(execution, question, replan)
@@ -106,11 +106,6 @@ def sampled(environment: Environment) -> Gpus:
     """Return the GPUs that telemetry is read of; those that train together are read one by one, and each once."""
     known = {uuid: word for device in environment.devices for uuid, word in device.gpus.items()}
     return tuple((word, uuid) for uuid, word in known.items())
-
-
-def _planned(plan: Plan) -> list[dict[str, Any]]:
-    """Name the plan's trials, so that a report of a run that did not end can tell what is missing."""
-    return [{"trial": trial.id, "phase": trial.phase, "precisions": trial.precisions} for trial in plan.trials]
 
 
 def _source(data: PreparedData) -> dict[str, Any]:
@@ -197,8 +192,6 @@ def _earlier_start(folder: Path, question: Question) -> str | None:
     if not (folder / "run.json").exists():
         return None
     run = _read_request(folder)
-    if run["schema"] != SCHEMA:
-        raise UsageError(f"The run in '{folder}' was written by an earlier version. Report it, or start a new run.")
     asked = json.loads(json.dumps(asdict(question.request), default=str))
     free = {"data_dir", "on"}
     if set(run["request"].get("seeds") or ()) <= set(asked["seeds"]):

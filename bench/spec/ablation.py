@@ -110,6 +110,11 @@ def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool
             failed.append(rebased)
 
 
+def arm_of(phase: str, name: str) -> AblationStep:
+    """Return the arm of a trial that a name stands for: in the ladder an ablation step, else a precision."""
+    return parse_step(name) if phase in LADDER else AblationStep(precision=name)
+
+
 def identity(phase: str, name: str) -> str:
     """Return what identifies an arm: in the ladder's phases what a step adds, in others the precision."""
     return parse_step(name).added if phase in LADDER else name

@@ -157,7 +157,7 @@ PHASES: dict[str, Phase] = {
             option="--ladder",
             trains_on_data=True,
             has_children=True,
-            results=("speed", "climb"),
+            results=("speed", "ablation"),
             # Beside the rounds, 15 continuous steps of each show whether it waits for the loader.
             estimate=lambda work: _rounds_s(work, work.arms) + work.arms * 15 * work.step_s,
         ),

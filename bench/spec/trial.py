@@ -187,13 +187,19 @@ class Trial:
     @property
     def id(self) -> str:
         """A readable name, unique within a run."""
-        cell, phase = self.cell, PHASES[self.phase]
+        phase = PHASES[self.phase]
         arms = "" if phase.arms == "together" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
         tail = f"-{phase.key[0]}{getattr(self, phase.key)}" if phase.key else ""
+        return f"{self.cell_id}-{self.phase}{arms}{tail}"
+
+    @property
+    def cell_id(self) -> str:
+        """A readable name of its cell, which other phases share; the search for a batch size has none in it."""
+        cell = self.cell
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
         batch = "" if self.phase == "fit" else f"-b{cell.batch_size}"
-        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}-{self.phase}{arms}{tail}"
+        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}"
 
     @property
     def checkpoint(self) -> Path:

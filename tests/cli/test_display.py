@@ -6,7 +6,7 @@ from bench.cli.display import describe_results, describe_sample, describe_trial,
 from bench.planning.plan import Plan
 from bench.results.records import MemoryPeak, Sample, Speed, Training, TrialResult
 
-SPEED = Speed(steady=True, warmup_steps=5, settle_steps=1, block_steps=1, step_ms=2.5)
+SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
 TRAINING = Training(
     epochs=2,

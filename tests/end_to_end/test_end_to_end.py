@@ -85,7 +85,7 @@ def test_the_speedup_in_trials_is_the_one_that_the_blocks_give(finished):
     run = finished[0] / "results" / "mine"
     quads = defaultdict(lambda: defaultdict(list))
     for block in table(run, "blocks"):
-        quads[block["quad"]][block["precision"]].append(float(block["time_ms"]) / int(block["steps"]))
+        quads[block["round"]][block["precision"]].append(float(block["time_ms"]) / int(block["steps"]))
     logs = [stats.quad_log_ratio(quad["fp32"], quad["amp-bf16"]) for quad in quads.values()]
     expected = stats.quads_interval(logs).exp()
     row = next(row for row in table(run) if row["speedup"])

@@ -52,7 +52,7 @@ def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their
     assert base.speed.speedup is None
     assert arm.speed.speedup_low < arm.speed.speedup < arm.speed.speedup_high
     assert arm.speed.paired
-    assert len(blocks) == 4 * base.speed.quads
+    assert len(blocks) == 4 * base.speed.rounds
     assert all(
         block.time_ms > 0 and block.steps == base.speed.block_steps for block in blocks if block.precision == "fp32"
     )

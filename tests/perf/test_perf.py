@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 
 from bench.report.analysis.rounds import bootstrap_intervals
 from bench.report.reading.load import load
-from bench.results.store import FILES
+from bench.results.columns import COLUMNS
 from bench.stats import Interval
 from bench.training import amp
 from perf import arms, loops, outcome, peers, report, synthetic_run
@@ -53,7 +53,7 @@ def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
 
 def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_path):
     folder = synthetic_run.write_run(tmp_path / "run", TINY)
-    for name, columns in FILES.items():
+    for name, columns in COLUMNS.items():
         assert (folder / name).read_text().split("\n", 1)[0] == ",".join(columns)
     runs = load([folder])
     assert runs.trials["trial"].nunique() == TINY.trials

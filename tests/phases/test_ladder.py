@@ -42,9 +42,9 @@ def test_every_rung_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
     blocks = {message.precision for message in sent if isinstance(message, Block)}
     assert tuple(result.precision for result in results) == RUNGS
     assert blocks == set(RUNGS)
-    assert [result.climb.rung for result in results] == [0, 1, 2, 3]
+    assert [result.ablation.ablation_step for result in results] == [0, 1, 2, 3]
     assert [result.speed.speedup is None for result in results] == [True, False, False, False]
-    assert all(0 < result.climb.wait_pct < 100 and result.climb.loader_ms > 0 for result in results)
+    assert all(0 < result.ablation.wait_pct < 100 and result.ablation.loader_ms > 0 for result in results)
     assert {result.status for result in results} <= {"ok", "unconverged"}
     assert results[0].switches.fp32_matmul == "ieee"
 
@@ -63,16 +63,16 @@ def test_a_technique_that_the_model_refuses_is_its_rung_alone(tiny_trial, cpu):
     found = climb(tiny_trial, cpu, planned)
     assert list(found) == ["fp32+fused-optimizer", "fp32", "fp32+grad-accumulation=2"]
     refused = found["fp32+fused-optimizer"]
-    assert (refused.status, refused.climb) == ("unsupported", None)
+    assert (refused.status, refused.ablation) == ("unsupported", None)
     assert "which RMSprop lacks" in refused.detail
     top = found["fp32+grad-accumulation=2"]
     assert top.status in ("ok", "unconverged")
-    assert (top.climb.rung, top.speed.paired) == (1, True)
+    assert (top.ablation.ablation_step, top.speed.paired) == (1, True)
 
 
 def test_a_rung_alone_has_its_number_and_no_speedup(tiny_trial, cpu):
     (result,) = climb(tiny_trial, cpu, RUNGS[-1:]).values()
-    assert (result.climb.rung, result.speed.paired, result.speed.speedup) == (3, False, None)
+    assert (result.ablation.ablation_step, result.speed.paired, result.speed.speedup) == (3, False, None)
 
 
 def test_where_no_rung_can_be_built_the_trial_is_refused_with_a_row_each(tiny_trial, cpu, monkeypatch):
@@ -277,9 +277,9 @@ def test_what_limits_a_rung_is_what_it_waits_for_in_a_continuous_run(tiny_trial,
     shares = {RUNGS[0]: 0.6, RUNGS[1]: 0.01, RUNGS[2]: 0.1}
     monkeypatch.setattr(RungRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
     found = climb(tiny_trial, cpu, RUNGS[:3])
-    assert [one.climb.loader_limited for one in found.values()] == [True, False, True]
-    assert all(one.speed.settle_steps >= DEPTH for one in found.values())
-    assert all(one.speed.block_steps >= DEPTH for one in found.values() if one.climb.loader_limited)
+    assert [one.ablation.loader_limited for one in found.values()] == [True, False, True]
+    assert all(one.speed.switch_warmup_steps >= DEPTH for one in found.values())
+    assert all(one.speed.block_steps >= DEPTH for one in found.values() if one.ablation.loader_limited)
 
 
 def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, monkeypatch):

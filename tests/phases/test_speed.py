@@ -120,7 +120,7 @@ def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_tr
     trial = replace(tiny_trial, phase="speed", precisions=ARMS)
     found = summary(CUT, 1, compared(2), None, trial)
     assert (found.step_ms, found.samples_per_s) == (2.0, 2000.0)
-    assert (found.quads, found.invalid_quads) == (2, 3)
+    assert (found.rounds, found.discarded_rounds) == (2, 3)
     assert summary(CUT, 1, compared(0), None, trial).step_ms == 90.0
 
 

@@ -104,7 +104,7 @@ def test_a_recompilation_while_timing_voids_the_quad_and_says_so(tiny_trial, cpu
     monkeypatch.setattr(compiling, "compilations", lambda: next(looks, 1))
     quick = Protocol(time_budget_s=0.05, replicates=1)
     sent = run(tiny_trial, cpu, "speed", (), protocol=quick)
-    causes = {message.quad: message.invalid for message in sent if isinstance(message, Block)}
+    causes = {message.round: message.discarded for message in sent if isinstance(message, Block)}
     assert causes[0] == "recompiled"
     assert set(causes.values()) == {"recompiled", ""}
 

@@ -9,8 +9,9 @@ from bench.launch.local import Ending
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
+from bench.results.columns import SCHEMA
 from bench.results.records import TrialResult
-from bench.results.store import SCHEMA
+from bench.results.store import planned as entry_of
 from bench.run.execute import _missing
 from bench.spec.ablation import build_ablation
 from bench.spec.trial import Protocol
@@ -50,7 +51,7 @@ def test_after_a_technique_that_is_refused_the_rungs_stand_on_the_one_below_it(t
 def test_nothing_counts_as_missing_where_rungs_stand_elsewhere_than_planned(tmp_path, plan, cpu):
     refused = (("ladder_memory", "channels-last"), Ending(kind="unsupported", text="no images"))
     execute(tmp_path / "run", plan, cpu, [refused])
-    planned = [{"trial": one.id, "phase": one.phase, "precisions": one.precisions} for one in plan.trials]
+    planned = [entry_of(one) for one in plan.trials]
     (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": SCHEMA}))
     climbs = load([tmp_path / "run"]).climbs
     assert missing(planned, climbs) == []

@@ -158,13 +158,13 @@ def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
     return page
 
 
-def timed(step_ms: float, batch: int, *, steady: bool = True, quads: int = 20, **more: Any) -> Speed:
+def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, **more: Any) -> Speed:
     return Speed(
         steady=steady,
         warmup_steps=10,
-        settle_steps=2,
+        switch_warmup_steps=2,
         block_steps=3,
-        quads=quads,
+        rounds=rounds,
         step_ms=step_ms,
         samples_per_s=1000 * batch / step_ms,
         **more,

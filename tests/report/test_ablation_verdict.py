@@ -37,7 +37,7 @@ def climbing(
     for replicate in range(len(speeds["fp32"])):
         trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
         blocks = [
-            Block(trial=trial.id, precision=name, quad=quad, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
+            Block(trial=trial.id, precision=name, round=quad, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
             for name, processes in speeds.items()
             for quad, speed in enumerate(processes[replicate])
         ]
@@ -48,7 +48,7 @@ def climbing(
                 precision=name,
                 status=status if replicate == 0 else "ok",
                 speed=timed(8 / float(np.median(processes[replicate])), 64),
-                climb=climb(rung),
+                ablation=climb(rung),
             )
             for rung, (name, processes) in enumerate(speeds.items())
         ]

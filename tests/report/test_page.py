@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bench.report.figures.axes import STYLE, batch_axis, batch_labels
-from bench.results.store import SCHEMA
+from bench.results.columns import SCHEMA
 from tests.report.builders import RunBuilder, write_report
 
 HOSTILE = "bad|detail <script>alert(1)</script>\n| --- | [x](javascript:1) `code`"

@@ -31,7 +31,7 @@ class ScriptedLauncher:
                     return answer
                 raise answer
         if trial.phase == "speed":
-            on_message(Block(trial=trial.id, precision="fp32", quad=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
+            on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
         for name in trial.precisions:
             on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1)))
         return Ending(kind="done")

@@ -155,10 +155,10 @@ def _status(timed: pd.DataFrame, memory: pd.DataFrame, mine: pd.DataFrame, name:
 
 def _logs(blocks: pd.DataFrame) -> pd.DataFrame:
     """Return ln(time of a step) of each rung in each quad that counts: a row a quad, a column a rung."""
-    counted = blocks[blocks["invalid"] == ""]
+    counted = blocks[blocks["discarded"] == ""]
     log = np.log(counted["time_ms"] / counted["steps"])
-    by_quad = counted[["trial", "quad", "precision"]].astype({"trial": str, "precision": str}).assign(log=log)
-    return by_quad.pivot_table(index=["trial", "quad"], columns="precision", values="log", aggfunc="mean")
+    by_quad = counted[["trial", "round", "precision"]].astype({"trial": str, "precision": str}).assign(log=log)
+    return by_quad.pivot_table(index=["trial", "round"], columns="precision", values="log", aggfunc="mean")
 
 
 def _over(logs: pd.DataFrame, usable: pd.DataFrame, below: str, name: str) -> tuple[Interval | None, str]:

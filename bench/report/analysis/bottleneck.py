@@ -84,5 +84,5 @@ def _remark(arm: pd.Series) -> str:
         "host": "the images came from host memory",
         "file": "the images came from the disk, for they do not fit into memory",
     }
-    place = places.get(str(arm["data_place"]), "")
+    place = places.get(str(arm["data_storage"]), "")
     return f"{said}; {place}." if place else f"{said}."

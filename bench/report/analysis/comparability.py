@@ -159,11 +159,8 @@ def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     for name, key, gpu, why in facts:
         asked = [run for run in runs if run.part("environment") and (not gpu or run.label in on_gpu)]
         if name.startswith("OpenMP"):
-            asked = [run for run in asked if run.label not in on_gpu and run.info.get("schema") != 1]
+            asked = [run for run in asked if run.label not in on_gpu and key in run.part("environment")]
         yield Fact(name=name, values=dict(item for run in asked for item in _versions(run, rows, key)), why=why)
-    versions = {run.label: _text(run.info.get("schema")) for run in runs}
-    why = "Another version of the harness measured it; what it did not know of is empty."
-    yield Fact(name="schema", values=versions, why=why)
 
 
 def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
@@ -275,10 +272,6 @@ def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
 def _range(found: pd.Series) -> str:
     low, high = found.min(), found.max()
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-
-
-def _text(value: object) -> str | None:
-    return None if value is None or value == "" else str(value)
 
 
 def _figure(value: object, unit: str) -> str | None:

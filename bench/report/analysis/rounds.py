@@ -106,14 +106,14 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
         blocks: rows of blocks.csv of speed trials, with the columns of their cells.
 
     Returns:
-        A row for each quad and arm: the columns of ``KEY``, ``trial``, ``quad`` and ``log_ratio``.
+        A row for each quad and arm: the columns of ``KEY``, ``trial``, ``round`` and ``log_ratio``.
     """
-    counted = blocks[blocks["invalid"] == ""].reset_index(drop=True)
+    counted = blocks[blocks["discarded"] == ""].reset_index(drop=True)
     log: pd.Series = np.log(counted["time_ms"] / counted["steps"])  # type: ignore[assignment]
-    quad = _numbers(counted, ["run", "trial", "quad"])
+    quad = _numbers(counted, ["run", "trial", "round"])
     groups = log.groupby([quad, _numbers(counted, ["precision"])], sort=False)
     first = groups.head(1).index  # of each arm's blocks in a quad
-    mean = counted.loc[first, [*KEY, "trial", "quad"]].assign(log=groups.mean().to_numpy(), number=quad[first])
+    mean = counted.loc[first, [*KEY, "trial", "round"]].assign(log=groups.mean().to_numpy(), number=quad[first])
     baseline = mean.loc[mean["precision"] == BASELINE, ["number", "log"]]
     arms = mean[mean["precision"] != BASELINE].merge(baseline, on="number", suffixes=("", "_fp32"))
     result: pd.DataFrame = arms.assign(log_ratio=arms["log_fp32"] - arms["log"])

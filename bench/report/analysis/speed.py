@@ -73,7 +73,7 @@ def _arms(measured: pd.DataFrame) -> dict[Hashable, _Processes]:
     step, center, low, high = (
         np.log(measured[name].to_numpy()) for name in ("step_ms", "speedup", "speedup_low", "speedup_high")
     )
-    quads, alone = measured["quads"].to_numpy(), measured["paired"].eq("no").to_numpy()
+    quads, alone = measured["rounds"].to_numpy(), measured["paired"].eq("no").to_numpy()
     groups = measured.reset_index(drop=True).groupby(KEY, sort=False).indices
     return {
         key: _Processes(step[at], center[at], low[at], high[at], quads[at], alone[at]) for key, at in groups.items()

@@ -151,7 +151,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     for name, column in _FIGURES.items():
         table[name] = done[column].mean()
     table["epochs"] = done["epochs"].max()
-    table["data_place"] = done["data_place"].first()
+    table["data_storage"] = done["data_storage"].first()
     table["accuracy_sd"] = done["test_accuracy_pct"].std()
     table["seeds"] = done.size()
     table["target_accuracy_pct"] = done["target_accuracy_pct"].max()

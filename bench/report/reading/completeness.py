@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from bench.report.reading.folders import shown
 from bench.report.reading.load import Run
-from bench.spec.ablation import identity
+from bench.results.columns import listed
 from bench.spec.phases import LADDER
 
 UNFIT = ("oom", "unsupported", "nonfinite", "timeout", "failed")
@@ -47,32 +47,32 @@ def missing(planned: list[Any], trials: pd.DataFrame) -> list[dict[str, Any]]:
 
     A trial whose arms did not all fit has fewer of them, or is a row for each alone, so that it goes by another name.
     """
+    columns = trials[["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]]
     rows = [
-        (_cell(trial, phase), phase, _tail(trial), identity(phase, precision), status)
-        for trial, phase, precision, status in trials[["trial", "phase", "precision", "status"]].itertuples(index=False)
+        (_question(cell, phase, replicate, seed), _arm(precision, listed(techniques)), status)
+        for cell, phase, replicate, seed, precision, techniques, status in columns.itertuples(index=False)
     ]
-    done = {row[:4] for row in rows}
+    done = {row[:2] for row in rows}
     unfit = {
-        (cell, phase in LADDER, name)
-        for cell, phase, _, name, status in rows
-        if phase in FINDS_UNFIT and status in UNFIT
+        (question[0], question[1] in LADDER, arm)
+        for question, arm, status in rows
+        if question[1] in FINDS_UNFIT and status in UNFIT
     }
     lost = []
     for one in planned:
-        cell, phase, tail = _cell(one["trial"], one["phase"]), one["phase"], _tail(one["trial"])
-        asked = [identity(phase, name) for name in one["precisions"]]
-        left = [name for name in asked if phase in FINDS_UNFIT or (cell, phase in LADDER, name) not in unfit]
-        if any((cell, phase, tail, name) not in done for name in left):
+        cell, phase = one["cell"], one["phase"]
+        question = _question(cell, phase, one["replicate"], one["seed"])
+        left = [arm for arm in one["arms"] if phase in FINDS_UNFIT or (cell, phase in LADDER, arm) not in unfit]
+        if any((question, arm) not in done for arm in left):
             lost.append(one)
     return lost
 
 
-def _cell(trial: str, phase: str) -> str:
-    """Return the part of a trial's name that stands for its cell."""
-    return trial.rpartition(f"-{phase}")[0]
+def _question(cell: str, phase: str, replicate: float, seed: float) -> tuple[str, str, float, float]:
+    """Return what a trial is known by beside its arms; a phase that is not repeated has no replicate in its row."""
+    return cell, phase, 0 if pd.isna(replicate) else replicate, seed
 
 
-def _tail(trial: str) -> str:
-    """Return the replicate or seed at the end of a trial's name."""
-    found = re.search(r"-[rs]\d+$", trial)
-    return found[0] if found else ""
+def _arm(precision: str, techniques: Sequence[str]) -> str:
+    """Return what an arm is known by whatever it is added to: the last technique of an ablation step."""
+    return f"+ {techniques[-1]}" if techniques else precision

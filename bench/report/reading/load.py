@@ -15,16 +15,13 @@ from bench.report.reading import validation as block_counts
 from bench.report.reading import validation as sanity
 from bench.report.reading.folders import copies, labels, shown
 from bench.report.reading.validation import missing_columns, refuse_schema, whole_lines
-from bench.results.store import BLOCK_COLUMNS, EPOCH_COLUMNS, FILES, NUMERIC_COLUMNS, TRIAL_COLUMNS, read_run
+from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.store import read_run
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER
 
-TEXT = {"run", "trial", "config", "suite", "parameters", "techniques", "placement", "device", "architecture"}
-TEXT |= {"data", "phase", "fit_bound", "data_place"}
-TEXT |= {"precision", "status", "detail", "started", "fp32_matmul", "fp32_conv", "autocast", "loss_scaling"}
-TEXT |= {"steady", "paired", "loader_limited", "compute_dtypes", "energy_source", "invalid", "kind", "layer", "name"}
-"""Columns that are words; a config such as 12345e678901 is a word too. All others are numbers."""
-
+TRIAL = ["trial", "replicate", "seed", "precision"]
+"""What tells one row of trials.csv from another that is not the same trial, tried again."""
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """What tells one cell from another: within one, precisions are compared."""
 SUBJECT = CELL[:-1]
@@ -88,24 +85,24 @@ def load(folders: list[Path]) -> Runs:
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
         info = infos[folder]
-        rows = _read(folder / "trials.csv", TRIAL_COLUMNS, info["schema"]).assign(run=label)
+        rows = _read(folder / "trials.csv").assign(run=label)
         if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        odd = [said for name in FILES for said in sanity.torn(folder / name)]
+        odd = [said for name in COLUMNS for said in sanity.torn(folder / name)]
         odd += sanity.repeated(folder / "trials.csv", rows) + sanity.absent(folder, rows)
-        rows = rows.drop_duplicates(["trial", "precision"], keep="last")
+        rows = rows.drop_duplicates(TRIAL, keep="last")
         sanity.refuse_too_much_memory(folder / "trials.csv", rows, info)
-        timed = _blocks(folder, rows, info["schema"])
+        timed = _blocks(folder, rows)
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         odd += block_counts.remarks(rows, timed) if sanity.is_there(folder / "blocks.csv") else []
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)
-        epochs.append(_epochs(folder, rows, info["schema"]))
+        epochs.append(_epochs(folder, rows))
         blocks.append(timed)
-        numerics.append(_numerics(folder, rows, info["schema"]))
+        numerics.append(_numerics(folder, rows))
     every, timed = (sources.unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
     climbs, climbing = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
     return Runs(
@@ -128,60 +125,61 @@ def _info(folder: Path) -> dict[str, Any]:
     return read_run(folder)
 
 
-def _read(path: Path, columns: list[str], schema: int, words: str = "object") -> pd.DataFrame:
+def _read(path: Path, words: str = "object") -> pd.DataFrame:
     """Read one CSV; a last line without its end, which a crash leaves, is left out.
 
     Args:
         path: the file; one that is not there is empty.
-        columns: those that this version knows.
-        schema: what run.json says.
-        words: pandas' type of the columns that are words.
+        words: pandas' type of the columns that are not numbers.
     """
+    columns = COLUMNS[path.name]
+    dtypes = {name: float if field.kind == "number" else words for name, field in columns.items()}
     whole = whole_lines(path)
-    missing = missing_columns(path, whole, columns, schema) if whole else None
+    missing = missing_columns(path, whole) if whole else None
     if missing is None:
-        return pd.DataFrame({name: pd.Series(dtype=words if name in TEXT else float) for name in columns})
-    numbers = [name for name in columns if name not in TEXT and name not in missing]
+        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
+    there = {name: dtype for name, dtype in dtypes.items() if name not in missing}
+    numbers = [name for name, dtype in there.items() if dtype is float]
     try:
         frame = pd.read_csv(
             io.BytesIO(whole),
-            usecols=[name for name in columns if name not in missing],
-            dtype={name: words if name in TEXT else float for name in columns if name not in missing},
+            usecols=list(there),
+            dtype=there,
             keep_default_na=False,
             na_values={name: ["", "nan", "NaN"] for name in numbers},
         )
     except ValueError as error:
         why = sanity.blame(path, numbers) or error
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
-    for other in frame.loc[frame["schema"] != schema, "schema"].iloc[:1]:
-        refuse_schema(path, f"{other:g}", schema)
+    for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
+        refuse_schema(path, f"{other:g}")
     many = path.name == "blocks.csv"  # of which there may be millions
     if not many:
         sanity.refuse_short_lines(path, whole)
     sanity.check(path, frame)
-    # Columns that an earlier version did not have are empty.
-    empty = pd.DataFrame({name: "" if name in TEXT else float("nan") for name in missing}, index=frame.index)
-    found = pd.concat([frame, empty], axis=1)[columns]
-    return found if many else found.copy()  # its columns together: rows are taken from it hundreds of times
+    if missing:
+        empty = {name: float("nan") if dtypes[name] is float else "" for name in missing}
+        frame = pd.concat([frame, pd.DataFrame(empty, index=frame.index)], axis=1)[list(columns)]
+    return frame if many else frame.copy()  # its columns together: rows are taken from it hundreds of times
 
 
-def _epochs(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
+def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     """Read the epochs of a run's trials, each with the columns of its cell."""
-    epochs = _read(folder / "epochs.csv", EPOCH_COLUMNS, schema)
+    epochs = _read(folder / "epochs.csv")
     epochs = epochs.drop_duplicates(["trial", "precision", "seed", "epoch"], keep="last")
     cells = trials.loc[trials["phase"] == "train", ["trial", "precision", *CELL]]
     return epochs.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
 
 
-def _blocks(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
+def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     """Read the blocks of a run's speed trials and ladders, each with the columns of its cell; words are categories.
 
     There may be millions, so that they are told apart by numbers.
     """
-    blocks = _read(folder / "blocks.csv", BLOCK_COLUMNS, schema, words="category")
+    blocks = _read(folder / "blocks.csv", words="category")
     pair = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
     pair += blocks["precision"].cat.codes
-    place = pd.DataFrame({"pair": pair, "quad": blocks["quad"], "position": blocks["position"]})
+    place = pd.DataFrame({"pair": pair, "round": blocks["round"], "position": blocks["position"]})
     blocks, pair = blocks[kept := ~place.duplicated(keep="last")], pair[kept]
     timed = trials.loc[trials["phase"].isin(("speed", "ladder")), ["trial", "precision", "phase", *CELL]]
     timed = timed.drop_duplicates(["trial", "precision"], keep="last")
@@ -189,14 +187,14 @@ def _blocks(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
     known = pd.MultiIndex.from_frame(timed[["trial", "precision"]])
     rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[["trial", "precision"]].iloc[first].astype(object)))
     row = rows[np.searchsorted(codes, pair)]
-    words = {name: "category" for name in ("phase", *CELL) if name in TEXT}
+    words = {name: "category" for name in ("phase", *CELL) if name != "batch_size"}
     cells = timed[["phase", *CELL]].astype(words).iloc[row[row >= 0]]
     return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
 
 
-def _numerics(folder: Path, trials: pd.DataFrame, schema: int) -> pd.DataFrame:
+def _numerics(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     """Read the figures of a run's numerics trials, each with its seed and the columns of its cell."""
-    numerics = _read(folder / "numerics.csv", NUMERIC_COLUMNS, schema)
+    numerics = _read(folder / "numerics.csv")
     numerics = numerics.drop_duplicates(["trial", "precision", "kind", "step", "layer", "name"], keep="last")
     cells = trials.loc[trials["phase"] == "numerics", ["trial", "precision", "seed", *CELL]]
     return numerics.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])

@@ -7,53 +7,24 @@ import csv
 import io
 import itertools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.report.tables.format import records
-from bench.results.records import MEASURED, Status
-from bench.results.store import READABLE, SCHEMA
+from bench.results.columns import COLUMNS, SCHEMA, Field
+from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
-from bench.spec.phases import PHASES
 
-STATUSES: tuple[str, ...] = get_args(Status)
-REQUIRED = {"speed": ["step_ms", "samples_per_s"], "train": ["time_per_epoch_s"]}
-"""Figures without which a measured row of that phase says nothing."""
-POSITIVE = {"batch_size", "step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "time_per_epoch_s"}
-POSITIVE |= {"train_samples_per_s", "inference_samples_per_s", "inference_speedup", "steps", "time_ms", "epoch"}
-SIGNED = {"energy_net_j_per_step", "value"}
-SIGNED |= {"train_loss", "test_loss", "test_loss_fp32", "first_peak_bytes", "peak_resident_bytes", "driver_used_bytes"}
-"""Columns of differences, of losses, and of the numerics' figures. A share in per cent is a difference, too, unless it
-is one of SHARES. Nothing else is ever below 0."""
-ENDLESS = {"train_loss", "test_loss", "test_loss_fp32", "value", "output_error", "loss_scale", "matmul_error"}
-"""Columns that may be infinite: what diverged."""
-SHARES = {
-    "test_accuracy_pct",
-    "test_accuracy_fp32_pct",
-    "train_accuracy_pct",
-    "data_wait_pct",
-    "top1_agreement_pct",
-    "foreign_load_pct",
-}
-ALWAYS = {
-    "blocks.csv": ("quad", "position", "steps", "time_ms", "start_s", "skipped_steps"),
-    "epochs.csv": ("seed", "epoch", "train_s", "elapsed_s"),
-}
-"""Figures that every row of a file has."""
 DISAGREE = 0.01
 """Share by which a throughput may differ from the work over its time: spreadsheets round."""
 PIB = 2**50
 """Bytes that no machine has."""
-PEAKS = ["first_peak_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_resident_bytes"]
-"""Bytes that lie in one device's own memory."""
 FILLED = {"blocks.csv": ("speed", "ladder"), "epochs.csv": ("train",), "numerics.csv": ("numerics",)}
 """The phases whose measured trials have rows in a file."""
-NAMED = ["trial", "precision"]
-"""Words that no row is without, where the file has them."""
 
 
 def refuse_short_lines(path: Path, data: bytes) -> None:
@@ -85,30 +56,36 @@ def check(path: Path, frame: pd.DataFrame) -> None:
     Raises:
         UsageError: there are some; it names the file, the line and the value.
     """
-    for name in ALWAYS.get(path.name, ()):
-        _refuse(path, frame, frame[name].isna(), name, "is missing, so the line was cut off")
-    for name in (name for name in NAMED if name in frame):
-        _refuse(path, frame, frame[name] == "", name, "is empty")
-    for name, words in (("status", STATUSES), ("phase", PHASES)):
-        if name in frame:
-            _refuse(path, frame, ~frame[name].isin(words), name, f"is none of {', '.join(words)}")
-    for name in frame.select_dtypes("number").columns:
-        figures = frame[name]
-        if name not in ENDLESS:
-            _refuse(path, frame, np.isinf(figures), name, "is infinite")
-        if name in POSITIVE:
-            _refuse(path, frame, figures <= 0, name, "must be above 0")
-        elif name not in SIGNED and (not name.endswith("_pct") or name in SHARES):
-            _refuse(path, frame, figures < 0, name, "cannot be below 0")
-        if name.endswith("_bytes"):
-            _refuse(path, frame, figures > PIB, name, "is more memory than a machine has")
-        if name in SHARES:
-            _refuse(path, frame, figures > 100, name, "cannot be above 100")
+    for field in COLUMNS[path.name].values():
+        if field.name in frame:
+            _check_column(path, frame, field)
     if "status" in frame:
         _check_results(path, frame)
     if path.name == "epochs.csv" and "samples_per_s" in frame:
         off = _off(frame["samples_per_s"] * frame["train_s"], frame["samples"])
         _refuse(path, frame, off, "samples_per_s", "is not samples over train_s")
+
+
+def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
+    name, values, column = field.name, frame[field.name], field.column
+    if column.filled:
+        _refuse(path, frame, values == "", name, "is empty")
+    if field.words:
+        _refuse(path, frame, ~values.isin(field.words), name, f"is none of {', '.join(field.words)}")
+    if field.kind != "number":
+        return
+    if field.always:
+        _refuse(path, frame, values.isna(), name, "is missing, so the line was cut off")
+    if not column.may_diverge:
+        _refuse(path, frame, np.isinf(values), name, "is infinite")
+    if column.sign == "above 0":
+        _refuse(path, frame, values <= 0, name, "must be above 0")
+    elif column.sign == "0 or more":
+        _refuse(path, frame, values < 0, name, "cannot be below 0")
+    if column.most is not None:
+        _refuse(path, frame, values > column.most, name, f"cannot be above {column.most:g}")
+    if field.unit == "bytes":
+        _refuse(path, frame, values > PIB, name, "is more memory than a machine has")
 
 
 def refuse_too_much_memory(path: Path, frame: pd.DataFrame, info: Mapping[str, Any]) -> None:
@@ -128,16 +105,15 @@ def refuse_too_much_memory(path: Path, frame: pd.DataFrame, info: Mapping[str, A
     sizes = {str(device.get("placement")): device.get("memory_total_bytes") for device in told}
     known = {name: size for name, size in sizes.items() if isinstance(size, int | float)}
     most = frame["placement"].map(known).astype(float)
-    for name in PEAKS:
+    for name in (field.name for field in COLUMNS[path.name].values() if field.column.on_device):
         _refuse(path, frame, frame[name] > most, name, "is more memory than the device has")
 
 
 def _check_results(path: Path, frame: pd.DataFrame) -> None:
-    _refuse(path, frame, frame["batch_size"].isna(), "batch_size", "is missing")
-    for phase, names in REQUIRED.items():
-        measured = (frame["phase"] == phase) & frame["status"].isin(MEASURED)
-        for name in names:
-            _refuse(path, frame, measured & frame[name].isna(), name, f"is missing in a measured row of phase {phase}")
+    for field in COLUMNS[path.name].values():
+        if phase := field.column.required_in:
+            lacking = (frame["phase"] == phase) & frame["status"].isin(MEASURED) & frame[field.name].isna()
+            _refuse(path, frame, lacking, field.name, f"is missing in a measured row of phase {phase}")
     off = _off(frame["samples_per_s"] * frame["step_ms"] / 1000, frame["batch_size"])
     _refuse(path, frame, off, "samples_per_s", "is not batch_size over step_ms")
     crossed = (frame["speedup_low"] > frame["speedup"]) | (frame["speedup_high"] < frame["speedup"])
@@ -232,19 +208,6 @@ def _is_torn(path: Path, line: int) -> bool:
 
 # The first lines of a run's CSV: whether its columns are those that its schema has.
 
-ROW = {"schema", "trial", "precision"}
-REQUIRED_COLUMNS = {
-    "trials.csv": ROW
-    | {"suite", "parameters", "placement", "device", "architecture", "batch_size", "data", "phase", "replicate", "seed"}
-    | {"status", "detail", "step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "time_per_epoch_s"}
-    | {"peak_allocated_bytes", "peak_resident_bytes", "test_accuracy_pct"},
-    "blocks.csv": ROW | {"quad", "position", "steps", "time_ms", "start_s", "skipped_steps"},
-    "epochs.csv": ROW | {"seed", "epoch", "train_s", "elapsed_s", "samples"},
-}
-"""Columns that every version wrote: by these rows are told apart, and checked."""
-KNOWN = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
-"""The schemas that this version reads, in words."""
-
 
 def whole_lines(path: Path) -> bytes:
     """Return a file without a last line that lacks its end, which a crash leaves, and without a spreadsheet's mark."""
@@ -252,31 +215,30 @@ def whole_lines(path: Path) -> bytes:
     return data[: data.rfind(b"\n") + 1].removeprefix(codecs.BOM_UTF8)
 
 
-def missing_columns(path: Path, whole: bytes, columns: Sequence[str], schema: int) -> list[str] | None:
-    """Return the columns that an earlier version did not write; None where the file has no rows.
+def missing_columns(path: Path, whole: bytes) -> list[str] | None:
+    """Return the columns that were added after a file was written; None where the file has no rows.
 
     Args:
         path: the file, to be named.
         whole: its lines.
-        columns: those that this version writes, in their order.
-        schema: what run.json says.
 
     Raises:
         UsageError: the rows are of another schema, or the header is not one that ampmeter wrote.
     """
+    columns = COLUMNS[path.name]
     reader = csv.reader(io.StringIO(_head(whole), newline=""))
     header, *rows = itertools.islice(reader, 2)
     if "schema" not in header:
         raise UsageError(
             f"'{path}' has no column schema, so its header is lost or it is of something else. Restore it."
         )
-    if rows:
-        refuse_schema(path, rows[0][header.index("schema")] if len(rows[0]) == len(header) else str(schema), schema)
+    if rows and len(rows[0]) == len(header):
+        refuse_schema(path, rows[0][header.index("schema")])
     missing = [name for name in columns if name not in header]
-    lost = missing if schema == SCHEMA else [name for name in missing if name in REQUIRED_COLUMNS.get(path.name, ())]
+    lost = [name for name in missing if not columns[name].column.added_later]
     if lost and rows:
         raise UsageError(
-            f"'{path}' lacks the column {lost[0]}, which every file of schema {schema} has: its header was changed. "
+            f"'{path}' lacks the column {lost[0]}, which every file of schema {SCHEMA} has: its header was changed. "
             "Restore the file."
         )
     found, ordered = ([name for name in header if name in columns], [name for name in columns if name in header])
@@ -290,19 +252,10 @@ def missing_columns(path: Path, whole: bytes, columns: Sequence[str], schema: in
     return missing if rows else None
 
 
-def refuse_schema(path: Path, word: str, schema: int) -> None:
-    """Refuse a row of another schema than run.json says, or of one that this version does not read."""
-    try:
-        number = float(word)
-    except ValueError:
-        number = float("nan")
-    if number not in READABLE:
-        raise UsageError(f"'{path}' holds rows of schema {word or 'unknown'}; this version reads schema {KNOWN}.")
-    if number != schema:
-        raise UsageError(
-            f"'{path}' holds rows of schema {number:g}, but run.json beside it says schema {schema}. A run is of one "
-            "schema: restore the file that was changed."
-        )
+def refuse_schema(path: Path, word: str) -> None:
+    """Refuse a row of another schema than this version reads."""
+    if word != f"{SCHEMA}":
+        raise UsageError(f"'{path}' holds rows of schema {word or 'unknown'}; this version reads schema {SCHEMA}.")
 
 
 def _head(whole: bytes) -> str:
@@ -313,8 +266,8 @@ def _head(whole: bytes) -> str:
 
 # Whether blocks.csv holds the blocks that trials.csv was made from.
 
-BLOCKS_A_QUAD = 2
-"""Blocks of each arm in a quad, which is palindromic."""
+BLOCKS_A_ROUND = 2
+"""Blocks of each arm in an ABBA round, which is palindromic."""
 PAIR = ["trial", "precision"]
 
 
@@ -326,23 +279,23 @@ def remarks(trials: pd.DataFrame, blocks: pd.DataFrame) -> list[str]:
         blocks: its rows of blocks.csv, each block once, words as categories.
     """
     timed = trials[trials["phase"].isin(("speed", "ladder")) & trials["status"].isin(MEASURED)]
-    timed = timed[timed["quads"].gt(0) & timed["step_ms"].notna()]
-    counts = blocks["invalid"].eq("").to_numpy()
+    timed = timed[timed["rounds"].gt(0) & timed["step_ms"].notna()]
+    counts = blocks["discarded"].eq("").to_numpy()
     steps_ms = (blocks["time_ms"] / blocks["steps"]).where(counts)
     keys = [blocks[name] for name in PAIR]
     found = steps_ms.groupby(keys, observed=True, sort=False).agg(["size", "count", "median"])
-    held = timed.set_index(PAIR)[["quads", "invalid_quads", "step_ms"]].join(found.rename_axis(PAIR))
-    held = held.fillna({"size": 0, "count": 0, "invalid_quads": 0})
-    every = BLOCKS_A_QUAD * (held["quads"] + held["invalid_quads"])
-    unlike = (held["size"] != every) | (held["count"] != BLOCKS_A_QUAD * held["quads"])
+    held = timed.set_index(PAIR)[["rounds", "discarded_rounds", "step_ms"]].join(found.rename_axis(PAIR))
+    held = held.fillna({"size": 0, "count": 0, "discarded_rounds": 0})
+    every = BLOCKS_A_ROUND * (held["rounds"] + held["discarded_rounds"])
+    unlike = (held["size"] != every) | (held["count"] != BLOCKS_A_ROUND * held["rounds"])
     unlike |= (held["median"] / held["step_ms"] - 1).abs() > DISAGREE
     if not unlike.any():
         return []
     first = records(held[unlike].reset_index())[0]
-    quads, void = first["quads"], first["invalid_quads"]
-    asked = f"{BLOCKS_A_QUAD * quads:.0f} blocks that count and {BLOCKS_A_QUAD * void:.0f} that do not"
+    rounds, discarded = first["rounds"], first["discarded_rounds"]
+    asked = f"{BLOCKS_A_ROUND * rounds:.0f} blocks that count and {BLOCKS_A_ROUND * discarded:.0f} that do not"
     here = f"{first['count']:.0f} and {first['size'] - first['count']:.0f}"
-    if (first["count"], first["size"]) == (BLOCKS_A_QUAD * quads, BLOCKS_A_QUAD * (quads + void)):
+    if (first["count"], first["size"]) == (BLOCKS_A_ROUND * rounds, BLOCKS_A_ROUND * (rounds + discarded)):
         asked, here = f"a step of {first['step_ms']:.4g} ms", f"a median of {first['median']:.4g} ms"
     others = unlike.sum() - 1
     more = f", and {others} more {'row is' if others == 1 else 'rows are'} like it" if others else ""

@@ -10,8 +10,8 @@ from bench.report.tables.table import ARM, Row, Table, figures, optional, table,
 from bench.results.records import MEASURED
 
 FIGURES = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-FIGURES += ["settle_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
-COUNTS = ["quads", "invalid_quads", "burst_quads"]
+FIGURES += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:
@@ -80,11 +80,11 @@ def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
     columns = [
         *ARM,
         *optional(
-            figures("rounds", "quads", whole),
-            figures("discarded", "invalid_quads", whole),
-            figures("outliers", "burst_quads", whole),
+            figures("rounds", "rounds", whole),
+            figures("discarded", "discarded_rounds", whole),
+            figures("outliers", "outlier_rounds", whole),
             figures("steps/block", "block_steps", 2),
-            figures("switch warm-up (steps)", "settle_steps", 2),
+            figures("switch warm-up (steps)", "switch_warmup_steps", 2),
             figures("first step after switch", "switch_transient_pct", change, per=100),
             figures("blocks 4× as long", "long_block_pct", change, per=100),
             figures("p50 (ms)", "step_p50_ms", 3),

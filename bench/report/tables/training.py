@@ -94,7 +94,7 @@ def _cost(rows: list[dict[Any, Any]]) -> Table | None:
                 "epoch speedup [95 % interval]", lambda row: over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high")
             ),
             figures("step speedup [95 % interval]", over_fp32),
-            words("data from", lambda row: STORAGE.get(row["data_place"])),
+            words("data from", lambda row: STORAGE.get(row["data_storage"])),
             figures("waiting for data (%)", "data_wait_pct", 2),
             figures("total time (s)", "total_s"),
             figures("time to accuracy (s)", _time_to_accuracy),

@@ -9,7 +9,7 @@ import pytest
 
 from bench.report.analysis.ablation import climbed
 from bench.report.reading.load import load
-from bench.results.records import Block, Climb, TrialResult
+from bench.results.records import AblationResult, Block, TrialResult
 from bench.results.store import Store
 from tests.report.builders import RunBuilder, timed
 
@@ -24,7 +24,9 @@ def timed_together(builder: RunBuilder, *, waits: tuple[bool, ...] = (False,)) -
                 precision=name,
                 status="ok",
                 speed=timed(8.0 / (rung + 1), 64, host_ratio=0.2),
-                climb=Climb(rung=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=9, loader_limited=limited),
+                ablation=AblationResult(
+                    ablation_step=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=9, loader_limited=limited
+                ),
             )
             for rung, name in enumerate(RUNGS)
         ]
@@ -39,12 +41,12 @@ def with_quads(builder: RunBuilder, ratios: list[float], *, first: int = 0, inva
         Block(
             trial=trial.id,
             precision=name,
-            quad=quad,
+            round=quad,
             position=position,
             steps=10,
             time_ms=80.0 / (ratio if name != "fp32" else 1.0),
             start_s=0.0,
-            invalid=invalid,
+            discarded=invalid,
         )
         for quad, ratio in enumerate(ratios, start=first)
         for position, name in enumerate(RUNGS)

@@ -87,7 +87,7 @@ def test_largest_batches_stand_beside_fp32s(tmp_path: Path) -> None:
 
 def trained(folder: Path, wait_pct: float, pace: float, place: str = "host") -> list[str]:
     run = RunBuilder(folder).speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
-    figures = {"data_wait_pct": wait_pct, "train_samples_per_s": pace, "data_place": place}
+    figures = {"data_wait_pct": wait_pct, "train_samples_per_s": pace, "data_storage": place}
     return bottleneck.remarks(summary_of(run.train("amp-bf16", [90.0], **figures)))
 
 
@@ -114,7 +114,7 @@ def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path: P
 
 
 def test_where_the_data_were_stands_beside_the_waiting(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_place="file", data_wait_pct=12.0)
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_storage="file", data_wait_pct=12.0)
     (section,) = compose(load([run.folder]), tmp_path).sections
     cost = next(made for made in section.tables if made.title == "Training: time, storage and energy")
     cells = dict(zip(cost.headers, cost.rows[0], strict=True))

@@ -8,7 +8,6 @@ import pytest
 
 from bench.report.analysis.comparability import Fact, sentence, warnings
 from bench.report.reading.load import load
-from bench.results.store import SCHEMA
 from tests.report import fleet
 from tests.report.builders import write_report
 from tests.report.fleet import copy, original
@@ -134,14 +133,10 @@ def test_quick_against_full_and_an_edited_recipe_are_told(pair):
     assert "Different text of the recipe mlp (digest): aaa in a; bbb in b." in one(told(*pair))
 
 
-def test_another_number_of_processes_and_another_schema_are_told(pair):
+def test_another_number_of_processes_is_told(pair):
     lines = (pair[1] / "trials.csv").read_text().splitlines(keepends=True)
     (pair[1] / "trials.csv").write_text("".join(line for line in lines if "-speed-r2," not in line))
     assert "Different number of processes: 3 in a; 2 in b." in one(told(*pair))
-    for name in ("trials.csv", "epochs.csv"):
-        fleet.edit_rows(pair[0], lambda row: row.update(schema="2"), name)
-    fleet.edit_run(pair[0], lambda run: run.update(schema=2))
-    assert any(f"Different schema: 2 in a; {SCHEMA} in b." in line for line in told(*pair))
 
 
 def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):

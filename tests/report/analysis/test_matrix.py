@@ -210,8 +210,8 @@ def test_two_runs_of_one_device_are_told_apart(three, tmp_path):
 
 def test_devices_of_one_run_are_told_apart_and_those_together_are_a_setup(three):
     lines = (three[1] / "trials.csv").read_text().splitlines(keepends=True)
-    more = [line.replace(",0,Card B,", ",1,Card B,").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
-    both = [line.replace(",0,Card B,", ",0+1,2 × Card B,").replace("mlp-0-", "mlp-0+1-") for line in lines[1:]]
+    more = [line.replace(",0,0,Card B,", ",1,1,Card B,").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    both = [line.replace(",0,0,Card B,", ",0+1,0+1,2 × Card B,").replace("mlp-0-", "mlp-0+1-") for line in lines[1:]]
     (three[1] / "trials.csv").write_text("".join([*lines, *more, *both]))
     names = {setup.name for setup in made(*three)[STEPS].setups}
     assert {"Card B (GPU 0), fp32", "Card B (GPU 1), fp32", "2 × Card B, fp32", "Card A, fp32"} < names

@@ -25,13 +25,13 @@ def run(tmp_path: Path) -> Path:
         Block(
             trial=trial.id,
             precision=name,
-            quad=quad,
+            round=quad,
             position=position,
             steps=STEPS,
             time_ms=STEPS * STEPS_MS[name] * (1 + quad / 1000),
             start_s=float(quad),
             skipped_steps=0,
-            invalid="throttled" if quad < VOID else "",
+            discarded="throttled" if quad < VOID else "",
         )
         for quad in range(VOID + QUADS)
         for position, name in enumerate(["fp32", "amp-bf16", "amp-bf16", "fp32"])
@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Path:
     with Store(builder.folder) as store:
         store.add_blocks(blocks)
     results = [
-        TrialResult(precision=name, status="ok", speed=timed(step_ms * 1.0045, 64, invalid_quads=VOID, quads=QUADS))
+        TrialResult(precision=name, status="ok", speed=timed(step_ms * 1.0045, 64, discarded_rounds=VOID, rounds=QUADS))
         for name, step_ms in STEPS_MS.items()
     ]
     return builder.add(trial, *results).folder
@@ -70,7 +70,7 @@ def test_a_lost_block_is_told_with_its_trial_and_no_other(run: Path, tmp_path: P
 
 
 def test_lost_quads_and_quads_that_count_no_more_are_told_of_all_arms(run: Path) -> None:
-    fleet.edit_rows(run, lambda row: row["quad"] == "5" and row.update(invalid="by hand"), "blocks.csv")
+    fleet.edit_rows(run, lambda row: row["round"] == "5" and row.update(discarded="by hand"), "blocks.csv")
     assert (
         "12 blocks that count and 4 that do not, blocks.csv has 10 and 6, and 1 more row is like it" in remarks(run)[0]
     )

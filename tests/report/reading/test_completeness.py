@@ -8,13 +8,14 @@ import pytest
 
 from bench.report.reading.completeness import missing, remark
 from bench.report.reading.load import load
+from bench.results.store import planned as entry_of
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 
 
 def planned(run: RunBuilder, *wanted):
     trials = [run.trial(phase, arms, 128, **more) for phase, arms, more in wanted]
-    return [{"trial": trial.id, "phase": trial.phase, "precisions": list(trial.precisions)} for trial in trials]
+    return [entry_of(trial) for trial in trials]
 
 
 BOTH = ("fp32", "amp-bf16")

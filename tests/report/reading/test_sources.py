@@ -63,7 +63,7 @@ def test_blocks_keep_the_name_too(pair):
 
     for folder in pair:
         trial = load([folder]).trials.query("phase == 'speed'").iloc[0]["trial"]
-        block = Block(trial=trial, precision="fp32", quad=0, position=0, steps=1, time_ms=1.0, start_s=1.0)
+        block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=1.0)
         with Store(folder) as store:
             store.add_blocks([block])
     on_images(pair[0], "folder:/x", "f1")

@@ -12,7 +12,7 @@ from bench.report.page import publish
 from bench.report.reading.load import load
 from bench.report.tables.ablation import sentence, short, table_of
 from bench.report.tables.facts import notes
-from bench.results.records import Block, Climb, MemoryPeak, TrialResult
+from bench.results.records import AblationResult, Block, MemoryPeak, TrialResult
 from bench.results.store import Store
 from tests.report.builders import RunBuilder, timed
 
@@ -31,16 +31,18 @@ def run(tmp_path: Path) -> RunBuilder:
         trial = builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate)
         results, blocks = [], []
         for rung, (name, step_ms) in enumerate(STEPS_MS.items()):
-            climb = Climb(rung=rung, loader_ms=3.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=rung == 2)
+            climb = AblationResult(
+                ablation_step=rung, loader_ms=3.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=rung == 2
+            )
             speed = timed(step_ms, 64, speedup=8.0 / step_ms if rung else None, host_ratio=(0.9, 0.2, 0.9)[rung])
-            results.append(TrialResult(precision=name, status="ok", speed=speed, climb=climb))
+            results.append(TrialResult(precision=name, status="ok", speed=speed, ablation=climb))
             for quad in range(5):
                 drift = 1 + 0.1 * quad  # of the machine, alike for all
                 blocks.append(
                     Block(
                         trial=trial.id,
                         precision=name,
-                        quad=quad,
+                        round=quad,
                         position=rung,
                         steps=10,
                         time_ms=10 * step_ms * drift,
@@ -107,8 +109,8 @@ def test_rungs_are_not_taken_for_precisions_and_the_page_has_the_stairs(run: Run
     assert (tmp_path / "report" / "vit-b-16-nvidia-test-1-b64-ladder.png").stat().st_size > 10_000
 
 
-def climb(rung: int, *, limited: bool = False) -> Climb:
-    return Climb(rung=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited)
+def climb(rung: int, *, limited: bool = False) -> AblationResult:
+    return AblationResult(ablation_step=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited)
 
 
 def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
@@ -119,7 +121,7 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
         for rung, (name, values) in enumerate(steps_ms.items()):
             if replicate < len(values):
                 speed = timed(values[replicate], 64, paired=False)
-                result = TrialResult(precision=name, status="ok", speed=speed, climb=climb(rung))
+                result = TrialResult(precision=name, status="ok", speed=speed, ablation=climb(rung))
                 builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
     return builder
 
@@ -210,7 +212,7 @@ def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
                 status="unconverged",
                 detail="too wide",
                 speed=timed(4.0, 64, foreign_load_pct=30.0, steady=rung != 1),
-                climb=climb(rung),
+                ablation=climb(rung),
             )
             for rung, name in enumerate(STEPS_MS)
         ]

@@ -102,7 +102,7 @@ def test_no_reason_is_made_up(tmp_path: Path) -> None:
 
 
 def test_what_ran_and_how_it_was_timed_are_tables(tmp_path: Path) -> None:
-    fp32 = {"peak_tflops": 2.0, "tflops": 0.2, "pct_of_peak": 10.0, "invalid_quads": 3}
+    fp32 = {"peak_tflops": 2.0, "tflops": 0.2, "pct_of_peak": 10.0, "discarded_rounds": 3}
     run = ran(RunBuilder(tmp_path / "run"), fp32=fp32, bf16={"peak_tflops": 8.0}, computed="bfloat16:98% float32:2%")
     table = summarise(load([run.folder]).trials)
     first = what_ran(table)
@@ -123,12 +123,12 @@ def with_blocks(run: RunBuilder, processes: list[list[float]], invalid: str = ""
             Block(
                 trial=trial.id,
                 precision=name,
-                quad=quad,
+                round=quad,
                 position=position,
                 steps=2,
                 time_ms=20.0 * (math.exp(-log) if name != "fp32" else 1.0),
                 start_s=0.0,
-                invalid=invalid,
+                discarded=invalid,
             )
             for quad, log in enumerate(logs)
             for position, name in enumerate(("fp32", "amp-bf16", "amp-bf16", "fp32"))

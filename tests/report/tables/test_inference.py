@@ -10,7 +10,7 @@ from tests.report.builders import RunBuilder
 
 
 def found(**changes):
-    usual = {"latency_p50_ms": 1.5, "latency_p95_ms": 2.0, "inference_samples_per_s": 1000.0, "inference_quads": 20}
+    usual = {"latency_p50_ms": 1.5, "latency_p95_ms": 2.0, "inference_samples_per_s": 1000.0, "inference_rounds": 20}
     usual |= {"inference_speedup": None, "inference_speedup_low": None, "inference_speedup_high": None}
     return Inference(**{**usual, "top1_agreement_pct": 100.0, "output_error": 0.0, **changes})
 

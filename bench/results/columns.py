@@ -1,0 +1,184 @@
+"""The columns of a run's CSVs: everything that the fields of the records say about them, derived in one place.
+
+``python -m bench.results.columns --write`` brings the dictionary of columns in results/README.md up to date, and
+``--check`` fails where it is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from bench.results import records
+from bench.results.records import Block, Column, EpochResult, Identity, Numeric, Sample, TrialResult
+
+FieldKind = Literal["word", "number", "yes or no", "list", "JSON"]
+KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
+KINDS |= {list: "JSON", dict: "JSON"}
+SCHEMA = 5
+"""Version of the columns. It is raised when a column is renamed, removed or changes its meaning."""
+RECORDS: dict[str, tuple[type, ...]] = {
+    "trials.csv": (Identity, TrialResult),
+    "blocks.csv": (Block,),
+    "epochs.csv": (EpochResult,),
+    "numerics.csv": (Numeric,),
+    "telemetry.csv": (Sample,),
+}
+"""The CSVs of a run, each with the records that make up its rows."""
+UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_w": "W", "_c": "°C", "_mhz": "MHz", "_pct": "%"}
+UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
+"""Units by the end of a column's name; the longest end counts."""
+LIST = "+"
+"""What joins the words of a list."""
+README = Path(__file__).parents[2] / "results" / "README.md"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """One column of one CSV."""
+
+    name: str
+    kind: FieldKind
+    column: Column = Column()
+    always: bool = False
+    """Whether every row of the file has a number here."""
+    words: tuple[str, ...] = ()
+    """The only valid words; none if any is valid."""
+
+    @property
+    def unit(self) -> str:
+        """The unit that the column's name ends in; empty for a number without unit."""
+        ends = [end for end in UNITS if self.name.endswith(end)]
+        return UNITS[max(ends, key=len)] if ends and self.kind == "number" else ""
+
+    @property
+    def values(self) -> str:
+        """What the column may hold, in words."""
+        if self.words:
+            return ", ".join(self.words)
+        if self.kind != "number":
+            return self.kind
+        parts = [self.unit or "number", {"any": "", "0 or more": "≥ 0", "above 0": "> 0"}[self.column.sign]]
+        parts += [f"≤ {self.column.most:g}"] if self.column.most is not None else []
+        return ", ".join(filter(None, parts))
+
+
+def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
+    """Yield the columns of a record in order, with those of the records in it, its parts."""
+    hints = get_type_hints(record, include_extras=True)
+    for field in dataclasses.fields(record):
+        hint, column = hints[field.name], Column()
+        if get_origin(hint) is Annotated:
+            hint, column = get_args(hint)
+        choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        (kind,) = {choice for choice in choices if choice is not types.NoneType}
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            yield from _fields(kind, part=True)
+            continue
+        words = get_args(kind) if get_origin(kind) is Literal else column.words
+        plain = str if get_origin(kind) is Literal else get_origin(kind) or kind
+        yield Field(
+            name=field.name,
+            kind=KINDS[plain],
+            column=column,
+            always=not (part or column.may_diverge or types.NoneType in choices),
+            words=words,
+        )
+
+
+_SCHEMA_FIELD = Field(name="schema", kind="number")
+COLUMNS: dict[str, dict[str, Field]] = {
+    file: {field.name: field for field in (_SCHEMA_FIELD, *(field for part in parts for field in _fields(part)))}
+    for file, parts in RECORDS.items()
+}
+"""The columns of each CSV, in order."""
+
+
+def cells(*parts: Any) -> dict[str, object]:
+    """Return the row that records make up: bools are yes or no, floats keep all digits, and None is left out."""
+    row: dict[str, object] = {"schema": SCHEMA}
+    for part in parts:
+        for name in part.__slots__:  # the values are plain: dataclasses.asdict would make deep copies of them
+            value = getattr(part, name)
+            if dataclasses.is_dataclass(value):
+                row |= cells(value)
+            elif value is not None:
+                row[name] = _cell(value)
+    return row
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return LIST.join(value)
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+def listed(cell: str) -> tuple[str, ...]:
+    """Return the words of a cell that holds a list."""
+    return tuple(cell.split(LIST)) if cell else ()
+
+
+def descriptions() -> dict[str, dict[str, str]]:
+    """Return the description of every column, by CSV: the docstrings of the records' fields."""
+    classes = {node.name: node for node in ast.parse(inspect.getsource(records)).body if isinstance(node, ast.ClassDef)}
+
+    def of(name: str) -> Iterator[tuple[str, str]]:
+        for node, after in itertools.pairwise([*classes[name].body, ast.Pass()]):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                part = ast.unparse(node.annotation).removesuffix(" | None")
+                if part in classes:
+                    yield from of(part)
+                elif isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                    yield node.target.id, " ".join(str(after.value.value).split())
+
+    schema = {"schema": "Version of these columns."}
+    return {
+        file: dict(schema, **dict(pair for part in parts for pair in of(part.__name__)))
+        for file, parts in RECORDS.items()
+    }
+
+
+def table(file: str) -> str:
+    """Return the markdown table of a CSV's columns."""
+    meaning = descriptions()[file]
+    rows = [f"| `{field.name}` | {field.values} | {meaning[field.name]} |" for field in COLUMNS[file].values()]
+    return "\n".join(["| column | values | meaning |", "| --- | --- | --- |", *rows])
+
+
+def filled(page: str) -> str:
+    """Return results/README.md with the tables of columns as they are, each between its two markers."""
+    for file in RECORDS:
+        begin, end = f"<!-- columns of {file} -->\n", "\n<!-- end of columns -->"
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}{table(file)}{end}{rest.partition(end)[2]}"
+    return page
+
+
+def main() -> int:
+    """Write or check the dictionary of columns; return the exit status."""
+    parser = argparse.ArgumentParser(description="the dictionary of columns in results/README.md")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true", help="bring it up to date")
+    action.add_argument("--check", action="store_true", help="fail if it is not")
+    page = README.read_text(encoding="utf-8")
+    new = filled(page)
+    if parser.parse_args().write:
+        README.write_text(new, encoding="utf-8")
+    elif page != new:
+        print(f"{README} is out of date: run python -m bench.results.columns --write.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

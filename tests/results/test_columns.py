@@ -1,0 +1,68 @@
+"""The registry of columns, and the dictionary of columns that is made from it."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+
+from bench.results.columns import COLUMNS, README, cells, descriptions, filled, listed
+from bench.results.records import Status, Switches, TrialResult
+from bench.spec.phases import PHASES
+
+
+def test_the_dictionary_of_columns_is_up_to_date() -> None:
+    page = README.read_text(encoding="utf-8")
+    assert filled(page) == page, "run python -m bench.results.columns --write"
+
+
+@pytest.mark.parametrize("file", COLUMNS)
+def test_every_column_has_a_description(file: str) -> None:
+    assert list(descriptions()[file]) == list(COLUMNS[file])
+
+
+def test_kinds_and_valid_values_follow_the_fields_of_the_records() -> None:
+    trials = COLUMNS["trials.csv"]
+    kinds = {name: trials[name].kind for name in ("suite", "step_ms", "paired", "techniques", "parameters_json")}
+    assert list(kinds.values()) == ["word", "number", "yes or no", "list", "JSON"]
+    assert (trials["status"].words, trials["phase"].words) == (get_args(Status), tuple(PHASES))
+    assert [trials[name].always for name in ("batch_size", "replicate", "warmup_steps")] == [True, False, False]
+    assert [trials[name].values for name in ("step_ms", "test_accuracy_pct", "train_loss", "samples_per_s")] == [
+        "ms, > 0",
+        "%, ≥ 0, ≤ 100",
+        "number",
+        "1/s, > 0",
+    ]
+
+
+def test_a_row_has_the_cells_of_all_parts_and_none_for_what_is_unknown() -> None:
+    result = TrialResult(precision="fp32", status="ok", switches=Switches(loss_scaling=False, matmul_error=0.1 + 0.2))
+    row = cells(result)
+    assert (row["precision"], row["loss_scaling"], row["matmul_error"]) == ("fp32", "no", 0.1 + 0.2)
+    assert not {"wall_s", "fp32_matmul", "memory"} & set(row)
+
+
+def test_a_list_is_read_as_it_was_written() -> None:
+    assert [listed(text) for text in ("", "compile", "set-to-none+compile")] == [
+        (),
+        ("compile",),
+        ("set-to-none", "compile"),
+    ]
+
+
+def test_every_phase_and_every_status_is_explained() -> None:
+    page = README.read_text(encoding="utf-8")
+    trials = page.split("## trials.csv")[1].split("| --- |")[0]
+    assert [phase for phase in PHASES if f"`{phase}`" not in trials] == []
+    assert re.findall(r"^\| `(\w+)` \|", page.split("## Statuses")[1].split("##")[0], flags=re.M) == list(
+        get_args(Status)
+    )
+
+
+def test_quantities_have_their_unit_in_the_name() -> None:
+    columns = [field for file in COLUMNS.values() for field in file.values() if field.kind == "number"]
+    quantity = re.compile(r"time|power|bytes|memory|peak|temperature|clock|utiliz")
+    measured = [field for field in columns if quantity.search(field.name)]
+    assert measured
+    assert [field.name for field in measured if not field.unit] == ["pct_of_peak"]
