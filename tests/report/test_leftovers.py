@@ -12,7 +12,6 @@ from bench.run.session import report, report_folder
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 
-
 REPORT = {"report.md", "report.html", FILES}
 
 
