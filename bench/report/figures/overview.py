@@ -92,7 +92,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, *, figure: Figure) -> None:
         center = drawn[figure.column] / size
         lines = drawn["line"] + 0.16 * (index - (len(arms) - 1) / 2)
         spread = house.errors(center, drawn[figure.low], drawn[figure.high]) if figure.low else None
-        axes.errorbar(center, lines, xerr=spread, linestyle="none", label=name, **house.look(name))
+        axes.errorbar(
+            center.to_numpy(), lines.to_numpy(), xerr=spread, linestyle="none", label=name, **house.look(name)
+        )
     labels = rows.drop_duplicates("line")["label"].tolist()
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)

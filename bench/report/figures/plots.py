@@ -104,8 +104,8 @@ def _speedup(axes: Axes, rows: pd.DataFrame) -> None:
     for index, (name, arm) in enumerate(arms):
         aside = 2 ** (0.05 * (index - (len(arms) - 1) / 2))
         axes.errorbar(
-            arm["batch_size"] * aside if several else np.array([float(index)]),
-            arm["speedup"],
+            arm["batch_size"].to_numpy() * aside if several else np.array([float(index)]),
+            arm["speedup"].to_numpy(),
             yerr=house.errors(arm["speedup"], arm["low"], arm["high"]),
             capsize=3,
             linestyle="-" if several else "none",

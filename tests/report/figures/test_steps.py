@@ -49,8 +49,8 @@ def test_a_rung_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
 
 @pytest.mark.parametrize("mixed", ["fp32", "amp-fp16"])
 def test_a_bar_has_the_colour_of_what_its_rung_computes_in(tmp_path: Path, mixed: str) -> None:
-    steps = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
-    builder = apart(RunBuilder(tmp_path / "run"), steps)
+    times = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
+    builder = apart(RunBuilder(tmp_path / "run"), times)
     builder.lost("ladder", "amp-bf16", "unsupported", batch=64)
     (ladder,) = climbed(load([builder.folder]))
     axes = Figure().subplots()
