@@ -16,7 +16,7 @@ from bench.measure.quads import compare
 from bench.measure.warmup import prepare
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
-from bench.planning.defaults import slower, unsupported_reason
+from bench.planning.defaults import is_emulated, unsupported_reason
 from bench.results.records import Device
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Suite
@@ -241,7 +241,7 @@ def choose_precisions(words: str | None, device: Device, notes: list[str]) -> li
     chosen = []
     for precision in ("fp32", "amp-bf16"):
         reason = unsupported_reason(device, precision)
-        if reason is None and slower(device, precision):
+        if reason is None and is_emulated(device, precision):
             rates = f"{device.bf16_gflops:.1f} GFLOP/s against {device.fp32_gflops:.0f} in fp32"
             reason = f"this CPU emulates bfloat16 ({rates})"
         if reason is None:

@@ -29,6 +29,7 @@ from bench.results.records import Device, TrialResult
 from bench.results.store import Store
 from bench.run import session
 from bench.run.prepare import gather
+from bench.spec.ablation import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +77,7 @@ def trials(count: int) -> list[float]:
         for seed in range(count):
             start = time.perf_counter()
             launcher.call(NOTHING)
-            trial = Trial(cell=cell, phase="train", precisions=("fp32",), seed=seed)
+            trial = Trial(cell=cell, phase="train", arms=(AblationStep(precision="fp32"),), seed=seed)
             store.add_blocks([])
             store.add_epochs([])
             store.add_numerics([])

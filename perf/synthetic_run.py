@@ -25,6 +25,7 @@ from bench.results.records import (
     TrialResult,
 )
 from bench.results.store import Store
+from bench.spec.ablation import AblationStep
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 
@@ -131,14 +132,14 @@ def _trials(cell: Cell, shape: Shape, rng: random.Random, *, trains: bool) -> It
         peak = int(cell.batch_size * GIB / 64 / ARMS[name] ** 0.5)
         kinds = dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes"), peak // 8)
         memory = MemoryPeak(peak_allocated_bytes=peak, tracked_peak_bytes=peak - peak // 16, **kinds)
-        yield Trial(cell=cell, phase="memory", precisions=(name,)), [_result(name, memory=memory)]
+        yield Trial(cell=cell, phase="memory", arms=_arms(name)), [_result(name, memory=memory)]
     protocol = Protocol(replicates=shape.replicates)
     for replicate in range(shape.replicates):
-        trial = Trial(cell=cell, phase="floor", precisions=("fp32",), replicate=replicate, protocol=protocol)
+        trial = Trial(cell=cell, phase="floor", arms=_arms("fp32"), replicate=replicate, protocol=protocol)
         floor = _speed(cell, "fp32", rng.gauss(1, 0.002), shape.quads, floor=True)
         yield trial, [_result("fp32", speed=floor)]
     for replicate in range(shape.replicates):
-        trial = Trial(cell=cell, phase="speed", precisions=names, replicate=replicate, protocol=protocol)
+        trial = Trial(cell=cell, phase="speed", arms=_arms(*names), replicate=replicate, protocol=protocol)
         quads = round(shape.quads * rng.uniform(0.5, 1.5))
         ratios = [(name, ARMS[name] * rng.gauss(1, 0.01)) for name in names]
         yield trial, [_result(name, speed=_speed(cell, name, ratio, quads), ran=True) for name, ratio in ratios]
@@ -151,11 +152,15 @@ def _trials(cell: Cell, shape: Shape, rng: random.Random, *, trains: bool) -> It
             idle_power_w=80.0,
             mean_power_w=500.0,
         )
-        yield Trial(cell=cell, phase="energy", precisions=(name,)), [_result(name, energy=energy)]
+        yield Trial(cell=cell, phase="energy", arms=_arms(name)), [_result(name, energy=energy)]
     for seed in range(shape.seeds if trains else 0):
         for name in names:
-            trial = Trial(cell=cell, phase="train", precisions=(name,), seed=seed, epochs=shape.epochs)
+            trial = Trial(cell=cell, phase="train", arms=_arms(name), seed=seed, epochs=shape.epochs)
             yield trial, [_result(name, training=_training(name, shape.epochs, rng))]
+
+
+def _arms(*names: str) -> tuple[AblationStep, ...]:
+    return tuple(AblationStep(precision=name) for name in names)
 
 
 def _result(

@@ -18,6 +18,7 @@ import pytest
 import run_bench
 from bench.results.records import Device, Environment
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from tests.arms import arms
 
 # Threads that wait for each other on busy cores make a step of a tiny model a hundred times as slow. Read by torch
 # when it is imported, here and in the processes that the tests start.
@@ -108,7 +109,7 @@ def tiny_trial(tiny_file: Path) -> Trial:
         batch_size=4,
         data=DataSource(kind="synthetic"),
     )
-    return Trial(cell=cell, phase="memory", precisions=("fp32",), protocol=Protocol(time_budget_s=0.2, replicates=2))
+    return Trial(cell=cell, phase="memory", arms=arms("fp32"), protocol=Protocol(time_budget_s=0.2, replicates=2))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.devices.processes import Neighbour, describe
-from bench.planning.defaults import slower, unsupported_reason
+from bench.planning.defaults import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS
 
@@ -60,7 +60,7 @@ def _precisions(device: Device) -> list[str]:
 def _would(device: Device, name: str) -> str:
     if reason := unsupported_reason(device, name):
         return f"unsupported: {reason}"
-    if device.kind == "cpu" and slower(device, name):
+    if device.kind == "cpu" and is_emulated(device, name):
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
     if device.kind == "cpu" and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"

@@ -17,7 +17,7 @@ from bench.phases.context import Setting, enter, open_setting
 from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
 from bench.phases.timed import judge, record, summary, watcher
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, parse_step, rebase
+from bench.spec.ablation import AblationStep, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
@@ -42,14 +42,14 @@ class Built:
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's rungs that work against the first of them; send blocks, then a result for each."""
-    rungs = [parse_step(name) for name in trial.precisions]
+    rungs = list(trial.arms)
     setting = open_setting(trial)
     with open_loaders(setting, trial, rungs) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="the loader alone"))
         alone = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         built = _build(setting, trial, rungs, loaders, send=send, stack=stack)
         rungs, runners = [one.rung for one in built], [one.runner for one in built]
-        trial = replace(trial, precisions=tuple(rung.name for rung in rungs))
+        trial = replace(trial, arms=tuple(rungs))
         read = [enter(rung.precision, setting.device)[1] for rung in rungs]
         cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
         send(Progress(text="waiting for the loader"))

@@ -15,7 +15,7 @@ from bench.phases.climbing import build_rung
 from bench.phases.context import Setting, open_setting
 from bench.phases.feeding import kind_of, on_device
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, parse_step
+from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -29,7 +29,7 @@ SMALL_BATCH = 2
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only rung and send its result."""
     driver_before = memory.driver_memory_bytes(device.uuid)
-    setting, rung = open_setting(trial), parse_step(trial.precisions[0])
+    setting, rung = open_setting(trial), trial.arms[0]
     resident_before = None
     if setting.device.type == "cpu":
         small = min(SMALL_BATCH * rung.settings.grad_accumulation, trial.cell.batch_size)

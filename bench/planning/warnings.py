@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.planning.defaults import slower
+from bench.planning.defaults import is_emulated
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.spec.ablation import TF32, named_mixed
@@ -33,7 +33,7 @@ def emulated(environment: Environment, request: Request) -> list[str]:
         )
         for device in environment.devices
         for name in request.precisions or ("amp-bf16",)
-        if slower(device, name)
+        if is_emulated(device, name)
     ]
 
 

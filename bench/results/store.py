@@ -117,7 +117,7 @@ def planned(trial: Trial) -> dict[str, Any]:
         "phase": trial.phase,
         "replicate": trial.replicate,
         "seed": trial.seed,
-        "arms": [arm_of(trial.phase, name).added for name in trial.precisions],
+        "arms": [arm.added for arm in trial.arms],
     }
 
 

@@ -14,18 +14,15 @@ from bench.launch.concurrent import overlap
 from bench.launch.launcher import Launcher
 from bench.launch.local import Ending
 from bench.measure.sampler import Sampler
-from bench.planning.defaults import unsupported_reason
+from bench.planning.defaults import refusal_reason
 from bench.planning.max_batch import Largest, Search, at_any_size
-from bench.planning.plan import Plan, standing
+from bench.planning.plan import Plan, resolve
 from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
-from bench.spec.ablation import identity, parse_step
+from bench.spec.ablation import arm_of
 from bench.spec.phases import LADDER
-from bench.spec.techniques import refusal
 from bench.spec.trial import Placement, Trial
 
-UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
-"""Outcomes of the memory phase after which a precision is not tried further in that cell."""
 LONGEST = 4000
 """Characters of a row's detail: where an error is, and its end, say what it is."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
@@ -64,8 +61,7 @@ class Execution:
         for number, planned in enumerate(plan.trials):
             if planned.cell.placement not in places:
                 continue
-            choose = self._standing if planned.phase in LADDER else self._without_unfit
-            trial = choose(planned, plan.trials)
+            trial = resolve(planned, plan.trials, self.done)
             if trial is None:
                 continue
             if trial.config not in self.done:
@@ -73,32 +69,16 @@ class Execution:
                 self._run_trial(trial)
             elif trial.phase == "train":
                 self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
-            if len(trial.precisions) > 1 and "oom" in self.done[trial.config].values():
+            if len(trial.arms) > 1 and "oom" in self.done[trial.config].values():
                 self._run_apart(trial, number + 1, len(plan.trials))
 
     def _begin(self, trial: Trial, number: int, total: int) -> None:
         with self._lock:
             self.display.begin(trial, number, total)
 
-    def _without_unfit(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
-        """Leave out the precisions that the cell's memory phase found not to run; None if none is left."""
-        unfit = {
-            name
-            for other in trials
-            if other.phase == "memory" and other.cell == trial.cell and trial.phase != "memory"
-            for name, status in self.done.get(other.config, {}).items()
-            if status in UNFIT
-        }
-        left = tuple(name for name in trial.precisions if name not in unfit)
-        return replace(trial, precisions=left) if left else None
-
-    def _standing(self, trial: Trial, trials: Sequence[Trial]) -> Trial | None:
-        """Return a ladder's trial with its rungs as they stand after what the memory of each has come to."""
-        return standing(trial, trials, self.done)
-
     def _run_apart(self, trial: Trial, number: int, total: int) -> None:
         """Measure arms that do not fit into memory together each in a process of its own."""
-        apart = [replace(trial, precisions=(name,)) for name in trial.precisions]
+        apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
         missing = [alone for alone in apart if alone.config not in self.done]
         if missing:
             arms = "rungs" if trial.phase in LADDER else "precisions"
@@ -110,7 +90,7 @@ class Execution:
     def _run_trial(self, trial: Trial) -> None:
         """Run one trial and store what it sent."""
         device = self.devices[trial.cell.placement.name]
-        if trial.phase == "fit" and _refusal(trial, device) is None:
+        if trial.phase == "fit" and refusal_reason(trial, device) is None:
             search = Search(trial, device.kind, attempt=lambda one: self._answer(one, device)[1][0])
             size, found = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
@@ -124,7 +104,10 @@ class Execution:
         """Run one trial's process and return what it sent, with a result for each precision."""
         inbox = _Inbox(watch=partial(self._watch, trial))
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        ending = _refusal(trial, device) or self.launcher.run(trial, device, inbox.take)
+        if why := refusal_reason(trial, device):
+            ending = Ending(kind="unsupported", text=why)
+        else:
+            ending = self.launcher.run(trial, device, inbox.take)
         results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
         return inbox, [replace(result, detail=legible(result.detail)) for result in results]
 
@@ -198,30 +181,15 @@ def legible(text: str) -> str:
     return f"{text[:head]} … ({len(text) - head - tail:,} characters left out) … {text[-tail:]}"
 
 
-def _refusal(trial: Trial, device: Device) -> Ending | None:
-    """Return how a trial ends, before any process starts, whose precision or technique the device cannot do."""
-    if trial.phase in LADDER:
-        rungs = [parse_step(name) for name in trial.precisions]
-        reasons = [
-            unsupported_reason(device, rung.precision) or refusal(rung.techniques, device.kind, trial.phase)
-            for rung in rungs
-        ]
-    else:
-        reasons = [unsupported_reason(device, name) for name in trial.precisions]
-    if why := refusal(trial.cell.techniques, device.kind, trial.phase, len(trial.cell.placement.members)):
-        return Ending(kind="unsupported", text=why)
-    return Ending(kind="unsupported", text=reasons[0] or "") if all(reasons) else None
-
-
 def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
     """Return a row for each precision that the process ended without a result of."""
-    answered = {identity(trial.phase, result.precision) for result in results}
+    answered = {arm_of(trial.phase, result.precision).added for result in results}
     status = ENDINGS.get(ending.kind, "failed")
     detail = ending.text or "the process sent no result"
-    if status == "oom" and len(trial.precisions) > 1:
+    if status == "oom" and len(trial.arms) > 1:
         detail = f"{', '.join(trial.precisions)} together: {detail}"
     return [
-        TrialResult(precision=name, status=status, detail=detail, started=started)
-        for name in trial.precisions
-        if identity(trial.phase, name) not in answered
+        TrialResult(precision=arm.name, status=status, detail=detail, started=started)
+        for arm in trial.arms
+        if arm.added not in answered
     ]

@@ -15,9 +15,8 @@ from bench.planning.max_batch import Largest
 from bench.planning.plan import Plan, make_plan
 from bench.planning.warnings import emulated, idle_techniques, mismatched, off_the_ladder, refused
 from bench.results.records import Environment
-from bench.spec.ablation import parse_step
 from bench.spec.errors import UsageError
-from bench.spec.phases import LADDER, PHASES
+from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
@@ -246,5 +245,5 @@ def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
 
 def _parts(trial: Trial) -> int:
     """Return the parts that a batch is cut into, by the technique of the cell or of any rung."""
-    rungs = [parse_step(name).settings for name in trial.precisions] if trial.phase in LADDER else []
-    return max(one.grad_accumulation for one in (techniques(trial.cell.techniques), *rungs))
+    chosen = [trial.cell.techniques, *(arm.techniques for arm in trial.arms)]
+    return max(techniques(names).grad_accumulation for names in chosen)

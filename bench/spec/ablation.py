@@ -115,11 +115,6 @@ def arm_of(phase: str, name: str) -> AblationStep:
     return parse_step(name) if phase in LADDER else AblationStep(precision=name)
 
 
-def identity(phase: str, name: str) -> str:
-    """Return what identifies an arm: in the ladder's phases what a step adds, in others the precision."""
-    return parse_step(name).added if phase in LADDER else name
-
-
 def build_ablation(mixed: str, kind: str, more: tuple[str, ...] = (), *, unable: str | None = None) -> Ablation:
     """Return the ablation from fp32 over a mixed precision to all techniques.
 

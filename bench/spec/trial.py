@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from bench.spec.ablation import AblationStep
 from bench.spec.errors import UsageError, require
 from bench.spec.phases import PHASES
 from bench.spec.suite import Parameter
@@ -165,7 +166,7 @@ class Trial:
     cell: Cell
     phase: str
     """A name of ``PHASES``."""
-    precisions: tuple[str, ...]
+    arms: tuple[AblationStep, ...]
     """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
     replicate: int = 0
     """Which of the protocol's processes this is, in the phases that repeat their measurement in fresh ones."""
@@ -181,8 +182,13 @@ class Trial:
 
     def __post_init__(self) -> None:
         require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
-        require(bool(self.precisions), "Trial.precisions", "at least one precision", self.precisions)
+        require(bool(self.arms), "Trial.arms", "at least one arm", self.arms)
         require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The names of the arms in CSVs."""
+        return tuple(arm.name for arm in self.arms)
 
     @property
     def id(self) -> str:

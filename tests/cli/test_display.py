@@ -5,6 +5,7 @@ import pytest
 from bench.cli.display import describe_results, describe_sample, describe_trial, show_plan
 from bench.planning.plan import Plan
 from bench.results.records import MemoryPeak, Sample, Speed, Training, TrialResult
+from tests.arms import arms
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
@@ -44,7 +45,7 @@ def test_a_gpus_state_is_told_without_what_is_unknown():
 
 def test_a_trial_is_named_by_what_it_does(tiny_trial):
     assert describe_trial(tiny_trial) == "tiny, cpu, batch 4, memory (fp32)"
-    speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"), replicate=1)
+    speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"), replicate=1)
     assert describe_trial(speed) == "tiny, cpu, batch 4, speed (process 2 of 2)"
     assert describe_trial(replace(tiny_trial, phase="train", epochs=3)).endswith("train (fp32, seed 0, 3 epochs)")
     assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")

@@ -18,6 +18,7 @@ from bench.results.records import Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
 from bench.training import amp as switches
+from tests.arms import arms
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda", 0)
@@ -93,26 +94,26 @@ def test_the_phases_run_on_the_gpu(environment, tiny_trial):
     cell = replace(tiny_trial.cell, placement=Placement(name="0"))
     assert device.energy in ("counter", "power")
     for name in names:
-        (memory,) = run(replace(tiny_trial, cell=cell, precisions=(name,)), device)
+        (memory,) = run(replace(tiny_trial, cell=cell, arms=arms(name)), device)
         assert memory.memory.peak_allocated_bytes > 0
         driver = memory.memory.driver_used_bytes  # None where NVML tells of no process and a neighbour ended meanwhile
         assert driver is None or driver > memory.memory.peak_reserved_bytes
         assert 0 < memory.memory.tracked_peak_bytes <= memory.memory.peak_allocated_bytes
         master = 2 * memory.memory.model_bytes if PRECISIONS[name].master else 0  # in fp32, beside 16-bit weights
         assert memory.memory.parameter_bytes == memory.memory.model_bytes + master
-        (energy,) = run(replace(tiny_trial, cell=cell, phase="energy", precisions=(name,)), device)
+        (energy,) = run(replace(tiny_trial, cell=cell, phase="energy", arms=arms(name)), device)
         assert energy.status == "ok", energy.detail
         assert energy.energy.energy_j_per_step > 0
     longer = replace(tiny_trial.protocol, time_budget_s=1.0)  # of which a share is for single steps
-    speed = run(replace(tiny_trial, cell=cell, phase="speed", precisions=names, protocol=longer), device)
+    speed = run(replace(tiny_trial, cell=cell, phase="speed", arms=arms(*names), protocol=longer), device)
     assert [result.precision for result in speed] == list(names)
     assert all(result.speed.step_ms > 0 for result in speed)
     assert all(result.speed.peak_tflops > 0 for result in speed if result.precision != "fp8")
     for result in speed:
         assert (result.speed.host_ratio is None) == bool(PRECISIONS[result.precision].loss_scaling)
-    (floor,) = run(replace(tiny_trial, cell=cell, phase="floor", precisions=("fp32",)), device)
+    (floor,) = run(replace(tiny_trial, cell=cell, phase="floor", arms=arms("fp32")), device)
     assert floor.speed.speedup == pytest.approx(1, abs=0.2)
-    (training,) = run(replace(tiny_trial, cell=cell, phase="train", precisions=("amp-fp16",)), device)
+    (training,) = run(replace(tiny_trial, cell=cell, phase="train", arms=arms("amp-fp16")), device)
     assert training.training.epochs == 1
 
 

@@ -17,6 +17,7 @@ from bench.spec.trial import Placement
 from bench.training import amp as switches
 from bench.training.cuda_graphs import WARM_UP
 from bench.training.step import build_arm, train_epoch, training_step
+from tests.arms import arms
 from tests.training.test_techniques import DATA, batches, layers, momentum, norms, state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -160,7 +161,7 @@ def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(tiny_
     asked = ("fp32", "fp32+set-to-none+non-blocking", top)
     for phase, rungs in (("ladder", asked), ("ladder_memory", (top,))):
         found = []
-        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase, precisions=rungs), device, found.append)
+        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase, arms=arms(*rungs)), device, found.append)
         assert ending.kind == "done", ending.text
         results = [message for message in found if isinstance(message, TrialResult)]
         assert [result.precision for result in results] == list(rungs)

@@ -11,6 +11,7 @@ from bench.results.records import Block, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import SuiteRef
 from bench.training import distributed
+from tests.arms import arms
 from tests.conftest import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,7 @@ def test_a_memory_trial_sends_one_result(launcher, tiny_trial, cpu):
 
 
 def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their_results(launcher, tiny_trial, cpu):
-    trial = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"))
+    trial = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
     _, messages = run(launcher, trial, cpu)
     assert any("warming up" in m.text for m in messages if isinstance(m, Progress))
     blocks = [m for m in messages if isinstance(m, Block)]
@@ -127,7 +128,7 @@ def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tin
     path.write_text(TINY.replace("from torch import nn\n", f"from torch import nn; {flip}\n", 1))
     cell = replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path)))
     for phase, precisions in (("memory", ("fp32",)), ("train", ("fp32",)), ("speed", ("fp32", "amp-bf16"))):
-        _, messages = run(launcher, replace(tiny_trial, cell=cell, phase=phase, precisions=precisions), cpu)
+        _, messages = run(launcher, replace(tiny_trial, cell=cell, phase=phase, arms=arms(*precisions)), cpu)
         read = [message.switches.fp32_matmul for message in messages if isinstance(message, TrialResult)]
         assert read == ["ieee"] * len(precisions)
 

@@ -16,6 +16,7 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.training import techniques
+from tests.arms import arms
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
 from tests.training.test_techniques import make
@@ -134,7 +135,7 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(c
     monkeypatch.setattr(inference, "until_compiled", until_compiled)
     cell = replace(tiny_trial.cell, techniques=("compile",))
     quick = Protocol(time_budget_s=0.05, replicates=1)
-    trial = replace(tiny_trial, phase="inference", precisions=("amp-fp16",), cell=cell, protocol=quick)
+    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), cell=cell, protocol=quick)
     inference.run(trial, cpu, sent.append)
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert result.compile_s == 2 * 7.0  # for batches, and for single samples

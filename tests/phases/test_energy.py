@@ -13,6 +13,7 @@ from bench.phases import energy
 from bench.results.records import Device, TrialResult
 from bench.spec.trial import Trial
 from bench.worker.worker import run_trial
+from tests.arms import arms
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
@@ -30,7 +31,7 @@ def run(monkeypatch, tiny_trial: Trial, cpu: Device):
     def go(*gpus: FakeGpu, uuid: str | None = "GPU-a", precision: str = "amp-bf16") -> TrialResult:
         start, sent = time.monotonic(), []
         FakeDriver(gpus, clock=lambda: time.monotonic() - start).install(monkeypatch)
-        trial = replace(tiny_trial, phase="energy", precisions=(precision,))
+        trial = replace(tiny_trial, phase="energy", arms=arms(precision))
         energy.run(trial, replace(cpu, uuid=uuid), sent.append)
         (result,) = [message for message in sent if isinstance(message, TrialResult)]
         return result

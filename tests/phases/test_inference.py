@@ -14,13 +14,14 @@ from bench.planning import suite_registry
 from bench.results.records import TrialResult
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Protocol
+from tests.arms import arms
 
 
 def measure(trial, device, name, **changes):
     quick = Protocol(time_budget_s=0.05, replicates=1)
     messages = []
     inference.run(
-        replace(trial, phase="inference", precisions=(name,), protocol=quick, **changes), device, messages.append
+        replace(trial, phase="inference", arms=arms(name), protocol=quick, **changes), device, messages.append
     )
     (result,) = [message for message in messages if isinstance(message, TrialResult)]
     return result

@@ -11,10 +11,11 @@ import pytest
 from bench.devices.survey import _device
 from bench.measure import energy as measuring
 from bench.phases import energy, train
+from bench.planning.defaults import refusal_reason
 from bench.results.records import Device, TrialResult
-from bench.run.execute import _refusal
 from bench.spec.trial import Placement
 from bench.training import distributed
+from tests.arms import arms
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
@@ -45,7 +46,7 @@ def both(tiny_trial, cpu):
     """A trial on two devices, and the device that they are together."""
     trial = replace(tiny_trial, phase="energy", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     device = replace(cpu, placement="cpu+cpu", energy="counter", uuids=("GPU-a", "GPU-b"))
-    return replace(trial, precisions=("fp32",)), device
+    return replace(trial, arms=arms("fp32")), device
 
 
 @pytest.mark.slow
@@ -82,7 +83,7 @@ def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
 
 
 def test_energy_is_measured_on_devices_that_train_together(both):
-    assert _refusal(*both) is None
+    assert refusal_reason(*both) is None
 
 
 def test_devices_that_train_together_have_the_uuids_of_all_and_the_source_that_all_have(monkeypatch):

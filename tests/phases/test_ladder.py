@@ -29,6 +29,7 @@ from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
 from bench.spec.trial import Protocol
 from bench.training.step import build_arm
+from tests.arms import arms
 
 RUNGS = tuple(rung.name for rung in build_ablation("amp-fp16", "cpu").steps)
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
@@ -37,7 +38,7 @@ IMAGES = Data(input_shape=(3, 8, 8), classes=2)
 def test_every_rung_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
     quick = Protocol(time_budget_s=0.05, replicates=1)
     sent = []
-    ladder.run(replace(tiny_trial, phase="ladder", precisions=RUNGS, protocol=quick), cpu, sent.append)
+    ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*RUNGS), protocol=quick), cpu, sent.append)
     results = [message for message in sent if isinstance(message, TrialResult)]
     blocks = {message.precision for message in sent if isinstance(message, Block)}
     assert tuple(result.precision for result in results) == RUNGS
@@ -52,7 +53,7 @@ def test_every_rung_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
 def climb(trial, cpu, rungs):
     sent = []
     quick = Protocol(time_budget_s=0.05, replicates=1)
-    ladder.run(replace(trial, phase="ladder", precisions=rungs, protocol=quick), cpu, sent.append)
+    ladder.run(replace(trial, phase="ladder", arms=arms(*rungs), protocol=quick), cpu, sent.append)
     return {message.precision: message for message in sent if isinstance(message, TrialResult)}
 
 
@@ -82,7 +83,7 @@ def test_where_no_rung_can_be_built_the_trial_is_refused_with_a_row_each(tiny_tr
     monkeypatch.setattr(ladder, "build_rung", refuse)
     sent = []
     with pytest.raises(UnsupportedError, match="not here"):
-        ladder.run(replace(tiny_trial, phase="ladder", precisions=RUNGS), cpu, sent.append)
+        ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*RUNGS)), cpu, sent.append)
     results = [message for message in sent if isinstance(message, TrialResult)]
     assert [one.precision for one in results] == ["fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"]
     assert {(one.status, one.detail) for one in results} == {("unsupported", "not here")}
@@ -128,7 +129,7 @@ def test_threads_that_share_a_loader_take_turns():
 
 def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):
     sent = []
-    trial = replace(tiny_trial, phase="ladder_memory", precisions=RUNGS[-1:])
+    trial = replace(tiny_trial, phase="ladder_memory", arms=arms(*RUNGS[-1:]))
     ladder_memory.run(trial, cpu, sent.append)
     (result,) = [message for message in sent if isinstance(message, TrialResult)]
     assert (result.precision, result.status) == (RUNGS[-1], "ok")
@@ -145,7 +146,7 @@ def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_tri
 
     monkeypatch.setattr(feeding, "to_device", to_device)
     sent = []
-    ladder_memory.run(replace(tiny_trial, phase="ladder_memory", precisions=(name,)), cpu, sent.append)
+    ladder_memory.run(replace(tiny_trial, phase="ladder_memory", arms=arms(name)), cpu, sent.append)
     assert [message.status for message in sent if isinstance(message, TrialResult)] == ["ok"]
     samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_step(name))[1], seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}

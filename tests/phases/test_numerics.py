@@ -14,6 +14,7 @@ from bench.planning import suite_registry
 from bench.results.records import Numeric, TrialResult
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import SuiteRef
+from tests.arms import arms
 
 
 def watch(trial, device, *, steps=8, **changes):
@@ -28,7 +29,7 @@ def values(rows, kind, name, layer=""):
 
 
 def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):
-    rows, result = watch(tiny_trial, cpu, steps=20, precisions=("amp-fp16",))
+    rows, result = watch(tiny_trial, cpu, steps=20, arms=arms("amp-fp16"))
     assert (result.status, result.detail, result.switches.loss_scaling) == ("ok", "", True)
     assert list(values(rows, "step", "loss")) == list(range(20))
     assert set(values(rows, "step", "loss_scale").values()) == {65536.0}
@@ -45,7 +46,7 @@ def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_f
 
 def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tiny_trial, cpu):
     plain, _ = watch(tiny_trial, cpu)
-    rows, _ = watch(tiny_trial, cpu, precisions=("amp-bf16",))
+    rows, _ = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
     fp32, bf16 = values(plain, "error", "gradient"), values(rows, "error", "gradient")
     assert list(fp32) == list(bf16) == [0, 7]
     assert all(value < 1e-6 for value in fp32.values())
@@ -111,7 +112,7 @@ def test_a_gradient_that_is_not_finite_is_found_where_the_backward_pass_met_it_f
 
 def test_with_loss_scaling_such_a_step_is_skipped_and_training_goes_on(tiny_trial, cpu, breaking):
     breaking(broken_gradient=math.inf)
-    rows, result = watch(tiny_trial, cpu, steps=6, precisions=("amp-fp16",))
+    rows, result = watch(tiny_trial, cpu, steps=6, arms=arms("amp-fp16"))
     assert result.status == "ok"
     assert values(rows, "step", "skipped") == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
     assert list(values(rows, "step", "loss_scale").values()) == [65536.0] * 4 + [32768.0, 16384.0]
@@ -121,7 +122,7 @@ def test_underflow_stalls_without_loss_scaling_and_with_nothing_else(tiny_trial,
     cell = replace(tiny_trial.cell, suite=SuiteRef(name="underflow"), batch_size=64)
     fall, zero = {}, {}
     for name in ("fp32", "amp-fp16", "amp-bf16", "amp-fp16-noscale"):
-        rows, result = watch(tiny_trial, cpu, steps=41, cell=cell, precisions=(name,))
+        rows, result = watch(tiny_trial, cpu, steps=41, cell=cell, arms=arms(name))
         assert result.status == "ok"
         loss = values(rows, "step", "loss")
         fall[name] = loss[40] / loss[0]  # of the same batch

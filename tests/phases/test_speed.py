@@ -18,6 +18,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import amp as switches
+from tests.arms import arms
 
 ARMS = ("fp32", "amp-fp16")
 MS = 1_000_000
@@ -30,7 +31,7 @@ def run(tiny_trial, cpu, monkeypatch):
 
     def go(replicate=0, precisions=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
-        trial = replace(tiny_trial, phase="speed", precisions=precisions, replicate=replicate, protocol=quick)
+        trial = replace(tiny_trial, phase="speed", arms=arms(*precisions), replicate=replicate, protocol=quick)
         messages = []
         speed.run(trial, cpu, messages.append)
         return [[message for message in messages if isinstance(message, kind)] for kind in (Block, TrialResult)]
@@ -117,7 +118,7 @@ CUT = Cut(
 
 
 def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_trial):
-    trial = replace(tiny_trial, phase="speed", precisions=ARMS)
+    trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
     found = summary(CUT, 1, compared(2), None, trial)
     assert (found.step_ms, found.samples_per_s) == (2.0, 2000.0)
     assert (found.rounds, found.discarded_rounds) == (2, 3)
@@ -128,7 +129,7 @@ def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monk
     monkeypatch.setattr(inference, "compare", lambda *_, **__: compared(2))
     quick = Protocol(time_budget_s=0.02, replicates=1)
     messages = []
-    trial = replace(tiny_trial, phase="inference", precisions=("amp-fp16",), protocol=quick)
+    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), protocol=quick)
     inference.run(trial, cpu, messages.append)
     (result,) = [message for message in messages if isinstance(message, TrialResult)]
     assert result.inference.inference_samples_per_s == pytest.approx(2000.0)

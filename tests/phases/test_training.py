@@ -13,6 +13,7 @@ from bench.results.records import EpochResult, TrialResult
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource
 from bench.training.checkpoint import read_checkpoint
+from tests.arms import arms
 from tests.devices.fake_gpu import FakeClock, FakeGpu
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeDriver
 
@@ -93,7 +94,7 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     train.build_arm, given = build_arm, {}
     try:
         for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
-            bench.run(precisions=(name,), seed=seed)
+            bench.run(arms=arms(name), seed=seed)
             given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
     finally:
         train.build_arm = original
@@ -111,7 +112,7 @@ def test_each_epoch_is_evaluated_under_its_own_precision_and_in_fp32_and_the_bas
         ("fp32", [torch.float32, torch.float32]),  # the test set; then training images
         ("amp-bf16", [torch.bfloat16, torch.float32, torch.bfloat16]),  # the test set twice; then training images
     ):
-        rows, result = bench.run(precisions=(name,))
+        rows, result = bench.run(arms=arms(name))
         assert [dtype for train, dtype, _ in bench.seen if not train] == 2 * types
         assert all(row.test_loss_fp32 is not None and row.test_accuracy_fp32_pct is not None for row in rows)
         assert result.training.test_loss_fp32 == rows[-1].test_loss_fp32
@@ -130,8 +131,8 @@ def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     data = replace(bench.suite.data, mean=(0.0,) * 3, std=(1.0,) * 3)
     still = lambda parameters: torch.optim.SGD(parameters, lr=0.0)  # noqa: E731
     bench.suite = replace(bench.suite, model=close, data=data, optimizer=still)
-    _, mixed = bench.run(precisions=("amp-bf16",))
-    rows, plain = bench.run(precisions=("fp32",))
+    _, mixed = bench.run(arms=arms("amp-bf16"))
+    rows, plain = bench.run(arms=arms("fp32"))
     assert rows[-1].train_accuracy_pct == 50.0  # of the training images that are looked at, half are of either class
     assert (mixed.training.test_accuracy_pct, mixed.training.test_accuracy_fp32_pct) == (25.0, 75.0)
     assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)

@@ -12,6 +12,7 @@ from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource, Placement, Protocol, SuiteRef, Trial
+from tests.arms import arms as steps
 
 SUITE = Suite(
     name="small",
@@ -132,7 +133,7 @@ def test_a_change_of_anything_asked_changes_the_config_and_nothing_else_does(mac
     for other in (
         replace(first, seed=1),
         replace(first, replicate=9),
-        replace(first, precisions=("fp32",)),
+        replace(first, arms=(first.arms[0],)),
         replace(first, protocol=Protocol(target_ci=0.02)),
         replace(first, cell=replace(first.cell, batch_size=9)),
         replace(first, cell=replace(first.cell, suite=SuiteRef(name="small", parameters=(("lr", 0.2),)))),
@@ -214,7 +215,7 @@ def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine,
     assert arms(emulating, "ladder_memory", phases=("ladder_memory",)) == rungs
     named = arms(emulating, "ladder_memory", phases=("ladder_memory",), precisions=("fp32", "amp-bf16"))
     assert "amp-bf16+set-to-none" in named
-    both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", precisions=("fp32", "amp-bf16"))
+    both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", arms=steps("fp32", "amp-bf16"))
     long, short = (estimate_s(both, SUITE, SYNTHETIC, device, 1e12) for device in (emulating, fast))
     assert long > 5 * short
 

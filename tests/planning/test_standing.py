@@ -15,6 +15,7 @@ from bench.results.store import planned as entry_of
 from bench.run.execute import _missing
 from bench.spec.ablation import build_ablation
 from bench.spec.trial import Protocol
+from tests.arms import arms
 from tests.run.test_execute import execute
 
 MORE = ("channels-last", "compile", "checkpointing")
@@ -24,10 +25,10 @@ TOP = "amp-fp16+set-to-none+prefetcher"
 
 @pytest.fixture
 def plan(tiny_trial):
-    memory = [replace(tiny_trial, phase="ladder_memory", precisions=(name,)) for name in RUNGS]
+    memory = [replace(tiny_trial, phase="ladder_memory", arms=arms(name)) for name in RUNGS]
     protocol = Protocol(replicates=2)
     ladder = [
-        replace(tiny_trial, phase="ladder", precisions=RUNGS, replicate=number, protocol=protocol) for number in (0, 1)
+        replace(tiny_trial, phase="ladder", arms=arms(*RUNGS), replicate=number, protocol=protocol) for number in (0, 1)
     ]
     trials = (*memory, *ladder)
     return Plan(trials=trials, seconds=(None,) * len(trials))
@@ -92,7 +93,7 @@ def test_a_ladder_of_which_no_rung_works_is_not_timed(tmp_path, plan, cpu):
 
 def test_a_rung_that_a_process_moved_itself_has_answered_and_others_have_not(tiny_trial):
     asked = ("fp32", "fp32+compile", "fp32+compile+checkpointing", "fp32+compile+checkpointing+channels-last")
-    trial = replace(tiny_trial, phase="ladder", precisions=asked)
+    trial = replace(tiny_trial, phase="ladder", arms=arms(*asked))
     results = [
         TrialResult(precision="fp32+compile", status="unsupported", detail="no compiler"),
         TrialResult(precision="fp32", status="ok"),

@@ -22,6 +22,7 @@ from bench.results.records import (
 )
 from bench.results.store import Store
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
+from tests.arms import arms
 
 GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
 MIB = 2**20
@@ -40,7 +41,7 @@ class RunBuilder:
     def trial(self, phase: str, precisions: Sequence[str], batch: int, **asked: Any) -> Trial:
         placement = Placement(name=self.device.placement)
         cell = Cell(suite=self.suite, placement=placement, batch_size=batch, data=DataSource(kind="synthetic"))
-        return Trial(cell=cell, phase=phase, precisions=tuple(precisions), **asked)  # type: ignore[arg-type]
+        return Trial(cell=cell, phase=phase, arms=arms(*precisions), **asked)  # type: ignore[arg-type]
 
     def add(self, trial: Trial, *results: TrialResult) -> RunBuilder:
         with Store(self.folder) as store:

@@ -8,6 +8,7 @@ from bench.results.columns import COLUMNS, SCHEMA
 from bench.results.records import Block, EpochResult, MemoryPeak, Sample, Switches, TrialResult
 from bench.results.store import Store, finished, read_run
 from bench.spec.errors import UsageError
+from tests.arms import arms
 
 
 def rows(folder, name):
@@ -80,7 +81,7 @@ def test_a_torn_last_line_is_dropped_when_the_run_goes_on(tmp_path, tiny_trial, 
 
 
 def test_finished_trials_are_known_by_their_config_and_failed_ones_are_tried_again(tmp_path, tiny_trial, cpu):
-    speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"))
+    speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
     hung = replace(tiny_trial, seed=7)
     with Store(tmp_path / "run") as store:
         store.add_results(speed, cpu, [result(), result("amp-bf16", "oom", detail="did not fit")])

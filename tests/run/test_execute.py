@@ -11,6 +11,7 @@ from bench.planning.plan import Plan
 from bench.results.records import Block, EpochResult, MemoryPeak, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
+from tests.arms import arms
 from tests.results.test_store import rows
 
 ARMS = ("fp32", "amp-bf16")
@@ -39,9 +40,9 @@ class ScriptedLauncher:
 
 @pytest.fixture
 def plan(tiny_trial):
-    memory = [replace(tiny_trial, precisions=(name,)) for name in ARMS]
-    speed = [replace(tiny_trial, phase="speed", precisions=ARMS, replicate=number) for number in (0, 1)]
-    train = [replace(tiny_trial, phase="train", precisions=(name,)) for name in ARMS]
+    memory = [replace(tiny_trial, arms=arms(name)) for name in ARMS]
+    speed = [replace(tiny_trial, phase="speed", arms=arms(*ARMS), replicate=number) for number in (0, 1)]
+    train = [replace(tiny_trial, phase="train", arms=arms(name)) for name in ARMS]
     trials = (*memory, *speed, *train)
     return Plan(trials=trials, seconds=(None,) * len(trials))
 
@@ -123,24 +124,25 @@ def test_a_run_in_which_nothing_could_be_measured_is_no_success(tmp_path, plan, 
 
 
 def test_a_precision_that_the_device_cannot_do_is_a_row_with_the_reason_and_no_process(tmp_path, plan, cpu):
+    device = replace(cpu, unsupported={"fp16-master": "no float16"})
     unable = [
-        replace(trial, precisions=(name,))
+        replace(trial, arms=arms(name))
         for trial in (plan.trials[0], plan.trials[2], plan.trials[4])
-        for name in ("tf32", "tf32:some=option")
+        for name in ("fp16-master", "fp16-master:scale=8")
     ]
     for phases in (slice(0, 6), slice(2, 6)):  # with the memory phase and without
         both = Plan(trials=(*unable[phases], *plan.trials), seconds=(None,) * len(plan.trials))
         folder = tmp_path / f"run{phases.start}"
-        ran, found, fine = execute(folder, both, cpu)
-        assert not [name for name in ran if "tf32" in name]
+        ran, found, fine = execute(folder, both, device)
+        assert not [name for name in ran if "fp16-master" in name]
         refused = [row for row in rows(folder, "trials.csv") if row["status"] == "unsupported"]
         assert {(row["precision"], row["detail"]) for row in refused} == {
-            ("tf32", "no TF32"),
-            ("tf32:some=option", "no TF32"),
+            ("fp16-master", "no float16"),
+            ("fp16-master:scale=8", "no float16"),
         }
         assert len(found) == len(refused) + 8
         assert fine
-        assert execute(folder, both, cpu)[0] == []  # nor when resuming
+        assert execute(folder, both, device)[0] == []  # nor when resuming
 
 
 def test_a_technique_that_the_device_cannot_do_is_a_row_for_each_precision_and_no_process(tmp_path, plan, cpu):

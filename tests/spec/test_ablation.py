@@ -4,7 +4,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.run.prepare import gather
-from bench.spec.ablation import ZEROED, AblationStep, build_ablation, choose_mixed, identity, parse_step, rebase
+from bench.spec.ablation import ZEROED, AblationStep, arm_of, build_ablation, choose_mixed, parse_step, rebase
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.planning.test_max_batch import Surveyed
@@ -134,8 +134,8 @@ def test_precisions_that_do_not_work_and_rungs_that_are_not_all_there():
 
 
 def test_a_rung_is_known_by_what_it_adds_and_a_precision_by_its_name():
-    assert identity("ladder", "fp32+compile") == identity("ladder_memory", "amp-bf16+set-to-none+compile")
-    assert identity("speed", "amp-bf16:x=1+2") == "amp-bf16:x=1+2"
+    assert arm_of("ladder", "fp32+compile").added == arm_of("ladder_memory", "amp-bf16+set-to-none+compile").added
+    assert arm_of("speed", "amp-bf16:x=1+2").added == "amp-bf16:x=1+2"
 
 
 def test_the_plan_has_memory_rung_by_rung_and_all_together_in_each_process(machine):

@@ -5,6 +5,7 @@ import pytest
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Cell, DataSource, Placement, Protocol
+from tests.arms import arms
 
 DATA = Data(input_shape=(3, 32, 32), classes=10)
 
@@ -77,12 +78,12 @@ def test_features_are_no_image():
 
 
 def test_ids_tell_trials_apart(tiny_trial):
-    speed = replace(tiny_trial, phase="speed", precisions=("fp32", "amp-bf16"))
+    speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
     ids = {
         tiny_trial.id,
         speed.id,
         replace(speed, replicate=1).id,
-        replace(speed, precisions=("fp32",)).id,
+        replace(speed, arms=arms("fp32")).id,
         replace(tiny_trial, phase="train").id,
         replace(tiny_trial, phase="train", seed=1).id,
     }

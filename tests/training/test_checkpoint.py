@@ -20,6 +20,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.trial import SuiteRef
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import build_arm, training_step
+from tests.arms import arms
 from tests.phases.test_training import paint
 from tests.results.test_store import rows
 
@@ -229,7 +230,7 @@ def launch(trial, cpu, workspace):
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
 def test_training_whose_process_was_killed_goes_on_to_the_same_weights(deadly, cpu, tmp_path, precision):
-    trial, marker = replace(deadly[0], precisions=(precision,)), deadly[1]
+    trial, marker = replace(deadly[0], arms=arms(precision)), deadly[1]
     ending, (first,) = launch(trial, cpu, tmp_path / "killed")
     assert (ending.kind, "signal 9" in ending.text, first.epoch) == ("died", True, 1)
     assert marker.exists()

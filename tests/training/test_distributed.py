@@ -20,10 +20,10 @@ from bench.measure.warmup import prepare
 from bench.phases.communication import communication_pct
 from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
+from bench.planning.defaults import refusal_reason
 from bench.planning.plan import Plan
 from bench.planning.warnings import refused
 from bench.results.records import MemoryPeak
-from bench.run.execute import _refusal
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
@@ -164,24 +164,22 @@ def test_memory_is_the_largest_devices_and_the_sum():
 
 def test_what_is_measured_on_one_device_alone_is_unsupported_on_several_which_is_told_before(tiny_trial, cpu, machine):
     both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
-    assert _refusal(both, cpu) is None
-    ending = _refusal(replace(both, phase="numerics"), cpu)
-    assert ending.kind == "unsupported"
-    assert ending.text == "it is not measured on devices that train together"
+    assert refusal_reason(both, cpu) is None
+    reason = refusal_reason(replace(both, phase="numerics"), cpu)
+    assert reason == "it is not measured on devices that train together"
     trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
     here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
     (said,) = refused(Plan(trials=trials, seconds=(None,) * 3), here)
-    assert said == f"On cpu+cpu, numerics, inference will be unsupported: {ending.text}."
+    assert said == f"On cpu+cpu, numerics, inference will be unsupported: {reason}."
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("bf16-allreduce",)))
-    assert "train together" in _refusal(alone, cpu).text
+    assert "train together" in refusal_reason(alone, cpu)
 
 
 @pytest.mark.parametrize("name", ["compile", "cuda-graphs", "grad-accumulation=2", "checkpointing"])
 def test_techniques_that_do_not_go_together_are_refused_before_a_process_starts(tiny_trial, cpu, name):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name))
-    ending = _refusal(replace(tiny_trial, cell=cell), cpu)
-    assert ending.kind == "unsupported"
-    assert ending.text == f"{name.partition('=')[0]} is not offered on devices that train together"
+    reason = refusal_reason(replace(tiny_trial, cell=cell), cpu)
+    assert reason == f"{name.partition('=')[0]} is not offered on devices that train together"
 
 
 @pytest.mark.slow

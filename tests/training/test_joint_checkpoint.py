@@ -15,6 +15,7 @@ from bench.results.records import EpochResult, TrialResult
 from bench.spec.suite import Data
 from bench.spec.trial import Placement
 from bench.training.checkpoint import read_checkpoint
+from tests.arms import arms
 from tests.phases.test_training import paint
 from tests.processes import together
 from tests.training.test_checkpoint import SUITE, deadly, launch, same
@@ -62,7 +63,7 @@ def model(data):
 @pytest.fixture
 def both(tiny_trial, tmp_path):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), data=paint(tmp_path))
-    return replace(tiny_trial, phase="train", epochs=3, precisions=("fp32",), cell=cell)
+    return replace(tiny_trial, phase="train", epochs=3, arms=arms("fp32"), cell=cell)
 
 
 def test_a_stopped_training_of_two_processes_goes_on_to_the_same_bits(both, cpu, tmp_path):

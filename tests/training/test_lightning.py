@@ -20,6 +20,7 @@ from bench.training import rank_launcher
 from bench.training.amp import apply, read_back
 from bench.training.step import build_arm, train_epoch
 from suites._schedule import cosine
+from tests.arms import arms
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(6,), classes=3)
@@ -94,7 +95,7 @@ def trial(file, **parameters):
             data=DataSource(kind="synthetic"),
         ),
         phase="train",
-        precisions=("amp-bf16",),
+        arms=arms("amp-bf16"),
         epochs=2,
     )
 
