@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bench.data import transfer
+from bench.devices.backend import backend_of
 
 
 class FakeGraph:
@@ -70,7 +70,7 @@ class FakeStream:
 
 def install(monkeypatch):
     """Let torch.cuda capture on the CPU; return the streams that were made, the current one first."""
-    transfer._side_stream.cache_clear()
+    backend_of.cache_clear()
     streams = [FakeStream()]
     current = streams[:]
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)

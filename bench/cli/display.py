@@ -203,7 +203,7 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
         print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
-        found = "every visible GPU" if environment.devices[0].kind == "cuda" else "the CPU, for there is no GPU"
+        found = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, for there is no GPU"
         print(f"No --gpus was given: measuring on {found}.")
     for warning in warnings:
         print(f"Warning: {warning}")

@@ -29,7 +29,7 @@ def lines(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbo
         said.append(f"{where}: {', '.join(_facts(seen))}")
         said += [f"  {device.uuid}"] if device.uuid else []
         said += [f"  {seen.problem}"] if seen.problem else [f"  {text}" for text in _precisions(device)]
-        said += [f"  {_used(device, users)}"] if device.kind == "cuda" else []
+        said += [f"  {_used(device, users)}"] if device.is_gpu else []
     return said
 
 
@@ -65,7 +65,7 @@ def _would(device: Device, name: str) -> str:
     if device.kind == "cpu" and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
     capability = tuple(int(part) for part in (device.compute_capability or "99.0").split("."))
-    if PRECISIONS[name].compute != "float32" and device.kind == "cuda" and capability < TENSOR_CORES:
+    if PRECISIONS[name].compute != "float32" and device.is_gpu and capability < TENSOR_CORES:
         return "ok, but without tensor cores: saves memory, and gains little time or none"
     return "ok"
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.data.cache import Split
+from bench.devices.backend import backend_of
 from bench.devices.host_memory import available_bytes
 
 Place = Literal["device", "host", "file"]
@@ -45,8 +46,8 @@ def choose_place(size_bytes: int, device_free: int, host_free: int) -> Place:
 
 def free_bytes(device: torch.device, processes: int = 1) -> tuple[int, int]:
     """Return the free memory of the device and what of the host's is there for each of several processes."""
-    host = available_bytes() // processes
-    return (torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host), host
+    host, backend = available_bytes() // processes, backend_of(device)
+    return (backend.free_bytes() if backend.is_gpu else host), host
 
 
 def open_images(split: Split, place: Place, device: torch.device) -> Images:
@@ -103,7 +104,7 @@ class OnHost:
 
     def _begin(self, reader: ThreadPoolExecutor, rows: Tensor) -> Future[Tensor]:
         # Made here and not by the reader, for which another GPU may be the current one.
-        on_gpu = self._labels.device.type == "cuda"
+        on_gpu = backend_of(self._labels.device).is_gpu
         buffer = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=on_gpu)
         return reader.submit(_gather, self._images, rows, buffer)
 

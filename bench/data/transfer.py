@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import queue
 import threading
 import weakref
@@ -12,6 +11,8 @@ from types import TracebackType
 
 import torch
 from torch import Tensor
+
+from bench.devices.backend import SideStream, backend_of
 
 Batch = tuple[Tensor, Tensor]
 LOOK_S = 0.1
@@ -32,13 +33,13 @@ def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) ->
 
 
 def _moved(tensor: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
-    pageable = tensor.device.type == "cpu" and device.type == "cuda" and not tensor.is_pinned()
+    pageable = tensor.device.type == "cpu" and backend_of(device).is_gpu and not tensor.is_pinned()
     # The allocator of pinned memory knows of the copy under way, and hands the buffer out again only when it is done.
     return (tensor.pin_memory() if non_blocking and pageable else tensor).to(device, non_blocking=non_blocking)
 
 
 class Prefetcher:
-    """Batches made ready one ahead: on a CUDA stream beside the step's, or on a CPU in a thread.
+    """Batches made ready one ahead: on a stream of the GPU beside the step's, or on a CPU in a thread.
 
     Close it, or use it as a context, where not all batches are taken; one that is dropped ends its thread too.
     """
@@ -57,7 +58,10 @@ class Prefetcher:
             prepare: copies, casts and normalises a batch; called on the prefetcher's stream, or in its thread.
         """
         made = _made(batches, prepare)
-        self._ahead: _OnStream | _InThread = _OnStream(made, device) if device.type == "cuda" else _InThread(made)
+        backend = backend_of(device)
+        self._ahead: _OnStream | _InThread = (
+            _OnStream(made, backend.side_stream()) if backend.is_gpu else _InThread(made)
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -99,30 +103,23 @@ def _made(batches: Iterable[Batch], prepare: Callable[[Batch], Batch]) -> Iterat
             close()
 
 
-@functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the one stream of all epochs: torch keeps freed memory by stream, so a new one would allocate anew."""
-    return torch.cuda.Stream(device)
-
-
 class _OnStream:
     """One batch ahead on a stream of its own: queued there before the step that runs meanwhile is queued."""
 
-    def __init__(self, made: Iterator[Batch], device: torch.device) -> None:
-        self._made, self._device = made, device
-        self._stream = _side_stream(device)
+    def __init__(self, made: Iterator[Batch], stream: SideStream) -> None:
+        self._made, self._stream = made, stream
         # What the source holds on the device already, such as resident images, was written on the current stream.
-        self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._stream.wait()
         self._next: Batch | None = None
         self._error: BaseException | None = None
         self._load()
 
     def _load(self) -> None:
         self._next = None
-        with torch.cuda.stream(self._stream):
+        with self._stream.use():
             try:
                 self._next = next(self._made, None)
-            except Exception as error:  # told when this batch is asked for, not one batch too early
+            except Exception as error:  # raised when this batch is asked for, not one batch too early
                 self._error = error
 
     def take(self) -> Batch:
@@ -131,11 +128,8 @@ class _OnStream:
             raise error
         if self._next is None:
             raise StopIteration
-        batch, current = self._next, torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)
-        for tensor in batch:
-            # Allocated on the side stream: its memory may be used again there only after the step has used it here.
-            tensor.record_stream(current)
+        batch = self._next
+        self._stream.join(batch)
         self._load()
         return batch
 

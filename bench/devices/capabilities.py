@@ -46,14 +46,17 @@ def set_tf32(allowed: bool) -> None:
         part.rnn.fp32_precision = precision
 
 
-def fp32_switches(device: torch.device) -> tuple[str, str]:
-    """Return ``tf32`` or ``ieee`` for a device's matrix products and for its convolutions."""
+def fp32_switches(matmul: str, conv: str) -> tuple[str, str]:
+    """Return ``tf32`` or ``ieee`` for matrix products and for convolutions.
+
+    Args:
+        matmul: the part of ``torch.backends`` that a device's matrix products go by.
+        conv: the part that its convolutions go by.
+    """
     if not hasattr(_backends, "fp32_precision"):
         allowed = (_backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32)
         return "tf32" if allowed[0] else "ieee", "tf32" if allowed[1] else "ieee"
-    if device.type == "cuda":
-        return _backends.cuda.matmul.fp32_precision, _backends.cudnn.conv.fp32_precision
-    return _backends.mkldnn.matmul.fp32_precision, _backends.mkldnn.conv.fp32_precision
+    return getattr(_backends, matmul).matmul.fp32_precision, getattr(_backends, conv).conv.fp32_precision
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:

@@ -1,37 +1,30 @@
-"""Whether an error means that something did not fit into memory, whatever library says so."""
+"""Whether an error means that memory did not suffice, whichever library raises it."""
 
 from __future__ import annotations
 
 import torch
 
+from bench.devices.cuda import nearly_full
+
 _SIGNS = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
-"""In lower case: torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
+"""Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 _DOUBTFUL = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
-"""What cuBLAS and cuDNN say where they cannot have their workspaces, but also where they are broken."""
-LITTLE_FREE = 0.05
-"""Share of a GPU's memory; with less than this free, it is memory that they lack."""
+"""Raised by cuBLAS and cuDNN (hipBLAS and MIOpen) for lack of a workspace, but also for other reasons."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that something did not fit into the device's or the machine's memory."""
+    """Return whether an error means that the device's or the host's memory did not suffice."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
-    return any(sign in text for sign in _SIGNS) or (any(sign in text for sign in _DOUBTFUL) and _little_is_free())
-
-
-def _little_is_free() -> bool:
-    if not torch.cuda.is_initialized():
-        return False
-    free, total = torch.cuda.mem_get_info()
-    return free < LITTLE_FREE * total
+    return any(sign in text for sign in _SIGNS) or (any(sign in text for sign in _DOUBTFUL) and nearly_full())
 
 
 def behind(error: BaseException) -> BaseException | None:
-    """Return the error of memory that this one is, or was raised while handling; None where there is none."""
-    seen: BaseException | None = error
-    while seen is not None and not is_out_of_memory(seen):
-        seen = seen.__context__
-    return seen
+    """Return the out-of-memory error that this error is or was raised while handling; None if there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not is_out_of_memory(cause):
+        cause = cause.__context__
+    return cause

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from bench.data import random_batches
+from bench.devices.backend import backend_of, device_at
 from bench.measure.timing import Runner
 from bench.phases.context import enter
 from bench.phases.runner import BATCHES, TorchRunner
@@ -31,7 +32,7 @@ CALIBRATION_CYCLES = 20_000_000
 def torch_device(device: Device) -> torch.device:
     """Return the device as torch names it."""
     index = Placement(name=device.placement).index
-    return torch.device("cpu") if index is None else torch.device("cuda", index)
+    return device_at(index)
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class StepRunner:
 
 def known_step(name: str, device: torch.device, wait: Callable[[], None]) -> StepRunner:
     """Return an arm whose steps are waits."""
-    return StepRunner(name, device.type == "cuda", wait, lambda: synchronize(device))
+    return StepRunner(name, backend_of(device).is_gpu, wait, lambda: synchronize(device))
 
 
 def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner:
@@ -97,7 +98,7 @@ def build_runner(device: Device, name: str, precision: str, *, width: int, batch
         name=name,
         arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
         batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0),
-        asynchronous=place.type == "cuda",
+        asynchronous=backend_of(place).is_gpu,
     )
 
 
@@ -116,22 +117,17 @@ def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
 
 def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
     """Return a wait that is short beside a step: a busy one on a CPU, a spinning kernel on a GPU."""
-    if device.type == "cuda":
+    if backend_of(device).is_gpu:
         cycles = round(time_ns * cycles_per_ns(device))
-        return lambda: spin(cycles)
+        return lambda: backend_of(device).spin(cycles)
     return busy_wait(time_ns)
-
-
-def spin(cycles: int) -> None:
-    """Queue a kernel that spins for that many of the GPU's cycles."""
-    torch.cuda._sleep(cycles)
 
 
 def cycles_per_ns(device: torch.device) -> float:
     """Return the GPU's clock rate as its spinning kernel sees it, in GHz."""
-    spin(CALIBRATION_CYCLES)
+    backend_of(device).spin(CALIBRATION_CYCLES)
     synchronize(device)
     start = time.perf_counter_ns()
-    spin(CALIBRATION_CYCLES)
+    backend_of(device).spin(CALIBRATION_CYCLES)
     synchronize(device)
     return CALIBRATION_CYCLES / (time.perf_counter_ns() - start)

@@ -93,7 +93,7 @@ def estimator(arms: int = SIMULATED_ARMS) -> Check:
 
 def identity(probe: Probe, device: Device) -> Iterator[Check]:
     """Check that CUDA's index and NVML's UUID name one GPU."""
-    gpu: Identity | None = probe("identify") if device.kind == "cuda" else None
+    gpu: Identity | None = probe("identify") if device.is_gpu else None
     measured, same = NO_NVML if device.kind == "cpu" else "NVML does not start, or does not know this GPU", None
     if gpu is not None:
         nvml_bytes = "unknown" if gpu.nvml_bytes is None else f"{gpu.nvml_bytes / MIB:.0f} MiB"
@@ -153,7 +153,7 @@ def autocast(probe: Probe, device: Device) -> Iterator[Check]:
 def timing(probe: Probe, device: Device) -> Iterator[Check]:
     """Check the time of a block without steps, and the ratio of two arms that take known times."""
     empty_us = probe("empty_block") / 1e3
-    limit_us = 1e6 * CLOCK_SHARE * (GPU_BLOCK_S if device.kind == "cuda" else SHORTEST_BLOCK_S)
+    limit_us = 1e6 * CLOCK_SHARE * (GPU_BLOCK_S if device.is_gpu else SHORTEST_BLOCK_S)
     yield Check(
         name="the clock costs nothing",
         expected=f"empty block ≤ {limit_us:.3g} µs",
@@ -195,10 +195,10 @@ def against_itself(probe: Probe, _device: Device) -> Iterator[Check]:
 def memory(probe: Probe, device: Device) -> Iterator[Check]:
     """Check that a peak rises by what a step holds, and does not depend on earlier processes."""
     small, large = (probe("peak", held) for held in (0, HELD_BYTES))
-    kind = "allocated" if device.kind == "cuda" else "resident"
+    kind = "allocated" if device.is_gpu else "resident"
     why = "this system does not let the peak of a process be read and reset"
     yield _rise(f"{kind} memory", small.headline_bytes, large.headline_bytes, tolerance=0.02, why=why)
-    if device.kind == "cuda":
+    if device.is_gpu:
         unknown = "the driver does not tell how much memory is used"
         used = (small.driver_used_bytes, large.driver_used_bytes)
         yield _rise("the driver's memory", *used, tolerance=0.1, why=unknown)

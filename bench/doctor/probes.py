@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import psutil
 import torch
 
+from bench.devices.backend import backend_of, gpu_count
+from bench.devices.cuda import gpu_properties
 from bench.devices.energy import NvmlMeter
 from bench.devices.nvidia import NvmlFailure, open_nvml
 from bench.doctor.arms import (
@@ -23,7 +24,6 @@ from bench.doctor.arms import (
     known_step,
     lengthened,
     pause,
-    spin,
     torch_device,
     training_runner,
 )
@@ -90,10 +90,10 @@ def known_ratio(device: Device, _send: Send) -> tuple[float, Interval]:
     """Return the ratio of two arms that take known times, and the log-ratio measured."""
     place = torch_device(device)
     enter("fp32", place)
-    on_gpu = place.type == "cuda"
+    on_gpu = device.is_gpu
     long, short = KNOWN_CYCLES if on_gpu else KNOWN_NS
     arms = [
-        known_step(name, place, partial(spin, int(size)) if on_gpu else busy_wait(size, SLEPT))
+        known_step(name, place, partial(backend_of(place).spin, int(size)) if on_gpu else busy_wait(size, SLEPT))
         for name, size in (("longer", long), ("shorter", short))
     ]
     (log,) = timed(arms, KNOWN)
@@ -133,7 +133,7 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
     place = torch_device(device)
     enter("fp32", place)
     resident = None
-    if place.type == "cpu":
+    if not device.is_gpu:
         # The first step makes the system load code of the libraries, which is not the step's.
         build_runner(device, "first", "fp32", width=width, batch_size=2).run(1)
         resident = memory.resident_bytes()
@@ -157,7 +157,7 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
 def take(device: Device, taken_bytes: int, _send: Send) -> bool:
     """Use that much memory and end; False where less than twice that is free."""
     place = torch_device(device)
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else psutil.virtual_memory().available
+    free = backend_of(place).free_bytes()
     if free < 2 * taken_bytes:
         return False
     return bool(torch.ones(taken_bytes, dtype=torch.uint8, device=place)[-1] == 1)
@@ -169,7 +169,7 @@ def identify(device: Device, _send: Send) -> Identity | None:
     if nvml is None:
         return None
     index = torch_device(device).index
-    properties = torch.cuda.get_device_properties(index)
+    properties = gpu_properties(index)
     with nvml:
         try:
             gpu = nvml.gpu(cuda_uuid(index))
@@ -185,13 +185,13 @@ def identify(device: Device, _send: Send) -> Identity | None:
         uuid=uuid,
         nvml_name=gpu.name,
         nvml_bytes=gpu.memory_total_bytes,
-        back=tuple(other for other in range(torch.cuda.device_count()) if uuid.endswith(cuda_uuid(other))),
+        back=tuple(other for other in range(gpu_count()) if uuid.endswith(cuda_uuid(other))),
     )
 
 
 def cuda_uuid(index: int) -> str:
     """Return a GPU's UUID as CUDA tells it: without NVML's prefix."""
-    return str(torch.cuda.get_device_properties(index).uuid)
+    return str(gpu_properties(index).uuid)
 
 
 def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:

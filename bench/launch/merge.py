@@ -53,7 +53,7 @@ def _device(place: Placement, each: Sequence[Device]) -> Device:
     first, names = each[0], list(dict.fromkeys(device.name for device in each))
     per_node = len(place.members) // place.nodes
     single = names[0].removeprefix(f"{per_node} × ")
-    alike = len(names) == 1 and first.kind == "cuda" and (per_node == 1 or single != names[0])
+    alike = len(names) == 1 and first.is_gpu and (per_node == 1 or single != names[0])
     return replace(
         devices_together(each),
         placement=place.name,

@@ -45,7 +45,7 @@ def together(devices: Sequence[Device]) -> Device:
     return replace(
         first,
         placement="+".join(device.placement for device in devices),
-        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.kind == "cuda" else " + ".join(names),
+        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
         names=tuple(single),
         architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
         memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,

@@ -5,17 +5,14 @@ Where it went, tensor by tensor, is counted afterwards and elsewhere (``categori
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
-import re
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import torch
 
+from bench.devices.backend import PeakMemory, backend_of
+from bench.devices.cpu import Cpu
 from bench.devices.nvidia import Nvml, NvmlFailure, open_nvml
 from bench.results.records import MemoryPeak
 
@@ -42,37 +39,36 @@ def measure_peaks(
         uuid: the GPU's UUID, by which NVML knows it.
         model_bytes: what the model's parameters and buffers take.
     """
-    peaks = (
-        _cuda_peaks(step, device, driver_before, uuid) if device.type == "cuda" else _cpu_peaks(step, resident_before)
-    )
-    return replace(peaks, model_bytes=model_bytes)
-
-
-def _cuda_peaks(
-    step: Callable[[], object], device: torch.device, driver_before: int | None, uuid: str | None
-) -> MemoryPeak:
-    first = _cuda_peak(step, device, 1)
-    steady = _cuda_peak(step, device, STEADY_STEPS)
+    first, steady = _peak(step, device, 1), _peak(step, device, STEADY_STEPS)
+    if first is None or steady is None:
+        return MemoryPeak(model_bytes=model_bytes)
+    if not backend_of(device).is_gpu:
+        if resident_before is None or first.resident is None or steady.resident is None:
+            return MemoryPeak(model_bytes=model_bytes)
+        # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below 0.
+        return MemoryPeak(
+            first_peak_bytes=max(0, first.resident - resident_before),
+            peak_resident_bytes=max(0, steady.resident - resident_before),
+            model_bytes=model_bytes,
+        )
     return MemoryPeak(
-        first_peak_bytes=first["allocated_bytes.all.peak"],
-        peak_allocated_bytes=steady["allocated_bytes.all.peak"],
-        peak_reserved_bytes=steady["reserved_bytes.all.peak"],
-        peak_active_bytes=steady["active_bytes.all.peak"],
+        first_peak_bytes=first.allocated,
+        peak_allocated_bytes=steady.allocated,
+        peak_reserved_bytes=steady.reserved,
+        peak_active_bytes=steady.active,
         driver_used_bytes=driver_used_bytes(uuid, driver_before),
-        # Counted since the process began; what the first step's trying of workspaces caused is not steady.
-        allocator_retries=steady["num_alloc_retries"] - first["num_alloc_retries"],
+        # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
+        allocator_retries=None if steady.retries is None else steady.retries - (first.retries or 0),
+        model_bytes=model_bytes,
     )
 
 
-def _cuda_peak(step: Callable[[], object], device: torch.device, steps: int) -> dict[str, int]:
-    torch.cuda.synchronize(device)
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
+def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakMemory | None:
+    backend = backend_of(device)
+    can_reset = backend.reset_peak_memory()
     for _ in range(steps):
         step()
-    torch.cuda.synchronize(device)
-    return torch.cuda.memory_stats(device)
+    return backend.peak_memory() if can_reset else None
 
 
 def driver_memory_bytes(uuid: str | None) -> int | None:
@@ -119,64 +115,9 @@ def _ask_driver(question: Callable[[Nvml, str], int | None], uuid: str | None) -
             return None
 
 
-def _cpu_peaks(step: Callable[[], object], resident_before: int | None) -> MemoryPeak:
-    first = _cpu_peak(step, 1)
-    steady = _cpu_peak(step, STEADY_STEPS)
-    if resident_before is None or first is None or steady is None:
-        return MemoryPeak()
-    # Where memory is short, the system takes pages from us while we measure, and a small model's rise is below 0.
-    return MemoryPeak(
-        first_peak_bytes=max(0, first - resident_before), peak_resident_bytes=max(0, steady - resident_before)
-    )
-
-
-def _cpu_peak(step: Callable[[], object], steps: int) -> int | None:
-    gc.collect()
-    _return_free_memory()
-    can_reset = reset_peak_resident()
-    for _ in range(steps):
-        step()
-    return peak_resident_bytes() if can_reset else None
-
-
-def reset_peak_resident() -> bool:
-    """Reset this process's peak resident set to what it holds now; False where the kernel does not offer that.
-
-    Source: proc(5), /proc/[pid]/clear_refs, value 5.
-    """
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
 def resident_bytes() -> int | None:
-    """Return this process's resident set without freed memory, or None where /proc does not tell."""
-    gc.collect()
-    _return_free_memory()
-    return _status_bytes("VmRSS")
-
-
-def peak_resident_bytes() -> int | None:
-    """Return this process's peak resident set since it was reset, or None where /proc does not tell."""
-    return _status_bytes("VmHWM")
-
-
-def _status_bytes(field: str) -> int | None:
-    try:
-        found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
-
-
-def _return_free_memory() -> None:
-    """Give freed memory back to the system, the CPU's counterpart of emptying the allocator's cache."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return  # not glibc
+    """Return this process's resident set without freed memory; None where the system has no such figure."""
+    return Cpu(torch.device("cpu")).resident_bytes()
 
 
 def model_bytes(model: torch.nn.Module) -> int:

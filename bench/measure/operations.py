@@ -15,13 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from bench.devices.backend import backend_of
 from bench.devices.capabilities import set_tf32
 from bench.results.records import Operations
 from bench.spec.precisions import Precision
 
-SMALLEST = {"cpu": 128, "cuda": 1024}
-LARGEST = {"cpu": 2048, "cuda": 16384}
-"""Between these lie the sizes of the products that measure a device's limit."""
+SIZES, GPU_SIZES = (128, 2048), (1024, 16384)
+"""The smallest and the largest size of the products that measure a device's peak."""
 SHARE_OF_BUDGET = 1 / 5
 """What one of these products may take of the time for them all."""
 
@@ -196,8 +196,7 @@ def peak_tflops(
             best = max(best or 0.0, rate)
     except RuntimeError as error:  # no memory for a larger size, or no such product at all
         print(f"The rate of {_name(dtype)} products was {'not measured' if best is None else 'cut short'}: {error}")
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    backend_of(device).release_cached_memory()
     return best
 
 
@@ -209,14 +208,14 @@ def _product_rates(
     The size doubles, and the time grows about eightfold, while a product of the next size will take no more
     than its share of the budget and no more than half of what is left, for it is done once to warm up.
     """
-    size = SMALLEST[device.type]
+    size, largest = GPU_SIZES if backend_of(device).is_gpu else SIZES
     timed = _timed_product(size, dtype, device, clock)
     end = clock() + budget_s
     while True:
         seconds = timed()
         yield 2 * size**3 / seconds / 1e12
         left = end - clock()
-        if size < LARGEST[device.type] and 8 * seconds <= min(SHARE_OF_BUDGET * budget_s, left / 2):
+        if size < largest and 8 * seconds <= min(SHARE_OF_BUDGET * budget_s, left / 2):
             size *= 2
             timed = _timed_product(size, dtype, device, clock)
         elif seconds > left:
@@ -232,13 +231,12 @@ def _timed_product(
     """
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
-    product = torch.empty_like(a)
+    product, backend = torch.empty_like(a), backend_of(device)
 
     def timed() -> float:
         start = clock()
         torch.mm(a, b.t(), out=product)  # the layout of a linear layer, which some CPUs are far faster in
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        backend.synchronize()
         return clock() - start
 
     timed()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bench.data.loader import DEPTH
+from bench.devices.backend import backend_of
 from bench.phases.context import Setting, enter
 from bench.phases.feeding import Feed
 from bench.phases.runner import BATCHES, TorchRunner, step_times
@@ -102,9 +103,7 @@ class RungRunner:
 
     def fingerprint(self) -> object:
         """Return the number of device allocations, of compilations, and the loss scale."""
-        allocations = 0
-        if self.arm.device.type == "cuda":
-            allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
+        allocations = backend_of(self.arm.device).allocations()
         return allocations, compilations(), self.arm.scaler.get_scale()
 
     def taken_steps(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from bench.data import random_batches
+from bench.devices.backend import backend_of
 from bench.measure.disturbance import Watch
 from bench.spec.suite import Data
 from bench.training import distributed
@@ -52,7 +53,7 @@ def until_compiled(step: Callable[[], object], device: torch.device) -> float:
         device: where it runs.
     """
     spent, steps = 0.0, 0
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with backend_of(device).fork_rng():
         while True:
             before = compilations()
             synchronize(device)

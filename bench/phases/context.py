@@ -8,6 +8,7 @@ import torch
 
 from bench.data import random_batches
 from bench.data.transfer import Batch
+from bench.devices.backend import backend_of, device_at
 from bench.planning import suite_registry
 from bench.results.records import Switches
 from bench.spec.precisions import Precision, parse_precision
@@ -33,7 +34,7 @@ def open_setting(trial: Trial) -> Setting:
     suite = suite_registry.load(trial.cell.suite)
     data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
     index = trial.cell.placement.device_of(distributed.rank())
-    device = torch.device("cpu") if index is None else torch.device("cuda", index)
+    device = device_at(index)
     # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
     torch.backends.cudnn.benchmark = True
     return Setting(suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
@@ -53,7 +54,6 @@ def resident_batches(setting: Setting, trial: Trial, count: int) -> list[Batch]:
 def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
     """Set the process to the precision called ``name``; return it and what its switches read back as."""
     precision = parse_precision(name)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    backend_of(device).set_current()
     switches.apply(precision)
     return precision, switches.read_back(precision, device)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import torch
-
+from bench.devices.backend import backend_of
 from bench.devices.energy import NvmlMeter, energy_source
 from bench.devices.energy import meters as open_meters
 from bench.devices.nvidia import Nvml, NvmlFailure, nvml_problem, open_nvml
@@ -93,11 +92,7 @@ class TrainingLoad:
             self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.runner.turn} so far"))
         distributed.from_first(steps)
         self.runner.run(steps)
-        if self.runner.arm.device.type != "cuda":
-            return lambda: True
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self.runner.arm.device))
-        return event.query
+        return backend_of(self.runner.arm.device).record_event().query
 
 
 def _runner(trial: Trial) -> TorchRunner:
@@ -109,7 +104,7 @@ def _runner(trial: Trial) -> TorchRunner:
     )
     apply(precision)
     batches = resident_batches(setting, trial, BATCHES)
-    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
+    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=backend_of(setting.device).is_gpu)
     runner.synchronize()
     distributed.gathered(None)
     return runner

@@ -13,6 +13,7 @@ import torch
 from bench.data.augment import Normalizer
 from bench.data.loader import Turns, open_loader, open_samples
 from bench.data.transfer import Batch, Prefetcher, to_device
+from bench.devices.backend import backend_of
 from bench.phases.context import Setting
 from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
@@ -105,10 +106,9 @@ def open_loaders(setting: Setting, trial: Trial, rungs: list[AblationStep]) -> I
     Yields:
         The loaders, and how many training samples they have.
     """
-    if setting.device.type == "cuda":
-        # A loader's pinning thread makes a context on the device that is current when its iterator is made. Worker
-        # processes may be forked from a process that has one, as in any training loop: they never use the device.
-        torch.cuda.set_device(setting.device)
+    # A loader's pinning thread makes a context on the device that is current when its iterator is made. Worker
+    # processes may be forked from a process that has one, as in any training loop: they never use the device.
+    backend_of(setting.device).set_current()
     loaders: dict[Kind, Turns] = {}
     count = 0
     try:

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import torch
-
-from bench.devices.host_memory import available_bytes
+from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.operations import observe
 from bench.phases.compiling import compile_s
@@ -32,15 +30,15 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     setting = open_setting(trial)
     precision, _ = enter(trial.precisions[0], setting.device)
     send(Progress(text=f"{precision.name}: does a batch of {trial.cell.batch_size} fit?"))
-    on_gpu = setting.device.type == "cuda"
-    free = torch.cuda.mem_get_info(setting.device)[0] if on_gpu else available_bytes()
-    before = 0 if on_gpu else memory.resident_bytes()
-    resettable = not on_gpu and memory.reset_peak_resident()
+    backend = backend_of(setting.device)
+    free = backend.free_bytes()
+    before = 0 if backend.is_gpu else memory.resident_bytes()
+    resettable = backend.reset_peak_memory()
     batches = resident_batches(setting, trial, BATCHES)
     arm = build_arm(
         setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
     )
-    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=on_gpu)
+    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=backend.is_gpu)
     compile_s(arm, setting.data, trial.cell.batch_size)
     runner.activate()
     observe(partial(runner.unhidden().run, 1))
@@ -51,11 +49,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     runner.run(STEPS)
     runner.synchronize()
     step_s = (time.perf_counter() - start) / STEPS
-    if on_gpu:
-        peak: int | None = torch.cuda.max_memory_reserved(setting.device)
-    else:
-        highest = memory.peak_resident_bytes() if resettable else None
-        peak = highest - before if highest is not None and before is not None else None
+    peaks = backend.peak_memory()
+    highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
+    peak = highest - before if highest is not None and before is not None else None
     fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
     switches = read_back(precision, setting.device)
     send(TrialResult(precision=precision.name, status="ok", switches=switches, fit=fit))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import Comparison, compare
 from bench.measure.warmup import prepare
@@ -63,8 +64,7 @@ class ForwardRunner:
 
     def fingerprint(self) -> object:
         """Return the number of device allocations, and of compilations."""
-        on_gpu = self.arm.device.type == "cuda"
-        allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0) if on_gpu else 0
+        allocations = backend_of(self.arm.device).allocations()
         return allocations, compilations()
 
     def taken_steps(self) -> int:
@@ -119,7 +119,9 @@ def _build(trial: Trial, setting: Setting, names: Sequence[str]) -> list[Forward
             setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
         )
         arm.model.eval()
-        runners.append(ForwardRunner(name=name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda"))
+        runners.append(
+            ForwardRunner(name=name, arm=arm, batches=batches, asynchronous=backend_of(setting.device).is_gpu)
+        )
     return runners
 
 

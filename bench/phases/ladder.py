@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.data.loader import DEPTH, batch_ms, steps_per_epoch
+from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
 from bench.measure.quads import compare
 from bench.measure.warmup import Cut, prepare
@@ -153,7 +154,7 @@ def _built(
         send(Progress(text=f"{rung.name}: compiling or capturing the step"))
     spent = compile_s(arm, setting.data, trial.cell.batch_size)
     batches = on_device(arm, setting.data, loader)
-    runner = RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=setting.device.type == "cuda")
+    runner = RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=backend_of(setting.device).is_gpu)
     stack.callback(runner.close)
     if rung.settings.cuda_graphs:
         runner.activate()

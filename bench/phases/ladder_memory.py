@@ -10,6 +10,7 @@ import torch
 
 from bench.data import random_batches
 from bench.data.transfer import Batch
+from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.phases.climbing import build_rung
 from bench.phases.context import Setting, open_setting
@@ -67,7 +68,7 @@ def _host_batches(setting: Setting, trial: Trial, rung: AblationStep, size: int)
         batches = [_pixels(data, size, trial.seed + index) for index in range(BATCHES)]
     else:
         batches = random_batches(data, batch_size=size, count=BATCHES, device=cpu, seed=trial.seed)
-    pin = pinned and setting.device.type == "cuda"
+    pin = pinned and backend_of(setting.device).is_gpu
     return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches] if pin else batches
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.devices.backend import backend_of
 from bench.training import amp as switches
 from bench.training import distributed
 from bench.training.step import Arm, synchronize, training_step
@@ -57,9 +58,7 @@ class TorchRunner:
 
     def fingerprint(self) -> object:
         """Return the number of device allocations, the loss scale and the number of compilations."""
-        allocations = 0
-        if self.arm.device.type == "cuda":
-            allocations = torch.cuda.memory_stats(self.arm.device).get("num_device_alloc", 0)
+        allocations = backend_of(self.arm.device).allocations()
         return distributed.gathered((allocations, self.arm.scaler.get_scale(), compilations()))
 
     def taken_steps(self) -> int:
@@ -85,8 +84,8 @@ class StepTimes:
 def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
     """Run steps back to back after the timing, and tell them apart.
 
-    On a GPU by CUDA events between them, without waiting; then a few by themselves, for the host's share. On a CPU
-    by the clock. None where 20 steps take longer than the budget. Of processes that train together, the slowest's.
+    By events between them, without waiting; on a GPU then a few by themselves, for the host's share. None where 20
+    steps take longer than the budget. Of processes that train together, the slowest's.
 
     Args:
         runner: the arm, warm.
@@ -101,42 +100,33 @@ def step_times(runner: TorchRunner, budget_s: float) -> StepTimes | None:
     assert len(set(distributed.gathered(steps))) == 1, "processes that train together must take as many steps each"
     if steps < FEWEST_STEPS:
         return None
-    on_gpu = runner.arm.device.type == "cuda"
-    times_ms = _between_events(runner, steps) if on_gpu else _between_readings(runner, steps)
+    times_ms = _between_events(runner, steps)
     p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
     # A GradScaler waits for the GPU within each step, to see whether a gradient overflowed: then it tells nothing.
-    telling = on_gpu and not runner.arm.scaler.is_enabled()
+    telling = runner.asynchronous and not runner.arm.scaler.is_enabled()
     ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE)) if telling else None
     ratios = [each for each in distributed.gathered(ratio) if each is not None]
     return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
 
 
-def _between_readings(runner: TorchRunner, steps: int) -> list[float]:
-    readings = [time.perf_counter_ns()]
+def _between_events(runner: TorchRunner, steps: int) -> list[float]:
+    backend = backend_of(runner.arm.device)
+    events = [backend.record_event(timing=True)]
     for _ in range(steps):
         runner.run(1)
-        readings.append(time.perf_counter_ns())
-    return [float(gap) / 1e6 for gap in np.diff(readings)]
-
-
-def _between_events(runner: TorchRunner, steps: int) -> list[float]:
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    events[0].record()
-    for event in events[1:]:
-        runner.run(1)
-        event.record()
+        events.append(backend.record_event(timing=True))
     runner.synchronize()
     return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
 
 
 def _host_ratio(runner: TorchRunner) -> float:
     """Return the share for one step alone: with more, a full launch queue would hold the host up."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    backend = backend_of(runner.arm.device)
     runner.synchronize()
     start = time.perf_counter()
-    first.record()
+    first = backend.record_event(timing=True)
     runner.run(1)
-    last.record()
+    last = backend.record_event(timing=True)
     queued_ms = 1000 * (time.perf_counter() - start)
     runner.synchronize()
     return queued_ms / float(first.elapsed_time(last))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
 from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
@@ -123,7 +124,7 @@ def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[
                 techniques=setting.techniques,
             ),
             batches=batches,
-            asynchronous=setting.device.type == "cuda",
+            asynchronous=backend_of(setting.device).is_gpu,
         )
         for name in names
     ]

@@ -575,6 +575,11 @@ class Device:
     """The precisions that this device or build cannot do, each with the reason."""
 
     @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, of whatever vendor."""
+        return self.kind != "cpu"
+
+    @property
     def gpus(self) -> dict[str, str]:
         """The UUIDs of its GPUs that are known from here, each with what ``--gpus`` calls that one."""
         words = self.placement.split("+") if self.uuid is None else [self.placement]

@@ -178,7 +178,7 @@ def report_folder(runs: list[Path]) -> Path:
 def _new_folder(question: Question) -> Path:
     """Name a run after what it measures, where and when."""
     suites = "+".join(ref.name for ref in question.request.suites)
-    devices = dict.fromkeys(device.name if device.kind == "cuda" else "cpu" for device in question.environment.devices)
+    devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in question.environment.devices)
     where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
     name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
     return name if not name.exists() else name.with_name(f"{name.name}-{os.getpid()}")

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from bench.devices.capabilities import fp32_switches, matmul_error, set_tf32
+from bench.devices.backend import backend_of
+from bench.devices.capabilities import matmul_error, set_tf32
 from bench.results.records import Switches
 from bench.spec.precisions import Precision
 
@@ -24,7 +25,7 @@ def apply(precision: Precision) -> None:
 
 def read_back(precision: Precision, device: torch.device) -> Switches:
     """Return what the switches are now, and the error of an fp32 matrix product under them."""
-    matmul, conv = fp32_switches(device)
+    matmul, conv = backend_of(device).fp32_switches()
     return Switches(
         fp32_matmul=matmul,
         fp32_conv=conv,

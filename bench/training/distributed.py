@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
+from bench.devices.backend import backend_of
 from bench.spec.techniques import Techniques
 
 Value = TypeVar("Value")
@@ -24,8 +25,7 @@ after how long a silent worker is taken to hang (bench/launch/local.py): who wai
 
 def join(device: torch.device) -> None:
     """Join the other processes, which the usual variables of torch.distributed name."""
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=PATIENCE)
+    distributed.init_process_group(backend_of(device).collectives, timeout=PATIENCE)
 
 
 def ranks() -> int:
@@ -115,7 +115,7 @@ def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> 
         device: the process's own.
         techniques: ``bf16-allreduce`` sends gradients as bfloat16.
     """
-    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[device] if backend_of(device).is_gpu else None)
     if techniques.bf16_allreduce:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 

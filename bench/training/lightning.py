@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bench.data import Share
 from bench.data.transfer import Batch
+from bench.devices.backend import backend_of
 from bench.spec.errors import UsageError
 from bench.training.step import Arm, Epoch, TakenSteps, synchronize
 
@@ -50,7 +51,7 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
     first = (arm.device.index or 0) - share.rank
     trainer = pl.Trainer(
         accelerator=accelerator_of(arm.device),
-        devices=list(range(first, first + share.ranks)) if arm.device.type == "cuda" else share.ranks,
+        devices=list(range(first, first + share.ranks)) if backend_of(arm.device).is_gpu else share.ranks,
         strategy=strategy_of(arm.device, share.ranks),
         plugins=[_precision(arm), LightningEnvironment()],
         max_epochs=0,
@@ -161,7 +162,7 @@ def _precision(arm: Arm) -> LightningPrecision:
 
 def accelerator_of(device: torch.device) -> Accelerator | str:
     """Return Lightning's accelerator of a device's kind, which leaves the allocator its memory when ``fit`` begins."""
-    if device.type != "cuda":
+    if not backend_of(device).is_gpu:
         return "cpu"
     from lightning.pytorch.accelerators import CUDAAccelerator
 

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import torch
 
 from bench.data import Share
+from bench.devices.backend import gpu_count
 from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
@@ -207,10 +208,10 @@ def _placed(trial: Trial, rank: int) -> Trial:
 
 def _require_devices(trial: Trial, ranks: int) -> None:
     index = None if len(trial.cell.placement.members) > 1 else trial.cell.placement.index
-    if index is not None and index + ranks > torch.cuda.device_count():
+    if index is not None and index + ranks > gpu_count():
         raise UsageError(
             f"Training on {ranks} devices from GPU {index} on needs GPU {index + ranks - 1}, "
-            f"and there are {torch.cuda.device_count()}. Set fewer devices, or place it on an earlier one."
+            f"and there are {gpu_count()}. Set fewer devices, or place it on an earlier one."
         )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.devices.backend import backend_of
+
 KINDS = ("cpu", "cuda", "python", "numpy")
 """Names of the generators' states; the first two are torch's."""
 
@@ -30,21 +32,17 @@ def states(device: torch.device) -> dict[str, Tensor]:
     version, words, spare = random.getstate()
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
     found = {
-        "cpu": torch.get_rng_state(),
         "python": _packed([version, words, spare]),
         "numpy": _packed({**legacy, "state": {**legacy["state"], "key": legacy["state"]["key"].tolist()}}),
     }
-    if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
-    return found
+    return found | {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
 
 
 def restore(kept: dict[str, Tensor], device: torch.device) -> None:
     """Bring the generators to states that ``states`` returned, as far as there are any of theirs."""
-    if "cpu" in kept:
-        torch.set_rng_state(kept["cpu"])
-    if "cuda" in kept and device.type == "cuda":
-        torch.cuda.set_rng_state(kept["cuda"], device)
+    for each in {torch.device("cpu"), device}:
+        if each.type in kept:
+            backend_of(each).set_rng_state(kept[each.type])
     if "python" in kept:
         version, words, spare = _unpacked(kept["python"])
         random.setstate((version, tuple(words), spare))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.devices.backend import backend_of
 from bench.spec.precisions import Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
@@ -269,6 +270,5 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that was asked of it; a CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Wait until the device has done all queued work."""
+    backend_of(device).synchronize()

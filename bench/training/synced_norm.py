@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
 
 
@@ -30,7 +31,7 @@ def synchronised_norms(model: nn.Module) -> nn.Module:
     for norm in norms:
         if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
             raise UnsupportedError(f"sync-bn replaces torch's own batch norms, and not a {type(norm).__name__}")
-    if any(weight.device.type == "cuda" for weight in model.parameters()):
+    if any(backend_of(weight.device).is_gpu for weight in model.parameters()):
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         return converted
     for norm in norms:

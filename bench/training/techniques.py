@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
@@ -29,7 +30,7 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
     if suite.trainer == "lightning" and techniques != PLAIN:
         raise UnsupportedError("Lightning's Trainer runs steps of its own, without techniques")
-    if techniques.cuda_graphs and device.type != "cuda":
+    if techniques.cuda_graphs and not backend_of(device).has_graphs:
         raise UnsupportedError(TECHNIQUES["cuda-graphs"].needs_gpu)
     if techniques.compile:
         require_compiler(device.type)

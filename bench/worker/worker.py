@@ -28,6 +28,7 @@ import torchvision
 
 from bench import phases
 from bench.data import Prepared, Share, prepare
+from bench.devices.backend import device_at
 from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec.errors import UsageError
@@ -114,7 +115,7 @@ def run_rank(
 ) -> None:
     """Run one process of a trial on several devices, after joining the others."""
     index = trial.cell.placement.device_of(share.rank)
-    distributed.join(torch.device("cpu") if index is None else torch.device("cuda", index))
+    distributed.join(device_at(index))
     phases.run(trial, device, send, checkpoint)
 
 

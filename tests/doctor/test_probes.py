@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+from bench.devices.cuda import Cuda
 from bench.doctor import arms, checks, probes
 from bench.doctor.arms import beside_process, known_step, lengthened
 from bench.doctor.probes import FINE, KNOWN, timed
@@ -258,7 +259,7 @@ def test_one_per_cent_of_a_step_is_spun_in_cycles_of_the_gpus_own_clock(monkeypa
         spun.append(cycles)
         machine.now_ns += round(cycles / 1.5)  # at 1.5 GHz
 
-    monkeypatch.setattr(arms, "spin", spin)
+    monkeypatch.setattr(Cuda, "spin", lambda self, cycles: spin(cycles))
     monkeypatch.setattr(arms, "synchronize", lambda device: None)
     monkeypatch.setattr(arms.time, "perf_counter_ns", machine.clock)
     arms.pause(torch.device("cuda", 0), 20_000)()

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.devices.backend import PeakMemory
+from bench.devices.cpu import Cpu
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.phases import memory as phase
@@ -37,14 +39,14 @@ def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_cpu():
 
 
 def test_where_the_kernel_does_not_reset_its_mark_a_cpus_peaks_are_unknown(monkeypatch):
-    monkeypatch.setattr(memory, "reset_peak_resident", lambda: False)
+    monkeypatch.setattr(Cpu, "reset_peak_memory", lambda self: False)
     found = peaks(lambda: None, resident_before=memory.resident_bytes())
     assert (found.first_peak_bytes, found.peak_resident_bytes, found.model_bytes) == (None, None, 7)
 
 
 def test_a_rise_below_what_was_there_before_is_none_at_all(monkeypatch):
     told = iter((90 * MIB, 80 * MIB))
-    monkeypatch.setattr(memory, "peak_resident_bytes", lambda: next(told))
+    monkeypatch.setattr(Cpu, "peak_memory", lambda self: PeakMemory(resident=next(told)))
     found = peaks(lambda: None, resident_before=85 * MIB)
     assert (found.first_peak_bytes, found.peak_resident_bytes) == (5 * MIB, 0)
 

@@ -265,8 +265,7 @@ def device(monkeypatch):
         fake = FakeMultiplier(flops_per_s, **more)
         monkeypatch.setattr(operations.torch, "mm", fake.mm)
         # Each test costs as much as filling its matrices does.
-        monkeypatch.setitem(operations.SMALLEST, "cpu", 16)
-        monkeypatch.setitem(operations.LARGEST, "cpu", 128)
+        monkeypatch.setattr(operations, "SIZES", (16, 128))
         return fake
 
     return use

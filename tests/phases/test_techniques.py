@@ -73,7 +73,7 @@ def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, c
 
     def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
         arm = build(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
-        step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=CPU)
+        step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=fake_graph.CUDA)
         arms.append(replace(arm, techniques=techniques, graph=step))
         return arms[-1]
 
@@ -84,7 +84,7 @@ def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, c
     (arm,) = arms
     assert result.status == "ok"
     assert arm.graph.done == WARM_UP
-    assert arm.graph.graph.replays == 1 + fit.STEPS  # the one that captures is not timed
+    assert arm.graph.graph.graph.replays == 1 + fit.STEPS  # the one that captures is not timed
 
 
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):

@@ -11,11 +11,13 @@ from bench.spec.techniques import Techniques
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import leave_gradients, training_step
 from tests import fake_graph
-from tests.training.test_techniques import CPU, batches, make, state
+from tests.training.test_techniques import batches, make, state
 
 
 def graphed(arm):
-    return replace(arm, graph=GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=CPU))
+    return replace(
+        arm, graph=GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=fake_graph.CUDA)
+    )
 
 
 def plain_model(data):
@@ -31,7 +33,7 @@ def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, 
     data = batches(WARM_UP + 4)
     plain, captured = ([training_step(arm, *batch) for batch in data] for arm in arms)
     assert captured == plain  # compared after the last step: no loss was overwritten by a later one
-    assert arms[1].graph.graph.replays == 4
+    assert arms[1].graph.graph.graph.replays == 4
     assert torch.equal(state(arms[0]), state(arms[1]))
     assert arms[0].taken.count == arms[1].taken.count
 
@@ -44,7 +46,7 @@ def test_warming_up_is_on_a_stream_beside_and_waits_for_both_sides(monkeypatch):
     assert len(streams) == 2
     assert streams[0].waited == [streams[1]] * WARM_UP
     assert streams[1].waited == [streams[0]] * WARM_UP
-    assert arm.graph.graph is None
+    assert not arm.graph.graph.graph.operations
 
 
 def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
@@ -70,8 +72,8 @@ def test_what_other_threads_ask_of_cuda_breaks_no_capture_which_is_on_the_stream
     arm = graphed(make(model=plain_model))
     for batch in batches(WARM_UP + 1):
         training_step(arm, *batch)
-    assert arm.graph.graph.errors_of == "thread_local"
-    assert streams == [torch.cuda.current_stream(), arm.graph.graph.captured_on]
+    assert arm.graph.graph.graph.errors_of == "thread_local"
+    assert streams == [torch.cuda.current_stream(), arm.graph.graph.graph.captured_on]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class Lane:
         return [source(share) for share in shares]
 
     def _start(self, trial: Trial, device: Device, share: Share, meeting: Rendezvous | None = None) -> Iterator[Any]:
-        name = share.placement(len(trial.cell.placement.members), on_gpu=device.kind == "cuda")
+        name = share.placement(len(trial.cell.placement.members), on_gpu=device.is_gpu)
         there = replace(trial, cell=replace(trial.cell, placement=Placement(name=name)))
         method = share.part.actor.run.options(num_returns="streaming")
         try:

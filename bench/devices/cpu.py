@@ -1,0 +1,104 @@
+"""The CPU: operations are done when they return, and memory is the process's resident set."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from bench.devices.backend import Backend, Event, PeakMemory
+from bench.devices.capabilities import fp32_switches
+from bench.devices.host_memory import available_bytes
+
+
+class Cpu(Backend):
+    """The CPU."""
+
+    is_gpu = False
+    collectives = "gloo"
+
+    def set_current(self) -> None:
+        """Do nothing: there is one."""
+
+    def synchronize(self) -> None:
+        """Do nothing: all work is done."""
+
+    def record_event(self, *, timing: bool = False) -> Event:
+        return CpuEvent()
+
+    def spin(self, cycles: int) -> NoReturn:
+        raise NotImplementedError("a CPU does not queue waits")
+
+    def side_stream(self) -> NoReturn:
+        raise NotImplementedError("a CPU has no streams")
+
+    def graph(self) -> NoReturn:
+        raise NotImplementedError("a CPU has no graphs")
+
+    def free_bytes(self) -> int:
+        return available_bytes()
+
+    def release_cached_memory(self) -> None:
+        gc.collect()
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+        except (OSError, AttributeError):
+            return  # not glibc
+
+    def reset_peak_memory(self) -> bool:
+        # Source: proc(5), /proc/[pid]/clear_refs, value 5.
+        self.release_cached_memory()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            return False
+        return True
+
+    def peak_memory(self) -> PeakMemory:
+        return PeakMemory(resident=_status_bytes("VmHWM"))
+
+    def resident_bytes(self) -> int | None:
+        """Return the process's resident set without freed memory; None where /proc has no such figure."""
+        self.release_cached_memory()
+        return _status_bytes("VmRSS")
+
+    def allocations(self) -> int:
+        return 0
+
+    def rng_state(self) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor) -> None:
+        torch.set_rng_state(state)
+
+    def fp32_switches(self) -> tuple[str, str]:
+        return fp32_switches("mkldnn", "mkldnn")
+
+
+class CpuEvent:
+    """A moment, since work is done when it has been queued."""
+
+    def __init__(self) -> None:
+        self.time_ns = time.perf_counter_ns()
+
+    def query(self) -> bool:
+        """Return True."""
+        return True
+
+    def elapsed_time(self, end: CpuEvent, /) -> float:
+        """Return the milliseconds until a later one."""
+        return (end.time_ns - self.time_ns) / 1e6
+
+
+def _status_bytes(field: str) -> int | None:
+    try:
+        found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
