@@ -55,15 +55,14 @@ def _main(argv: Sequence[str] | None) -> int:
 def run(request: Request) -> int:
     """Measure, store and report."""
     from bench.cli.display import show_plan
-    from bench.launch.follower import follow
-    from bench.launch.launcher import open_launcher
+    from bench.launch import open_launcher, torchrun
     from bench.run import session
     from bench.run.prepare import prepare
 
-    if request.nodes is not None and request.nodes.rank:
-        return follow(request, request.nodes)
+    if (job := torchrun.read_job()) is not None and job.rank > 0:
+        return torchrun.follow(job, session.open_folder(request)[0] if request.resume else request)
     request, folder = session.open_folder(request)
-    with closing(open_launcher(request)) as launcher:
+    with closing(open_launcher(request, job)) as launcher:
         prepared = prepare(request, launcher)
         named = request.gpus is not None or request.on is not None
         show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)

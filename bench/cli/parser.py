@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import bench
-from bench.nodes import over_nodes, parse_nodes
 from bench.spec.errors import UsageError, nearest
 from bench.spec.phases import LADDER, SELECTABLE, USUAL
 from bench.spec.precisions import PRECISIONS, parse_precision, split
@@ -160,16 +159,6 @@ def run_parser() -> Parser:
     )
     where = parser.add_argument_group("where")
     where.add_argument("--gpus", metavar="LIST", type=placements, help=GPUS_HELP)
-    where.add_argument("--nnodes", metavar="N", help="nodes that train together, each started with this command")
-    where.add_argument("--node-rank", "--node_rank", metavar="R", help="which of them this is; node 0 reports")
-    where.add_argument(
-        "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST:PORT", help="an address of node 0 that all nodes reach"
-    )
-    where.add_argument("--rdzv-id", "--rdzv_id", metavar="WORD", help="what the nodes of one job have in common")
-    where.add_argument("--rdzv-backend", "--rdzv_backend", metavar="NAME", help="c10d, as torchrun's")
-    where.add_argument(
-        "--rdzv-conf", "--rdzv_conf", metavar="join_timeout=S", help="how long to wait for each other (default: 600 s)"
-    )
     where.add_argument(
         "--on", metavar="ray[://HOST:PORT]", type=cluster, help="run on a Ray cluster (docs/clusters.md)"
     )
@@ -258,17 +247,8 @@ def parse_run(argv: Sequence[str]) -> Request:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
     if given.gpus is not None and given.on is not None:
         raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
-    nodes = parse_nodes(
-        nnodes=given.nnodes,
-        node_rank=given.node_rank,
-        endpoint=given.rdzv_endpoint,
-        job=given.rdzv_id,
-        backend=given.rdzv_backend,
-        conf=given.rdzv_conf,
-    )
-    if given.data:  # a node that follows says itself that it has none
-        elsewhere = given.on is not None or (nodes is not None and nodes.rank > 0)
-        DataSource.parse(given.data, given.data_dir, elsewhere=elsewhere)
+    if given.data:
+        DataSource.parse(given.data, given.data_dir, elsewhere=given.on is not None)
     sizes, depth = given.batch_sizes, RIGOROUS if given.rigorous else QUICK if given.quick else Protocol()
     technique_words = [*(given.techniques or ()), *(("sync-bn",) if given.sync_bn else ())]
     return Request(
@@ -280,8 +260,7 @@ def parse_run(argv: Sequence[str]) -> Request:
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
         techniques=parse_techniques(",".join(technique_words)) if technique_words else (),
-        gpus=over_nodes(given.gpus, nodes, given.on),
-        nodes=nodes,
+        gpus=given.gpus,
         on=given.on,
         accelerators=given.accelerators,
         exclusive=given.exclusive,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.spec.phases import USUAL
 from bench.spec.trial import Protocol
@@ -29,7 +28,6 @@ class Request:
     techniques: tuple[str, ...] = ()
     gpus: tuple[str, ...] | None = None
     """Names of placements."""
-    nodes: Any = None
     on: str | None = None
     """Address of a Ray cluster: ray or ray://HOST:PORT."""
     accelerators: tuple[str, ...] | None = None
