@@ -195,24 +195,6 @@ def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
         assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
 
 
-def test_figures_drawn_by_several_processes_are_those_drawn_by_one(tmp_path, monkeypatch):
-    from bench.report.analysis.summary import summarise
-    from bench.report.figures import drawing, plots
-
-    runs = load([synthetic_run.write_run(tmp_path / "run", TINY)])
-    summary = summarise(runs.trials)
-    drawn = {}
-    for many in (2, 100):
-        monkeypatch.setattr(drawing, "MANY", many)
-        monkeypatch.setattr(drawing, "_cores", lambda: 2)
-        folder = tmp_path / str(many)
-        folder.mkdir()
-        found = plots.draw(summary, runs.epochs, folder)
-        drawn[many] = [(plot.name, plot.svg) for plot in found["model0"]]
-    assert len(drawn[2]) == 2
-    assert drawn[2] == drawn[100]
-
-
 def test_reading_is_of_every_csv(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     assert report.read(tmp_path) > 0
