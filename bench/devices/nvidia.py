@@ -150,9 +150,9 @@ class Calls:
 
 
 def is_child(pid: int, parents: Collection[int]) -> bool:
-    """Say whether a process was started by one of some others, as those that train together are by their worker."""
+    """Return whether a process descends from one of some others, as those that train together do from their worker."""
     try:
-        return psutil.Process(pid).ppid() in parents
+        return any(parent.pid in parents for parent in psutil.Process(pid).parents())
     except psutil.Error:  # it has just ended, or hides from us
         return False
 
