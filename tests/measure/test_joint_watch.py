@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bench.devices import processes
-from bench.devices.nvidia import open_nvml
+from bench.devices.monitor import open_monitor
 from bench.devices.processes import Neighbour
 from bench.measure.disturbance import open_watch
 from bench.phases import speed
@@ -68,7 +68,7 @@ def test_telemetry_is_read_of_each_of_them_once(machine):
 def test_children_of_ours_are_not_foreign(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         FakeDriver([FakeGpu("GPU-a", processes={child.pid: 1, 1: 1})]).install(monkeypatch)
-        with open_nvml() as nvml:
+        with open_monitor() as nvml:
             assert nvml.foreign_processes("GPU-a", {os.getpid()}) == 1
             assert nvml.foreign_processes("GPU-a", {1}) == 1
 
