@@ -19,11 +19,11 @@ bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not timing"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow and not timing"
 	$(BIN)/python -m pytest -q -m "timing and not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not timing"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not timing"
 	$(BIN)/python -m pytest -q -m timing
 
 check: $(CHECKS)

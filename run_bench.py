@@ -53,15 +53,14 @@ def _main(argv: Sequence[str] | None) -> int:
 def run(command: Command) -> int:
     """Measure, store and report."""
     from bench.cli.display import show_plan
-    from bench.launch.follower import follow
-    from bench.launch.launcher import open_launcher
+    from bench.launch import open_launcher, torchrun
     from bench.run import session
     from bench.run.prepare import gather
 
-    if command.nodes is not None and command.nodes.rank:
-        return follow(command, command.nodes)
+    if (job := torchrun.read_job()) is not None and job.rank > 0:
+        return torchrun.follow(job, session.open_folder(command)[0] if command.resume else command)
     command, folder = session.open_folder(command)
-    with closing(open_launcher(command)) as launcher:
+    with closing(open_launcher(command, job)) as launcher:
         question = gather(command, launcher)
         named = command.gpus is not None or command.on is not None
         show_plan(question.plan, question.environment, question.warnings, default_device=not named)

@@ -21,6 +21,7 @@ import grimp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.planning import suite_registry
+from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import TECHNIQUES
@@ -111,6 +112,8 @@ def main() -> int:
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
         text = page.read_text()
         updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", text)
+        if page.parent.name == "results":
+            updated = columns.filled(updated)
         if updated != text:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:

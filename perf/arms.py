@@ -14,7 +14,7 @@ from bench.data import random_batches
 from bench.launch.local import LocalLauncher
 from bench.measure.quads import compare
 from bench.measure.warmup import prepare
-from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.arms import BATCHES, TrainingRunner
 from bench.planning import suite_registry
 from bench.planning.defaults import is_emulated, unsupported_reason
 from bench.results.records import Device
@@ -120,13 +120,14 @@ def open_suite(name: str, **parameters: object) -> Suite:
     return suite_registry.load(suite_registry.refer(name, {key: str(value) for key, value in parameters.items()}))
 
 
-def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TorchRunner:
+def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TrainingRunner:
     """Return the harness's own arm."""
-    return TorchRunner(
+    return TrainingRunner(
         name=precision,
         arm=build_arm(suite, suite.data, parse_precision(precision), device, seed=0),
-        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
-        asynchronous=device.type == "cuda",
+        batches=itertools.cycle(
+            random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0)
+        ),
     )
 
 
@@ -183,7 +184,7 @@ class Comparison:
 def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, float]:
     """Return the log-ratio of each arm's step time to that of the hand-written loop, as this process measures it."""
     arguments = comparison.arguments()
-    builders: dict[str, Callable[[], TorchRunner | HandRunner]] = {
+    builders: dict[str, Callable[[], TrainingRunner | HandRunner]] = {
         HARNESS: lambda: harness(*arguments),
         BY_HAND: lambda: by_hand(*arguments),
     }
@@ -194,7 +195,7 @@ def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, floa
 
 
 def log_ratios(
-    comparison: Comparison, builders: Mapping[str, Callable[[], TorchRunner | HandRunner]], below: str
+    comparison: Comparison, builders: Mapping[str, Callable[[], TrainingRunner | HandRunner]], below: str
 ) -> dict[str, float]:
     """Build all arms, and return the log-ratio of each one's step time to that of ``below``, from rounds of all.
 

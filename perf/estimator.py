@@ -32,6 +32,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.phases.runner import TrainingRunner
 from rich.console import Console
 from rich.table import Table
 
@@ -40,7 +41,6 @@ from bench.devices.backend import backend_of
 from bench.measure.quads import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
-from bench.phases.runner import TorchRunner
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from perf.arms import harness, open_suite
@@ -74,13 +74,13 @@ def burn() -> None:
         time.sleep(rng.expovariate(10))
 
 
-def consecutive(arm: TorchRunner, steps: int, centre: Callable[[Sequence[float]], float]) -> float:
+def consecutive(arm: TrainingRunner, steps: int, centre: Callable[[Sequence[float]], float]) -> float:
     """Return ln(first / second) of two runs, one after the other."""
     runs = [[float(single_step(arm, time.perf_counter_ns)) for _ in range(steps // 2)] for _ in range(2)]
     return math.log(centre(runs[0]) / centre(runs[1]))
 
 
-def interleaved(arm: TorchRunner, sizes: Sizes, steps: int, rng: random.Random) -> float:
+def interleaved(arm: TrainingRunner, sizes: Sizes, steps: int, rng: random.Random) -> float:
     """Return the log-ratio of an arm against itself in ABBA rounds, as the harness estimates it."""
     logs: list[float] = []
     used = 0
@@ -165,7 +165,7 @@ def against_solo(device: torch.device, pairs: int) -> Table:
     return table
 
 
-def alone(arm: TorchRunner) -> float:
+def alone(arm: TrainingRunner) -> float:
     """Return the log time of a step in a run of one arm alone, the first quarter dropped."""
     arm.activate()
     times: list[int] = []

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import bench
-from bench.nodes import Nodes, over_nodes, parse_nodes
 from bench.spec.errors import UsageError, nearest
 from bench.spec.phases import LADDER, SELECTABLE, USUAL
 from bench.spec.precisions import PRECISIONS, parse_precision, split
@@ -234,16 +233,6 @@ def run_parser() -> Parser:
     )
     where = parser.add_argument_group("where")
     where.add_argument("--gpus", metavar="LIST", help=GPUS_HELP)
-    where.add_argument("--nnodes", metavar="N", help="nodes that train together, each started with this command")
-    where.add_argument("--node-rank", "--node_rank", metavar="R", help="which of them this is; node 0 reports")
-    where.add_argument(
-        "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST:PORT", help="an address of node 0 that all nodes reach"
-    )
-    where.add_argument("--rdzv-id", "--rdzv_id", metavar="WORD", help="what the nodes of one job have in common")
-    where.add_argument("--rdzv-backend", "--rdzv_backend", metavar="NAME", help="c10d, as torchrun's")
-    where.add_argument(
-        "--rdzv-conf", "--rdzv_conf", metavar="join_timeout=S", help="how long to wait for each other (default: 600 s)"
-    )
     where.add_argument("--on", metavar="ray[://HOST:PORT]", help="run on a Ray cluster (docs/clusters.md)")
     where.add_argument(
         "--accelerators",
@@ -328,8 +317,6 @@ class Command:
     sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
     protocol: Protocol = Protocol()
     exclusive: bool = False
-    nodes: Nodes | None = None
-    """Who else trains together with this machine, where ``--nnodes`` says so."""
     on: str | None = None
     accelerators: tuple[str, ...] | None = None
     dry_run: bool = False
@@ -417,22 +404,13 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         raise UsageError(f"{said} is for training, and {why}.")
     sizes = listed(given.batch_sizes, batch_size, "--batch-sizes")
     swept = sweep(given.sweep, given.set, sizes is not None)
-    nodes = parse_nodes(
-        nnodes=given.nnodes,
-        node_rank=given.node_rank,
-        endpoint=given.rdzv_endpoint,
-        job=given.rdzv_id,
-        backend=given.rdzv_backend,
-        conf=given.rdzv_conf,
-    )
-    if given.data:  # a node that follows says itself that it has none
-        elsewhere = given.on is not None or (nodes is not None and nodes.rank > 0)
-        DataSource.parse(given.data, given.data_dir, elsewhere=elsewhere)
+    if given.data:
+        DataSource.parse(given.data, given.data_dir, elsewhere=given.on is not None)
     return Command(
         name="run",
         argv=argv,
         suites=listed(given.suite, str, "--suite") or (),
-        gpus=_placements(given.gpus, nodes, given.on),
+        gpus=_placements(given.gpus),
         precisions=listed(given.precisions, lambda word: parse_precision(word).name, "--precisions", split),
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
@@ -448,7 +426,6 @@ def _parse_run(words: list[str], argv: tuple[str, ...]) -> Command:
         sweep=swept,
         protocol=protocol,
         exclusive=given.exclusive,
-        nodes=nodes,
         on=_cluster(given.on, given.gpus, given.accelerators),
         accelerators=listed(given.accelerators, _accelerator, "--accelerators"),
         dry_run=given.dry_run,
@@ -469,14 +446,13 @@ def _beyond_resume(given: argparse.Namespace) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in words if name not in ("resume", "dry_run", "seeds"))
 
 
-def _placements(text: str | None, nodes: Nodes | None = None, on: str | None = None) -> tuple[str, ...] | None:
+def _placements(text: str | None) -> tuple[str, ...] | None:
     placements = listed(text, lambda word: Placement(name=word), "--gpus")
     if placements and any(placement.on_cluster for placement in placements):
         raise UsageError(
             f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
         )
-    names = None if placements is None else tuple(placement.name for placement in placements)
-    return over_nodes(names, nodes, on)
+    return None if placements is None else tuple(placement.name for placement in placements)
 
 
 def _cluster(on: str | None, gpus: str | None, accelerators: str | None) -> str | None:

@@ -198,7 +198,8 @@ def monitor_problem() -> str | None:
 
 
 def _is_child(pid: int, parents: Collection[int]) -> bool:
+    """Return whether a process descends from one of some others, as those that train together do from their worker."""
     try:
-        return psutil.Process(pid).ppid() in parents
-    except psutil.Error:  # it has ended, or is hidden from us
+        return any(parent.pid in parents for parent in psutil.Process(pid).parents())
+    except psutil.Error:  # it has just ended, or hides from us
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -13,8 +14,8 @@ import torch
 from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at
 from bench.measure.timing import Runner
+from bench.phases.arms import BATCHES, TrainingRunner
 from bench.phases.context import enter
-from bench.phases.runner import BATCHES, TorchRunner
 from bench.planning import suite_registry
 from bench.results.records import Device
 from bench.spec.precisions import parse_precision
@@ -83,22 +84,21 @@ def beside_process(name: str, inner: Runner, pid: int, *, runs: bool) -> StepRun
     return StepRunner(name, inner.asynchronous, lambda: inner.run(1), inner.synchronize, activate, inner.fingerprint)
 
 
-def training_runner(device: Device, name: str = "fp32") -> TorchRunner:
+def training_runner(device: Device, name: str = "fp32") -> TrainingRunner:
     """Return a small MLP in training in fp32, on batches that are on the device."""
     width, batch_size = SIZES[device.kind]
     return build_runner(device, name, "fp32", width=width, batch_size=batch_size)
 
 
-def build_runner(device: Device, name: str, precision: str, *, width: int, batch_size: int) -> TorchRunner:
+def build_runner(device: Device, name: str, precision: str, *, width: int, batch_size: int) -> TrainingRunner:
     """Return an MLP of some width in training, with the precision's switches set."""
     place = torch_device(device)
     enter(precision, place)
     suite = suite_registry.load(SuiteRef(name="mlp", parameters=(("width", width),)))
-    return TorchRunner(
+    return TrainingRunner(
         name=name,
         arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
-        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0),
-        asynchronous=backend_of(place).is_gpu,
+        batches=itertools.cycle(random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)),
     )
 
 

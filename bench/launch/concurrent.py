@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 
-def overlap(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
+def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
     """Run all jobs at the same time.
 
     Args:

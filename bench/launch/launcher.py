@@ -1,58 +1,51 @@
-"""What a run asks of whoever runs its trials, and who that is."""
+"""The interface between a run and whatever runs its trials, and the choice of the latter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.cli.parser import Command
-from bench.launch.local import Ending, LocalLauncher
 from bench.results.records import Device, Environment, Message
 from bench.spec.trial import Trial
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a process ended: ``done`` with a value, or why not."""
+
+    kind: str
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, without a process."""
+    value: Any = None
+    text: str = ""
+
+
 class Launcher(Protocol):
-    """Runs functions of the worker's side, each in a fresh process, on this machine or elsewhere."""
+    """Runs functions of the worker, each in a fresh process, on this machine or elsewhere."""
 
     on_start: Callable[[int], None]
+    """Called with the pid of each process that starts on this machine."""
     workspace: Path | None
+    """Folder in which training keeps its checkpoints; None keeps none."""
     notes: list[str]
-    """What a reader of the run must know of how it went."""
+    """What a reader of the run must know about how it went."""
 
     @property
     def overlapping(self) -> bool:
         """Whether trials of different placements run at the same time."""
 
     def survey(self, gpus: tuple[str, ...] | None, /) -> Environment:
-        """Look at the machine."""
+        """Describe the machine and the devices that were named."""
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker's side and return its value."""
+        """Call a function of the worker, ``module:name``, and return its value."""
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
-        """Run one trial, handing its records on."""
+        """Run one trial and pass its records on."""
 
     def cancel(self) -> None:
-        """Make what is running in other threads end."""
+        """End what is running in other threads."""
 
     def close(self) -> None:
-        """Give back what was held."""
-
-
-def open_launcher(command: Command) -> Launcher:
-    """Return who runs the trials: this machine, with ``--nnodes`` others too, or with ``--on ray`` a cluster.
-
-    Raises:
-        UsageError: there is no such cluster, it has not these accelerators, or node 0 cannot be reached.
-    """
-    if command.nodes is not None:
-        from bench.launch.nodes import NodesLauncher
-
-        return NodesLauncher(command, command.nodes)
-    if command.on is None:
-        return LocalLauncher()
-    from bench.launch.ray.launcher import RayLauncher
-
-    files = [word for word in command.suites if word.endswith(".py")]
-    return RayLauncher(command.on.partition("://")[2] or None, command.accelerators, files)
+        """Release what was held."""

@@ -7,18 +7,18 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from bench.launch.launcher import Ending
 from bench.measure.sampler import sigint_held
-from bench.nodes import Rendezvous
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.trial import Trial
-from bench.worker.failures import exit_cause, oom_kills
+from bench.spec.trial import Placement, Rendezvous, Trial
+from bench.training.failures import exit_cause, oom_kills
 
 PRELOAD = "bench.worker.worker"
 SILENCE_S = 1800.0
@@ -28,16 +28,6 @@ SPIN_COUNT = "1000"
 taken keep it waiting, and steps take tens of times as long. About 15 µs of spinning are enough where nobody does."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 """Variables that turn TF32 on or off behind the program's back."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How a process ended: ``done`` with a value, or why not."""
-
-    kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, without a process."""
-    value: Any = None
-    text: str = ""
 
 
 class LocalLauncher:
@@ -64,6 +54,7 @@ class LocalLauncher:
         self.notes: list[str] = []
         self.workspace: Path | None = None
         """Folder of the run, in which training keeps its checkpoints; None keeps none."""
+        self._process: Any = None
         self.removed_variables = remove_overrides()
         """TF32 overrides that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
@@ -76,25 +67,37 @@ class LocalLauncher:
         self._context.set_forkserver_preload([PRELOAD])
 
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
-        """Look at this machine and the GPUs that were named."""
+        """Describe this machine and the devices that were named.
+
+        Raises:
+            UsageError: a device is not there, or a placement needs other machines.
+        """
+        if other := next((name for name in gpus or () if Placement(name=name).nodes > 1), None):
+            count = Placement(name=other).nodes
+            raise UsageError(
+                f"--gpus {other} is on {count} machines: start the run on each of them with torchrun --nnodes={count} "
+                "(docs/clusters.md)."
+            )
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
         return replace(environment, removed_variables=self.removed_variables)
 
     def cancel(self) -> None:
-        """Nothing to end: nothing runs in other threads."""
+        """End the process that is running, if there is one."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: nothing is held between trials."""
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker's side in a fresh process and return its value.
+        """Call a function of the worker in a fresh process and return its value.
 
         Args:
             target: the function as ``module:name``, so that its module is not imported here.
-            arguments: what to call it with; it is also given a function that sends messages.
+            arguments: its arguments; a function that sends messages is passed as the last one.
 
         Raises:
-            UsageError: it raised one, or it failed, died or hung.
+            UsageError: the function raised one, or its process failed, died or hung.
         """
         ending = self._run(target, arguments, lambda _message: None)
         if ending.kind == "usage":
@@ -103,16 +106,21 @@ class LocalLauncher:
             raise UsageError(f"Looking before the run failed in {target}: {ending.text}")
         return ending.value
 
-    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
-        """Run one trial in a fresh process, handing its records on as they come."""
+    def run(
+        self,
+        trial: Trial,
+        device: Device,
+        on_message: Callable[[Message], None],
+        rendezvous: Rendezvous | None = None,
+    ) -> Ending:
+        """Run one trial in a fresh process and pass its records on as they come.
+
+        With a ``rendezvous``, only this machine's processes of a trial whose other processes are started elsewhere.
+        """
+        if rendezvous is not None:
+            return self._run("bench.worker.worker:run_share", (rendezvous, trial, device), on_message)
         parent = PHASES[trial.phase].has_children
         return self._run("bench.worker.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
-
-    def run_share(
-        self, trial: Trial, device: Device, on_message: Callable[[Message], None], rendezvous: Rendezvous
-    ) -> Ending:
-        """Run this node's processes of a trial on several nodes."""
-        return self._run("bench.worker.worker:run_share", (rendezvous, trial, device), on_message)
 
     def _run(
         self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
@@ -127,11 +135,13 @@ class LocalLauncher:
             )
             with sigint_held():  # the worker lifts it when what it prints goes to its log
                 process.start()
+            self._process = process
             sending.close()
             self.on_start(process.pid or 0)
             try:
                 ending = self._listen(receiving, on_message)
             finally:
+                self._process = None
                 receiving.close()
                 _stop(process, self.patience_s)
             if ending is None:

@@ -1,99 +1,100 @@
-"""What several nodes that train together amount to: one device, one peak of memory, one reason of failure."""
+"""What devices and nodes that train together amount to: one device, one environment, one peak of memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from typing import Any
 
-from bench.launch.local import Ending
-from bench.launch.pool import NODE
-from bench.launch.pool import together as devices_together
 from bench.results.records import Device, Environment, MemoryPeak, Node, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement
 
-TELLING = ("oom", "unsupported", "usage", "timeout")
-"""Endings that are a cause; others may be the consequence of another node's, such as a connection that was closed."""
+TEXTS = ("host", "os", "python", "torch", "torchvision", "cuda", "cudnn", "driver", "openmp")
+"""Fields of an environment that are joined by commas where nodes differ."""
 
 
-def environment(placements: Sequence[str], found: Mapping[int, Environment]) -> Environment:
-    """Return node 0's environment, in which placements on several nodes are devices of them all.
+def agreed(target: str, values: Mapping[str, Any]) -> Any:
+    """Return the value that a function returned on every node.
 
     Args:
-        placements: as the run calls them; node 0 has surveyed what each is on one node.
-        found: every node's environment by its rank; those of the others hold what is joined alone.
+        target: the function as ``module:name``.
+        values: by the node's name.
 
     Raises:
-        UsageError: they have different builds of torch.
+        UsageError: the values differ.
     """
-    first = found[0]
-    builds = {one.torch for one in found.values()}
-    if len(builds) > 1:
-        said = ", ".join(f"{one.torch} on node {rank} ({one.host})" for rank, one in found.items())
-        raise UsageError(f"The nodes have different builds of torch: {said}. Install the same one on all of them.")
-    held = {rank: {device.placement: device for device in one.devices} for rank, one in found.items()}
-    devices, nodes = [], []
-    for place in (Placement(name=name) for name in placements):
-        if place.nodes == 1:
-            devices.append(held[0][place.name])
-            continue
-        each = [held[rank][place.local] for rank in found]
-        devices.append(_device(place, each))
-        told = [{name: value for name, value in asdict(one).items() if name in NODE} for one in found.values()]
-        nodes += [
-            Node(accelerator=place.name, device=device.name, **one) for device, one in zip(each, told, strict=True)
-        ]
-    removed = tuple(dict.fromkeys(name for one in found.values() for name in one.removed_variables))
-    hosts = ", ".join(dict.fromkeys(one.host for one in found.values()))
-    return replace(first, host=hosts, devices=tuple(devices), nodes=tuple(nodes), removed_variables=removed)
+    first, *others = values.values()
+    if any(other != first for other in others):
+        text = "; ".join(f"{node}: {value}" for node, value in values.items())
+        raise UsageError(
+            f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same images and suites."
+        )
+    return first
 
 
-def _device(place: Placement, each: Sequence[Device]) -> Device:
-    """Return the devices of all nodes as one."""
-    first, names = each[0], list(dict.fromkeys(device.name for device in each))
-    per_node = len(place.members) // place.nodes
-    single = names[0].removeprefix(f"{per_node} × ")
-    alike = len(names) == 1 and first.is_gpu and (per_node == 1 or single != names[0])
+def merge_devices(devices: Sequence[Device]) -> Device:
+    """Return several devices as one; fields that only a single board has become None."""
+    first, names = devices[0], list(dict.fromkeys(device.name for device in devices))
+    memory = [device.memory_total_bytes for device in devices]
+    reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
     return replace(
-        devices_together(each),
-        placement=place.name,
-        name=f"{len(place.members)} × {single}" if alike else " + ".join(names),
+        first,
+        placement="+".join(device.placement for device in devices),
+        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
+        names=tuple(dict.fromkeys(name for device in devices for name in device.names or (device.name,))),
+        architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
+        memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
+        fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
+        bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
+        uuid=None,
+        uuids=(),
+        power_limit_w=None,
+        power_default_w=None,
+        energy=None,
+        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
     )
 
 
-def results(own: Sequence[TrialResult], others: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return node 0's results of a trial; peaks of memory are the largest device's, with the sum over all nodes'."""
-    made = []
+def merge_nodes(environments: Sequence[Environment]) -> Environment:
+    """Return one environment for several nodes whose devices train together; each holds its own devices."""
+    devices = [device for environment in environments for device in environment.devices]
+    nodes = tuple(_node(environment) for environment in environments)
+    return replace(environments[0], **_common(environments), devices=(merge_devices(devices),), nodes=nodes)
+
+
+def merge_placements(environments: Mapping[str, Environment]) -> Environment:
+    """Return one environment with a device for each placement.
+
+    Args:
+        environments: by the placement's name; each has one device.
+    """
+    every = list(environments.values())
+    devices = tuple(replace(one.devices[0], placement=name) for name, one in environments.items())
+    nodes = tuple(
+        replace(node, accelerator=name) for name, one in environments.items() for node in one.nodes or (_node(one),)
+    )
+    return replace(every[0], **_common(every), devices=devices, nodes=nodes)
+
+
+def merge_results(own: Sequence[TrialResult], others: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the first part's results, with the largest device's peaks of memory and the sum over all parts."""
+    merged = []
     for result in own:
         peaks = [one.memory for one in (result, *others) if one.precision == result.precision and one.memory]
-        made.append(replace(result, memory=MemoryPeak.of_all(peaks)) if result.memory else result)
-    return made
+        merged.append(replace(result, memory=MemoryPeak.of_all(peaks)) if result.memory else result)
+    return merged
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fate:
-    """How a node's part of a trial ended."""
-
-    node: str
-    ending: Ending
-    time_s: float
-    """When that was heard, on node 0's clock."""
-    lost: bool = False
-    """Whether the node is gone."""
+def _node(environment: Environment) -> Node:
+    own = {name: getattr(environment, name) for name in ("host", "driver", "torch", "cuda", "cudnn")}
+    return Node(accelerator="", device=environment.devices[0].name, **own)
 
 
-def failure(fates: Sequence[Fate]) -> Ending | None:
-    """Return why a trial failed, and on which node; None where no part did.
-
-    A node that is gone comes first, then an ending that is a cause by itself, then whatever was heard first. What the
-    others say, whose connections that closed, is told only where none is sure to be the cause.
-    """
-    failed = [fate for fate in fates if fate.ending.kind != "done"]
-    if not failed:
-        return None
-    failed.sort(key=lambda fate: (not fate.lost, fate.ending.kind not in TELLING, fate.time_s))
-    first = failed[0]
-    sure = first.lost or first.ending.kind in TELLING
-    others = [] if sure else [f"{fate.node}: {fate.ending.text.partition(' | ')[0]}" for fate in failed[1:]]
-    text = f"{first.node} was lost: {first.ending.text}" if first.lost else f"{first.node}: {first.ending.text}"
-    return Ending(kind=first.ending.kind, text="; ".join([text, *others]))
+def _common(environments: Sequence[Environment]) -> dict[str, Any]:
+    """Return the fields of all environments: each differing text once, and every variable that was removed."""
+    common: dict[str, Any] = {}
+    for name in TEXTS:
+        texts = [str(value) for environment in environments if (value := getattr(environment, name))]
+        common[name] = ", ".join(dict.fromkeys(part for text in texts for part in text.split(", "))) or None
+    removed = dict.fromkeys(name for environment in environments for name in environment.removed_variables)
+    return {**common, "removed_variables": tuple(removed)}

@@ -6,6 +6,7 @@ the steps that it says.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,14 +19,13 @@ from bench.devices.monitor import DeviceLostError, monitor_problem, open_monitor
 from bench.measure import energy
 from bench.measure.stream import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
-from bench.phases.compiling import Recompilations, compile_s
-from bench.phases.context import enter, open_setting, resident_batches
-from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.arms import BATCHES, TrainingRunner, compiled
+from bench.phases.context import Context, open_context
+from bench.phases.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.amp import apply, read_back
-from bench.training.step import build_arm
+from bench.training.amp import read_back
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the lead-in to the window goes on warming."""
@@ -69,30 +69,28 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
 class TrainingLoad:
     """Training steps as a load: queued without waiting, done when an event behind them is."""
 
-    runner: TorchRunner
+    runner: TrainingRunner
     send: Callable[[Message], None]
-    said_s: float = 0.0
+    steps: int = 0
+    sent_s: float = 0.0
+    """When the progress was sent last."""
 
     def queue(self, steps: int) -> Done:
         """Queue training steps."""
-        if time.monotonic() - self.said_s >= HEARTBEAT_S:
-            self.said_s = time.monotonic()
-            self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.runner.turn} so far"))
+        if time.monotonic() - self.sent_s >= HEARTBEAT_S:
+            self.sent_s = time.monotonic()
+            self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.steps} so far"))
         distributed.from_first(steps)
         self.runner.run(steps)
+        self.steps += steps
         return backend_of(self.runner.arm.device).record_event().query
 
 
-def _runner(trial: Trial) -> TorchRunner:
-    """Build the precision's arm, as idle as the others' until all are built."""
-    setting = open_setting(trial)
-    precision, _ = enter(trial.precisions[0], setting.device)
-    arm = build_arm(
-        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
-    )
-    apply(precision)
-    batches = resident_batches(setting, trial, BATCHES)
-    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=backend_of(setting.device).is_gpu)
+def _build(context: Context) -> TrainingRunner:
+    """Build the precision's arm, and wait until all processes have built theirs."""
+    (name,) = context.trial.precisions
+    arm = context.build(name)
+    runner = TrainingRunner(name, arm, itertools.cycle(context.resident_batches(BATCHES)))
     runner.synchronize()
     distributed.gathered(None)
     return runner
@@ -102,7 +100,7 @@ def _follow(trial: Trial) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
     if not distributed.from_first(0):
         return
-    runner = _runner(trial)
+    runner = _build(open_context(trial))
     distributed.from_first(0)
     warm_up(runner, WARM_UP_S, distributed.clock())
     while steps := distributed.from_first(0):
@@ -112,41 +110,36 @@ def _follow(trial: Trial) -> None:
 
 
 def _measure(trial: Trial, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]) -> TrialResult:
-    runner = _runner(trial)
-    precision = runner.arm.precision
-    send(Progress(text=f"{precision.name}: power with nothing running"))
+    context = open_context(trial)
+    runner = _build(context)
+    send(Progress(text=f"{runner.name}: power with nothing running"))
     idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
-    if runner.arm.techniques.compile:
-        send(Progress(text=f"{precision.name}: compiling"))
-    spent_s = compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
-    send(Progress(text=f"{precision.name}: warming up"))
+    compile_s = compiled(runner, context, send)
+    send(Progress(text=f"{runner.name}: warming up"))
     distributed.from_first(0)  # the others have been idle until now
     warm = warm_up(runner, WARM_UP_S, distributed.clock())
     recompilations = Recompilations()
     window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
     distributed.from_first(0)
     runner.synchronize()
-    switches = read_back(precision, runner.arm.device)  # after the model has had its chance to change them
+    switches = read_back(runner.arm.precision, runner.arm.device)  # after the model has had its chance to change them
     finite = all(distributed.gathered(runner.finite()))
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
-    status, detail = _judge(recompilations, finite=finite)
+    status: Status = "ok"
+    detail = ""
+    if not finite:
+        status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
+    elif cause := recompilations.cause():
+        status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
     return TrialResult(
-        precision=precision.name,
+        precision=runner.name,
         status=status,
         detail=detail,
-        compile_s=spent_s,
+        compile_s=compile_s,
         switches=switches,
         energy=energy.energy_of(window, idle.power_w if idle else None),
     )
-
-
-def _judge(recompilations: Recompilations, *, finite: bool) -> tuple[Status, str]:
-    if not finite:
-        return "nonfinite", "the loss became NaN or Inf while energy was measured"
-    if cause := recompilations.cause():
-        return "invalid", f"{cause} while energy was measured, so compiling is in it"
-    return "ok", ""
 
 
 def _unsupported(trial: Trial, why: str) -> TrialResult:

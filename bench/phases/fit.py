@@ -1,10 +1,11 @@
 """One attempt of the search for the largest batch: whether a few training steps fit, alone in a fresh process.
 
-Held is what the speed phase holds of one precision, so that what fits here fits there.
+What is held is what the speed phase holds of one precision, so that what fits here fits there.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,37 +13,32 @@ from functools import partial
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.operations import observe
-from bench.phases.compiling import compile_s
-from bench.phases.context import enter, open_setting, resident_batches
-from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.arms import BATCHES, TrainingRunner
+from bench.phases.context import enter, open_context
 from bench.results.records import Device, Fit, Message, Progress, TrialResult
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
-from bench.training.step import build_arm
 
 STEPS = 3
 """After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
-    """Train a few steps at the trial's batch size; what does not fit raises."""
-    setting = open_setting(trial)
-    precision, _ = enter(trial.precisions[0], setting.device)
+    """Train a few steps at the trial's batch size; raise what a batch that does not fit raises."""
+    context = open_context(trial)
+    precision, _ = enter(trial.precisions[0], context.device)
     send(Progress(text=f"{precision.name}: does a batch of {trial.cell.batch_size} fit?"))
-    backend = backend_of(setting.device)
+    backend = backend_of(context.device)
     free = backend.free_bytes()
     before = 0 if backend.is_gpu else memory.resident_bytes()
     resettable = backend.reset_peak_memory()
-    batches = resident_batches(setting, trial, BATCHES)
-    arm = build_arm(
-        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
-    )
-    runner = TorchRunner(name=precision.name, arm=arm, batches=batches, asynchronous=backend.is_gpu)
-    compile_s(arm, setting.data, trial.cell.batch_size)
+    batches = context.resident_batches(BATCHES)
+    runner = TrainingRunner(precision.name, context.build(precision.name), itertools.cycle(batches))
+    runner.compile_s(context)
     runner.activate()
-    observe(partial(runner.unhidden().run, 1))
-    if setting.techniques.cuda_graphs:
+    observe(partial(runner.observable().run, 1))
+    if context.techniques.cuda_graphs:
         runner.run(WARM_UP + 1)  # the last of these captures, which takes memory of its own
     runner.synchronize()
     start = time.perf_counter()
@@ -53,5 +49,5 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
     peak = highest - before if highest is not None and before is not None else None
     fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
-    switches = read_back(precision, setting.device)
+    switches = read_back(precision, context.device)
     send(TrialResult(precision=precision.name, status="ok", switches=switches, fit=fit))

@@ -1,22 +1,19 @@
-"""The ladder phase: all rungs in one process, fed by a real loader, timed against each other in quads."""
+"""The ladder phase: the ablation's steps in one process, fed by a real loader, timed against each other."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.data.loader import DEPTH, batch_ms, steps_per_epoch
-from bench.devices.backend import backend_of
-from bench.measure.disturbance import open_watch
-from bench.measure.quads import compare
-from bench.measure.warmup import Cut, prepare
-from bench.phases.climbing import RungRunner, Waiting, build_rung
-from bench.phases.compiling import Recompilations, compile_s
-from bench.phases.context import Setting, enter, open_setting
-from bench.phases.feeding import Kind, kind_of, on_device, open_loaders
-from bench.phases.timed import judge, record, summary, watcher
+from bench.measure.warmup import Cut
+from bench.phases.arms import LoaderRunner, TrainingRunner, compile_s, step_times
+from bench.phases.context import Context, enter, open_context
+from bench.phases.input_pipeline import InputPipeline, LoaderKind, open_loaders
+from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.ablation import AblationStep, rebase
 from bench.spec.trial import Trial
@@ -27,158 +24,149 @@ from bench.training.techniques import refused
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""
 TAIL_SHARE = 0.1
-"""Share of the time budget that looking for the host's share of a step may take beside it, for each rung."""
+"""Share of the time budget that the host's share of a step may take beside it, for each arm."""
 LIMITED = 0.1
 """Where the host waits for batches not made yet for this share of a continuous run, the loader is the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Built:
-    """A rung that works."""
+class LadderArm:
+    """A step of the ablation that works."""
 
-    rung: AblationStep
-    runner: RungRunner
+    step: AblationStep
+    runner: LoaderRunner
     compile_s: float | None
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Time the trial's rungs that work against the first of them; send blocks, then a result for each."""
-    rungs = list(trial.arms)
-    setting = open_setting(trial)
-    with open_loaders(setting, trial, rungs) as (loaders, samples), ExitStack() as stack:
+    """Time the trial's steps that work against the first of them; send blocks, then a result for each."""
+    planned, context = trial.arms, open_context(trial)
+    with open_loaders(context, planned) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="the loader alone"))
-        alone = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
-        built = _build(setting, trial, rungs, loaders, send=send, stack=stack)
-        rungs, runners = [one.rung for one in built], [one.runner for one in built]
-        trial = replace(trial, arms=tuple(rungs))
-        read = [enter(rung.precision, setting.device)[1] for rung in rungs]
-        cuts = prepare(runners, trial.protocol.time_budget_s, say=lambda text: send(Progress(text=text)))
-        send(Progress(text="waiting for the loader"))
-        rests_s = [DEPTH * alone[kind_of(rung)] / 1000 for rung in rungs]
-        limited = [runner.steady_wait(rest) >= LIMITED for runner, rest in zip(runners, rests_s, strict=True)]
-        cuts = _paced(cuts, limited)
-        for runner in runners:
-            runner.activate()
-            runner.timed = Waiting()
-        recompilations = Recompilations()
-        with open_watch(device) as disturbance:
+        loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
+        arms = _build(context, planned, loaders, send=send, stack=stack)
+        runners = [arm.runner for arm in arms]
+        switches = [enter(arm.step.precision, context.device)[1] for arm in arms]
+        limited: list[bool] = []
 
-            def edge() -> str:
-                causes = disturbance.edge(), recompilations.cause()  # both look, whatever the other says
-                return "; ".join(cause for cause in causes if cause)
-
-            found = compare(
-                runners,
-                [cut.sizes for cut in cuts],
-                trial.protocol,
-                seed=trial.seed * 1000 + trial.replicate,
-                edge=edge,
-                watch=watcher(trial, trial.precisions, send),
+        def recut(cuts: list[Cut]) -> list[Cut]:
+            send(Progress(text="waiting for the loader"))
+            rests_s = [DEPTH * loader_ms[LoaderKind.of(arm.step)] / 1000 for arm in arms]
+            limited.extend(
+                runner.steady_wait(rest_s) >= LIMITED for runner, rest_s in zip(runners, rests_s, strict=True)
             )
-            foreign_pct = disturbance.foreign_load_pct()
-        waits = [100 * runner.timed.plus(runner.last).share for runner in runners]
-        ratios = [_host_ratio(runner, trial) for runner in runners]
-    for block in found.blocks:
-        send(record(block, trial))
-    for index, (rung, runner, cut) in enumerate(zip(rungs, runners, cuts, strict=True)):
-        status, detail = judge(runner, found, index, None, trial)
-        speed = summary(cut, index, found, None, trial)
-        speed = replace(speed, foreign_load_pct=foreign_pct, host_ratio=ratios[index])
+            for runner in runners:
+                runner.activate()
+                runner.wait_ns = 0
+            return paced(cuts, limited)
+
+        seed = trial.seed * 1000 + trial.replicate
+        paired = measure(trial, runners, device, send, seed=seed, recut=recut)
+        waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
+        ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.time_budget_s) for runner in runners]
+    for block in paired.blocks():
+        send(block)
+    for index, arm in enumerate(arms):
+        status, detail = paired.judge(index)
+        timed_ns = sum(block.time_ns for block in paired.comparison.blocks if block.arm == index)
         send(
             TrialResult(
-                precision=rung.name,
+                precision=arm.step.name,
                 status=status,
                 detail=detail,
-                switches=replace(read[index], **_after(runner)),
-                compile_s=built[index].compile_s,
-                speed=speed,
+                switches=replace(switches[index], **_fp32_switches_after(arm.runner)),
+                compile_s=arm.compile_s,
+                speed=replace(paired.speed(index), host_ratio=ratios[index]),
                 ablation=AblationResult(
-                    ablation_step=rung.number,
-                    loader_ms=alone[kind_of(rung)],
-                    wait_pct=waits[index],
-                    steps_per_epoch=steps_per_epoch(setting.data, trial.cell.data, trial.cell.batch_size, samples),
+                    ablation_step=arm.step.number,
+                    loader_ms=loader_ms[LoaderKind.of(arm.step)],
+                    wait_pct=100 * waits_ns[index] / timed_ns,
+                    steps_per_epoch=steps_per_epoch(context.data, trial.cell.data, trial.cell.batch_size, samples),
                     loader_limited=limited[index],
                 ),
             )
         )
 
 
-def _after(runner: RungRunner) -> dict[str, Any]:
-    """Return what the switches read back as after the timing, where a model may have changed them."""
-    runner.activate()
-    after = read_back(runner.arm.precision, runner.arm.device)
-    return {name: getattr(after, name) for name in ("fp32_matmul", "fp32_conv")}
-
-
 def _build(
-    setting: Setting,
-    trial: Trial,
-    planned: list[AblationStep],
-    loaders: Mapping[Kind, Iterator[Any]],
+    context: Context,
+    planned: Sequence[AblationStep],
+    loaders: Mapping[LoaderKind, Iterator[Any]],
     *,
     send: Callable[[Message], None],
     stack: ExitStack,
-) -> list[Built]:
-    """Build the rungs one by one; one that cannot be is sent as such, and the next stands on the last that can.
+) -> list[LadderArm]:
+    """Build the steps one by one; one that is refused is sent as such, and the next adds to the last that works.
 
     Raises:
-        UnsupportedError: none can.
+        UnsupportedError: all are refused.
     """
-    built: dict[str, Built] = {}
+    arms: dict[str, LadderArm] = {}
     refusal: Exception | None = None
-    for rung in rebase(planned, lambda rung: rung.name in built):
+    for step in rebase(planned, lambda step: step.name in arms):
         try:
-            built[rung.name] = _built(setting, trial, rung, loaders[kind_of(rung)], send=send, stack=stack)
+            arms[step.name] = _build_arm(context, step, loaders[LoaderKind.of(step)], send=send, stack=stack)
         except Exception as error:
             if (why := refused(error)) is None:
                 raise
             refusal = error
-            send(TrialResult(precision=rung.name, status="unsupported", detail=why))
-    if not built and refusal:
+            send(TrialResult(precision=step.name, status="unsupported", detail=why))
+    if not arms and refusal:
         raise refusal
-    return list(built.values())
+    return list(arms.values())
 
 
-def _built(
-    setting: Setting,
-    trial: Trial,
-    rung: AblationStep,
+def _build_arm(
+    context: Context,
+    step: AblationStep,
     loader: Iterator[Any],
     *,
     send: Callable[[Message], None],
     stack: ExitStack,
-) -> Built:
-    """Build a rung and, where it compiles or captures, let it do so: only then is it known to work."""
-    arm = build_rung(setting, trial, rung)
-    if rung.settings.hidden:
-        send(Progress(text=f"{rung.name}: compiling or capturing the step"))
-    spent = compile_s(arm, setting.data, trial.cell.batch_size)
-    batches = on_device(arm, setting.data, loader)
-    runner = RungRunner(name=rung.name, arm=arm, batches=batches, asynchronous=backend_of(setting.device).is_gpu)
-    stack.callback(runner.close)
-    if rung.settings.cuda_graphs:
+) -> LadderArm:
+    """Build a step and, where it compiles or captures, let it do so: only then is it known to work."""
+    arm = context.build_step(step)
+    if step.settings.hidden:
+        send(Progress(text=f"{step.name}: compiling or capturing the step"))
+    spent_s = compile_s(arm, context.data, context.trial.cell.batch_size)
+    batches = InputPipeline(arm, context.data, loader)
+    stack.callback(batches.close)
+    runner = LoaderRunner(step.name, arm, batches)
+    if step.settings.cuda_graphs:
         runner.activate()
         runner.run(WARM_UP + 1)
         runner.synchronize()
-    return Built(rung=rung, runner=runner, compile_s=spent)
+    return LadderArm(step=step, runner=runner, compile_s=spent_s)
 
 
-def _host_ratio(runner: RungRunner, trial: Trial) -> float | None:
-    runner.activate()
-    return runner.host_ratio(TAIL_SHARE * trial.protocol.time_budget_s)
-
-
-def _paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
-    """Cut blocks so that a rung that the loader limits is timed at the loader's pace.
+def paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
+    """Cut blocks so that an arm that the loader limits is timed at the loader's pace.
 
     It uses up what was made ready while others ran before it is timed, and is timed over as many batches again. It
-    leaves none ready for the rungs after it, which therefore settle for as long.
+    leaves none ready for the arms after it, whose switch warm-up is therefore as long.
     """
     if not any(limited):
         return list(cuts)
-    paced = []
+    recut = []
     for cut, late in zip(cuts, limited, strict=True):
         steps = max(cut.sizes.steps, DEPTH) if late else cut.sizes.steps
         sizes = replace(cut.sizes, settle=max(cut.sizes.settle, DEPTH), steps=steps)
-        paced.append(replace(cut, sizes=sizes))
-    return paced
+        recut.append(replace(cut, sizes=sizes))
+    return recut
+
+
+def _host_ratio(runner: LoaderRunner, budget_s: float) -> float | None:
+    """Return the host's time to queue a step over the step's time on the device, on a batch already there."""
+    if not runner.asynchronous:
+        return None
+    runner.activate()
+    batch = next(runner.batches)  # one, for more might not fit
+    times = step_times(TrainingRunner(runner.name, runner.arm, itertools.repeat(batch)), budget_s)
+    return times.host_ratio if times else None
+
+
+def _fp32_switches_after(runner: LoaderRunner) -> dict[str, Any]:
+    """Return the fp32 switches as they read back after the timing, where a model may have changed them."""
+    runner.activate()
+    after = read_back(runner.arm.precision, runner.arm.device)
+    return {name: getattr(after, name) for name in ("fp32_matmul", "fp32_conv")}

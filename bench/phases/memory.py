@@ -1,82 +1,121 @@
-"""The memory phase: one precision alone in a fresh process, so that no other's blocks are in its peak."""
+"""The memory phases: one arm alone in a fresh process, so that no other's blocks are in its peak.
+
+``memory`` measures a precision on batches on the device, ``ladder_memory`` a step of the ablation, whose batches come
+from host memory through its input pipeline.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 
+import torch
+
 from bench.data import random_batches
+from bench.data.transfer import Batch
+from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.categories import tensor_bytes
-from bench.phases.context import Setting, enter, open_setting, resident_batches
+from bench.phases.context import Context, enter, open_context
+from bench.phases.input_pipeline import InputPipeline, LoaderKind
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.precisions import Precision
+from bench.spec.ablation import AblationStep
+from bench.spec.phases import LADDER
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.amp import apply, read_back
-from bench.training.step import build_arm, training_step
+from bench.training.amp import read_back
+from bench.training.step import Arm, training_step
 
 BATCHES = 2
 SMALL_BATCH = 2
-"""Samples in the batch that is thrown away; batch norm needs two."""
+"""Samples in the batch that loads the libraries; batch norm needs two."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Measure the trial's only precision and send its result."""
+    """Measure the trial's only arm and send its result."""
     driver_before = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
-    setting = open_setting(trial)
-    precision, _ = enter(trial.precisions[0], setting.device)
+    context = open_context(trial)
+    (arm_asked,) = trial.arms
+    name, step = arm_asked.name, arm_asked if trial.phase in LADDER else None
+    enter(arm_asked.precision, context.device)
     resident_before = None
-    if setting.device.type == "cpu":
-        send(Progress(text=f"{precision.name}: a small step to load the libraries"))
-        _touch_libraries(setting, precision, trial)
+    if not backend_of(context.device).is_gpu:
+        send(Progress(text=f"{name}: a small step to load the libraries"))
+        _load_libraries(context, name, step)
         resident_before = memory.resident_bytes()
-    arm = build_arm(
-        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
-    )
-    apply(precision)
-    batches = resident_batches(setting, trial, BATCHES)
-    turn = itertools.count()
+    with ExitStack() as stack:
+        arm = _build(context, name, step)
+        resident = [] if step else context.resident_batches(BATCHES)
+        batches = _through_pipeline(context, arm, step, stack) if step else itertools.cycle(resident)
+        numbers = itertools.count(1)
 
-    def step() -> None:
-        number = next(turn)
-        send(Progress(text=f"{precision.name}: step {number + 1}"))
-        training_step(arm, *batches[number % BATCHES])
+        def train() -> None:
+            send(Progress(text=f"{name}: step {next(numbers)}"))
+            training_step(arm, *next(batches))
 
-    peaks = memory.measure_peaks(
-        step,
-        setting.device,
-        resident_before=resident_before,
-        driver_before=driver_before,
-        uuid=device.uuid,
-        model_bytes=memory.model_bytes(arm.model),
-    )
-    kinds = None
-    if not setting.techniques.hidden and distributed.ranks() == 1:
-        kinds = tensor_bytes(
-            step,
-            setting.device,
-            modules=[arm.model, arm.loss],
-            optimizer=arm.optimizer,
-            held=[tensor for batch in batches for tensor in batch],
+        peaks = memory.measure_peaks(
+            train,
+            context.device,
+            resident_before=resident_before,
+            driver_before=driver_before,
+            uuid=device.uuid,
+            model_bytes=memory.model_bytes(arm.model),
         )
-    if kinds is not None:
-        peaks = replace(peaks, **asdict(kinds))
-    switches = read_back(precision, setting.device)  # after the model has had its chance to change them
-    send(TrialResult(precision=precision.name, status="ok", switches=switches, memory=peaks))
+        if step is None and not context.techniques.hidden and distributed.ranks() == 1:
+            kinds = tensor_bytes(
+                train,
+                context.device,
+                modules=[arm.model, arm.loss],
+                optimizer=arm.optimizer,
+                held=[tensor for batch in resident for tensor in batch],
+            )
+            peaks = replace(peaks, **asdict(kinds)) if kinds is not None else peaks
+    switches = read_back(arm.precision, context.device)  # after the model has had its chance to change them
+    send(TrialResult(precision=name, status="ok", switches=switches, memory=peaks))
 
 
-def _touch_libraries(setting: Setting, precision: Precision, trial: Trial) -> None:
-    """Train a model of the same kind on a small batch, and forget it.
+def _build(context: Context, name: str, step: AblationStep | None) -> Arm:
+    return context.build_step(step) if step else context.build(name)
+
+
+def _load_libraries(context: Context, name: str, step: AblationStep | None) -> None:
+    """Train a model of the same kind on a small batch, and drop it.
 
     The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to 30 MiB, and fills
     caches that stay. None of it is the model's, so it must lie below the peak's zero.
     """
-    arm = build_arm(
-        setting.suite, setting.data, precision, setting.device, seed=trial.seed, techniques=setting.techniques
-    )
-    apply(precision)
-    small = min(SMALL_BATCH * setting.techniques.grad_accumulation, trial.cell.batch_size)
-    (batch,) = random_batches(setting.data, batch_size=small, count=1, device=setting.device, seed=trial.seed)
-    training_step(arm, *batch)
+    techniques = step.settings if step else context.techniques
+    small = min(SMALL_BATCH * techniques.grad_accumulation, context.trial.cell.batch_size)
+    arm = _build(context, name, step)
+    with ExitStack() as stack:
+        if step:
+            batches = _through_pipeline(context, arm, step, stack, small)
+        else:
+            seed = context.trial.seed
+            batches = iter(random_batches(context.data, batch_size=small, count=1, device=context.device, seed=seed))
+        training_step(arm, *next(batches))
+
+
+def _through_pipeline(
+    context: Context, arm: Arm, step: AblationStep, stack: ExitStack, batch_size: int | None = None
+) -> Iterator[Batch]:
+    """Return batches in host memory, as the step's loader makes them, on their way through its input pipeline."""
+    data, seed, size = context.data, context.trial.seed, batch_size or context.trial.cell.batch_size
+    kind = LoaderKind.of(step)
+    if data.is_image and not kind.normalize:
+        batches = [_pixels(context, size, seed + index) for index in range(BATCHES)]
+    else:
+        batches = random_batches(data, batch_size=size, count=BATCHES, device=torch.device("cpu"), seed=seed)
+    if kind.pinned and backend_of(context.device).is_gpu:
+        batches = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches]
+    pipeline = InputPipeline(arm, data, itertools.cycle(batches))
+    stack.callback(pipeline.close)
+    return pipeline
+
+
+def _pixels(context: Context, size: int, seed: int) -> Batch:
+    rng, data = torch.Generator().manual_seed(seed), context.data
+    pixels = torch.randint(256, (size, *data.input_shape), generator=rng, dtype=torch.uint8)
+    return pixels, torch.randint(data.classes or 1, (size,), generator=rng)

@@ -1,157 +1,91 @@
-"""The speed phase: all arms of a cell in one process, timed against each other in quads.
+"""The speed phase: a training step in every precision, all arms of a cell in one process, and what limits each.
 
-The floor phase is the same with the baseline as both arms.
+The floor phase times the baseline against itself, for the A/A noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from bench.devices.backend import backend_of
-from bench.measure.disturbance import open_watch
 from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
-from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
-from bench.measure.warmup import Cut, prepare
-from bench.phases.communication import communication_pct
-from bench.phases.compiling import compile_s, watched_edge
-from bench.phases.context import enter, open_setting, resident_batches
-from bench.phases.runner import BATCHES, StepTimes, TorchRunner, step_times
-from bench.phases.timed import judge, record, summary, watcher
+from bench.measure.quads import compare
+from bench.measure.warmup import Cut
+from bench.phases.arms import BATCHES, TrainingRunner, compiled, step_times
+from bench.phases.context import enter, open_context
+from bench.phases.paired import measure
 from bench.results.records import Device, Message, Operations, Progress, Speed, Switches, TrialResult
-from bench.spec.precisions import parse_precision
 from bench.spec.trial import Trial
-from bench.stats import Interval
 from bench.training import distributed
 from bench.training.amp import read_back
-from bench.training.step import build_arm, leave_gradients
+from bench.training.step import leave_gradients
 
 TAIL_SHARE = 0.1
-"""Share of the time budget that the watching of single steps may take beside it."""
+"""Share of the time budget that single steps may take beside it."""
 CEILING_S = 0.3
 """Time for finding the rate of large matrix products, for each arm."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ready:
-    """An arm that is warm, and whose blocks are cut."""
-
-    runner: TorchRunner
-    switches: Switches
-    operations: Operations | None
-    compile_s: float | None
-    cut: Cut
+COMMUNICATION_SHARE = 0.3
+"""Share of the time budget that the comparison with silent steps may take beside it."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's precisions against the first of them; send blocks, then a result for each."""
     floor = trial.phase == "floor"
-    names = trial.precisions * 2 if floor else trial.precisions
-    runners, switches_read = _build(trial, names)
-    compiling = [_compile(runner, trial, send) for runner in runners]
-    ran = [None if floor else _look(runner) for runner in runners]
-    clock = distributed.clock()
-    cuts = prepare(runners, trial.protocol.time_budget_s, clock=clock, say=lambda text: send(Progress(text=text)))
-    arms = [
-        Ready(runner=runner, switches=read, operations=operations, compile_s=spent, cut=cut)
-        for runner, read, operations, spent, cut in zip(runners, switches_read, ran, compiling, cuts, strict=True)
-    ]
-    with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as disturbance:
-        edge = watched_edge(disturbance, trial.cell.placement.members)
-        arms, found, checks = _measure(arms, trial, edge, clock, watcher(trial, names, send))
-        foreign_pct = disturbance.foreign_load_pct()
-    for block in found.blocks:
-        send(record(block, trial, floor=floor))
-    for index, arm in enumerate(arms):
+    context = open_context(trial)
+    enter(trial.precisions[0], context.device)
+    batches = context.resident_batches(BATCHES)
+    names = [(name, name) for name in trial.precisions]
+    names += [(name, f"{name} again") for name in trial.precisions if floor]
+    runners = [TrainingRunner(name, context.build(precision), itertools.cycle(batches)) for precision, name in names]
+    set_to = [enter(precision, context.device)[1] for precision, _ in names]
+    compile_s = [compiled(runner, context, send) for runner in runners]
+    operations = [None if floor else _observe(runner) for runner in runners]
+    clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
+    paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=True)
+    for block in paired.blocks():
+        send(block)
+    for index, runner in enumerate(runners):
         if floor and index == 0:
             continue
-        status, detail = judge(arm.runner, found, index, checks[index], trial)
-        after = _read_after_a_step(arm.runner)
-        if status != "nonfinite" and _settings(after) != _settings(arm.switches):
+        status, detail = paired.judge(index)
+        switches = _switches_after_a_step(runner)
+        if status != "nonfinite" and _described(switches) != _described(set_to[index]):
             status = "invalid"
-            detail = f"the model changed the fp32 switches from {_settings(arm.switches)} to {_settings(after)}"
-        speed = summary(arm.cut, index, found, checks[index], trial)
-        shared = None if floor else communication_pct(arm.runner, arm.cut, clock, trial)
-        speed = replace(speed, foreign_load_pct=foreign_pct, communication_pct=shared)
+            detail = f"the model changed the fp32 switches from {_described(set_to[index])} to {_described(switches)}"
+        speed = paired.speed(index)
+        if not floor:
+            speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
+            speed = _with_limits(speed, runner, operations[index], trial, send)
         send(
             TrialResult(
-                precision=arm.runner.name,
+                precision=runner.arm.precision.name,
                 status=status,
                 detail=detail,
-                compile_s=arm.compile_s,
-                switches=after,
-                operations=arm.operations,
-                speed=speed if floor else _with_tail(speed, arm, trial, send),
+                compile_s=compile_s[index],
+                switches=switches,
+                operations=operations[index],
+                speed=speed,
             )
         )
 
 
-def _measure(
-    arms: list[Ready],
-    trial: Trial,
-    edge: Callable[[], str],
-    clock: Callable[[], int],
-    watch: Callable[[int, Sequence[Interval | None]], None],
-) -> tuple[list[Ready], Comparison, list[LongBlocks | None]]:
-    """Compare the arms and check with longer blocks; where these disagree, once more with those."""
-    seed = trial.seed * 1000 + trial.replicate
-    for attempt in (1, 2):
-        runners, sizes = [arm.runner for arm in arms], [arm.cut.sizes for arm in arms]
-        found = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, edge=edge, watch=watch)
-        checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, clock=clock, edge=edge)
-        if attempt == 2 or all(check is None or check.agree for check in checks):
-            break
-        arms = [replace(arm, cut=replace(arm.cut, sizes=lengthen(arm.cut.sizes))) for arm in arms]
-    return arms, found, checks
+def _observe(runner: TrainingRunner) -> Operations:
+    """Observe a step's operations; where several train together, those of all their parts, without the update.
 
-
-def _build(trial: Trial, names: Sequence[str]) -> tuple[list[TorchRunner], list[Switches]]:
-    """Build every arm, all on the same batches; return them and what their switches read back as."""
-    setting = open_setting(trial)
-    enter(names[0], setting.device)
-    batches = resident_batches(setting, trial, BATCHES)
-    runners = [
-        TorchRunner(
-            name=name,
-            arm=build_arm(
-                setting.suite,
-                setting.data,
-                parse_precision(name),
-                setting.device,
-                seed=trial.seed,
-                techniques=setting.techniques,
-            ),
-            batches=batches,
-            asynchronous=backend_of(setting.device).is_gpu,
-        )
-        for name in names
-    ]
-    return runners, [enter(name, setting.device)[1] for name in names]
-
-
-def _compile(runner: TorchRunner, trial: Trial, send: Callable[[Message], None]) -> float | None:
-    """Let an arm compile before anything is watched or timed."""
-    if not runner.arm.techniques.compile:
-        return None
-    send(Progress(text=f"{runner.name}: compiling"))
-    return compile_s(runner.arm, open_setting(trial).data, trial.cell.batch_size)
-
-
-def _look(runner: TorchRunner) -> Operations:
-    """Look at a step; where several train together, at all their parts of it, without the update of the weights.
-
-    That would set them apart, for gradients are not joined in what is looked at.
+    The update would set their weights apart, for gradients are not averaged in what is observed.
     """
-    seen = runner.unhidden()
+    observable = runner.observable()
     if distributed.ranks() == 1:
-        return observe(partial(seen.run, 1))
-    found = observe(partial(leave_gradients, seen.arm, *seen.batches[0]))
+        return observe(partial(observable.run, 1))
+    found = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
     return replace(found, flops_per_step=total(distributed.gathered(found.flops_per_step)))
 
 
-def _read_after_a_step(runner: TorchRunner) -> Switches:
+def _switches_after_a_step(runner: TrainingRunner) -> Switches:
     """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
     runner.activate()
     runner.run(1)
@@ -159,16 +93,49 @@ def _read_after_a_step(runner: TorchRunner) -> Switches:
     return read_back(runner.arm.precision, runner.arm.device)
 
 
-def _settings(switches: Switches) -> str:
+def _described(switches: Switches) -> str:
     return f"matmul {switches.fp32_matmul}, conv {switches.fp32_conv}"
 
 
-def _with_tail(speed: Speed, arm: Ready, trial: Trial, send: Callable[[Message], None]) -> Speed:
-    """Look at single steps and at the device's own limit, after the timing; of several devices, at their sum."""
-    runner = arm.runner
+class SilentRunner(TrainingRunner):
+    """An arm whose processes do not average their gradients."""
+
+    def run(self, steps: int) -> None:
+        """Queue steps that do not communicate."""
+        forward: Any = self.arm.forward
+        with forward.no_sync():
+            super().run(steps)
+
+
+def communication_pct(runner: TrainingRunner, cut: Cut, clock: Callable[[], int], trial: Trial) -> float | None:
+    """Return the share of a step by which communication makes it longer; None where one process trains alone.
+
+    Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
+    backward costs nothing and is not in the share. In it are sending gradients, broadcasting the first process's
+    buffers, and each step's wait for the slowest process; silent steps wait for each other once a block.
+
+    Args:
+        runner: an arm that has been timed; its processes' weights drift apart here.
+        cut: how its blocks are cut.
+        clock: that of all processes.
+        trial: whose protocol gives the time budget.
+    """
+    if distributed.ranks() == 1:
+        return None
+    silent = SilentRunner(runner.name, runner.arm, runner.batches)
+    protocol = replace(trial.protocol, time_budget_s=COMMUNICATION_SHARE * trial.protocol.time_budget_s)
+    found = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
+    speedup = found.speedups[1]
+    return None if speedup is None else 100 * (1 - 1 / speedup.center)
+
+
+def _with_limits(
+    speed: Speed, runner: TrainingRunner, operations: Operations | None, trial: Trial, send: Callable[[Message], None]
+) -> Speed:
+    """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
-    times: StepTimes | None = step_times(runner, TAIL_SHARE * trial.protocol.time_budget_s)
-    flops = arm.operations.flops_per_step if arm.operations else None
+    times = step_times(runner, TAIL_SHARE * trial.protocol.time_budget_s)
+    flops = operations.flops_per_step if operations else None
     peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     tflops, share = pct_of_peak(flops, speed.step_ms, peak)
     return replace(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from bench.data import Batches, Share, open_batches
@@ -16,18 +18,16 @@ from bench.data.transfer import feed
 from bench.devices.energy import meters
 from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.measure.energy import total
-from bench.phases import trained
-from bench.phases.compiling import compile_s
-from bench.phases.context import enter, open_setting
-from bench.phases.trained import Tested
-from bench.results.records import Device, EpochResult, Message, Progress, TrialResult
-from bench.spec.precisions import BASELINE
+from bench.phases.arms import compile_s
+from bench.phases.context import open_context, set_precision
+from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
+from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.trial import Trial
 from bench.training import distributed, lightning, rank_launcher
-from bench.training.amp import apply, read_back
-from bench.training.checkpoint import Checkpoint, read_checkpoint
+from bench.training.amp import read_back
+from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.evaluation import evaluate, evaluate_fp32
-from bench.training.step import Arm, Epoch, build_arm, train_epoch
+from bench.training.step import Arm, Epoch, train_epoch
 from bench.training.techniques import require_supported
 
 HEARTBEAT_S = 2.0
@@ -46,106 +46,96 @@ def run(
         trial: what to train.
         device: where, and whether it counts energy.
         send: takes the records; those of epochs that a checkpoint holds are sent again.
-        checkpoint: the file to keep the training in after each epoch, and to go on from if it holds this trial's;
-            None keeps nothing. Where several train together, only the first one's file is written and read.
+        checkpoint: the file that keeps the training after each epoch, and that it is resumed from if it holds this
+            trial's; None keeps nothing. Where several train together, only the first one's file is written and read.
         share: this process's part of every batch, where Lightning joins several; None is its part of those joined.
     """
     part = Share(rank=distributed.rank(), ranks=distributed.ranks())
     share = share or part
-    setting = open_setting(trial)
-    if setting.suite.trainer == "lightning":
-        require_supported(setting.techniques, setting.suite, setting.data, setting.device)  # before others are started
-    if setting.suite.devices > share.ranks:
-        rank_launcher.run(trial, device, send, setting.suite.devices)
+    context = open_context(trial)
+    lightning_trains = context.suite.trainer == "lightning"
+    if lightning_trains:  # refused before others are started
+        require_supported(context.techniques, context.suite, context.data, context.device)
+    if context.suite.devices > share.ranks:
+        rank_launcher.run(trial, device, send, context.suite.devices)
         return
-    precision, _ = enter(trial.precisions[0], setting.device)
-    source, batch_size = trial.cell.data, trial.cell.batch_size
-    chosen = setting.techniques
+    (name,) = trial.precisions
+    set_precision(parse_precision(name), context.device)
     batches = open_batches(
-        setting.data,
-        source,
-        batch_size=batch_size,
-        device=setting.device,
+        context.data,
+        trial.cell.data,
+        batch_size=trial.cell.batch_size,
+        device=context.device,
         seed=trial.seed,
         share=share,
     )
     steps = trial.epochs * batches.steps_per_epoch
-    arm = build_arm(
-        setting.suite,
-        batches.data,
-        precision,
-        setting.device,
-        seed=trial.seed,
-        steps=steps,
-        clip_grad=trial.clip_grad,
-        techniques=chosen,
-    )
-    apply(precision)  # again: a model may have set switches of its own
-    if chosen.compile:
-        send(Progress(text=f"{precision.name}: compiling"))
-    spent_s = compile_s(arm, batches.data, batch_size)  # before the first epoch's time
-    keeping = distributed.from_first(checkpoint is not None)
-    rows, unread = _go_on(arm, trial, checkpoint)
+    arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
+    if context.techniques.compile:
+        send(Progress(text=f"{name}: compiling"))
+    spent_s = compile_s(arm, batches.data, trial.cell.batch_size)  # before the first epoch's time
+    keeps = distributed.from_first(checkpoint is not None)
+    rows, unread = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
     train: Callable[[Iterator[tuple[Tensor, Tensor]]], Epoch] = partial(train_epoch, arm)
-    if setting.suite.trainer == "lightning":
+    if lightning_trains:
         train = lightning.open_lightning(arm, batches.steps_per_epoch, share)
     for number in range(len(rows) + 1, trial.epochs + 1):
         if rows and not math.isfinite(rows[-1].train_loss):
             break
         rate = float(arm.optimizer.param_groups[0]["lr"])
-        watch = _Watch(send=send, epoch=number, epochs=trial.epochs)
+        heartbeat = _Heartbeat(send=send, epoch=number, epochs=trial.epochs)
         before_j = energy_j()
-        with feed(batches.train(number), setting.device, prefetch=chosen.prefetcher) as fed:
-            epoch = train(watch(fed, "step"))
+        with feed(batches.train(number), context.device, prefetch=context.techniques.prefetcher) as fed:
+            epoch = train(heartbeat(fed, "step"))
         after_j = energy_j()
         drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
-        tested = _test(arm, batches, watch, part)
-        rows.append(trained.row(trial, rows, epoch, tested, rate=rate, scale=_scale(arm), energy_j=drawn_j))
-        if keeping:
+        tested = _test(arm, batches, heartbeat, part)
+        rows.append(epoch_row(trial, rows, epoch, tested, rate=rate, scale=arm.loss_scale, energy_j=drawn_j))
+        if keeps:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
         send(rows[-1])
-    broken = trained.broken(rows[-1])
+    failure = _nonfinite_loss(rows[-1])
     send(
         TrialResult(
-            precision=precision.name,
-            status="nonfinite" if broken else "ok",
-            detail=broken or unread,
+            precision=name,
+            status="nonfinite" if failure else "ok",
+            detail=failure or unread,
             compile_s=spent_s,
-            switches=read_back(precision, setting.device),
-            training=replace(trained.summary(trial, rows, arm), data_storage=batches.place),
+            switches=read_back(arm.precision, context.device),
+            training=summary(trial, rows, arm, batches.place),
         )
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Watch:
-    """Passes batches on, and every two seconds says how many."""
+class _Heartbeat:
+    """Passes batches on, and sends their number every two seconds."""
 
     send: Callable[[Message], None]
     epoch: int
     epochs: int
 
     def __call__(self, batches: Iterator[tuple[Tensor, Tensor]], unit: str) -> Iterator[tuple[Tensor, Tensor]]:
-        said = time.monotonic()
-        for index, batch in enumerate(batches):
+        last = time.monotonic()
+        for number, batch in enumerate(batches, start=1):
             now = time.monotonic()
-            if now - said >= HEARTBEAT_S:
-                said = now
-                text = f"epoch {self.epoch} of {self.epochs}, {unit} {index + 1}"
+            if now - last >= HEARTBEAT_S:
+                last = now
+                text = f"epoch {self.epoch} of {self.epochs}, {unit} {number}"
                 self.send(Progress(text=text, done=(self.epoch - 1) / self.epochs))
             yield batch
 
 
-def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], str]:
-    """Bring the arm to where the trial's checkpoint left off.
+def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], str]:
+    """Restore the arm from the trial's checkpoint.
 
     Returns:
-        The epochs so far, none without a checkpoint; and that there was one that could not be read, in words.
+        The epochs so far, none without a checkpoint; and a sentence where there was one that could not be read.
     """
     found, unread = None, ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
@@ -158,31 +148,45 @@ def _go_on(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochR
     return list(kept.epochs), ""
 
 
-def _test(arm: Arm, batches: Batches, watch: _Watch, share: Share) -> Tested:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tested:
+    """The evaluation after an epoch, under the arm's precision and in fp32; None is not evaluated."""
+
+    loss: float | None = None
+    accuracy_pct: float | None = None
+    seconds: float | None = None
+    loss_fp32: float | None = None
+    accuracy_fp32_pct: float | None = None
+    train_accuracy_pct: float | None = None
+    """On training images, under the arm's precision."""
+
+
+def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, share: Share) -> Tested:
     if not batches.has_test:
         return Tested()
     if share.ranks > 1:
         distributed.share_buffers(arm.model)
     start = time.monotonic()
-    own = evaluate(arm, watch(batches.test(share), "test batch"))
+    loss, accuracy_pct = evaluate(arm, heartbeat(batches.test(share), "test batch"))
     seconds = time.monotonic() - start
-    same = arm.precision.name == BASELINE
-    fp32 = own if same else evaluate_fp32(arm, watch(batches.test(share), "test batch in fp32"))
-    _, learned = evaluate(arm, watch(batches.train_sample(share), "batch of training images"))
+    loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
+    if arm.precision.name != BASELINE:
+        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(share), "test batch in fp32"))
+    _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(share), "batch of training images"))
     return Tested(
-        loss=own[0],
-        accuracy_pct=own[1],
+        loss=loss,
+        accuracy_pct=accuracy_pct,
         seconds=seconds,
-        loss_fp32=fp32[0],
-        accuracy_fp32_pct=fp32[1],
-        train_accuracy_pct=learned,
+        loss_fp32=loss_fp32,
+        accuracy_fp32_pct=accuracy_fp32_pct,
+        train_accuracy_pct=train_accuracy_pct,
     )
 
 
 def _energy_counter(device: Device) -> Callable[[], float | None]:
-    """Return a function that reads what the device, or all that train together, have drawn so far, in joules.
+    """Return a function that reads the joules that the device, or all that train together, have drawn so far.
 
-    It returns None where one of them does not tell.
+    It returns None where one of them has no counter.
     """
     monitor = open_monitor() if device.energy == "counter" else None
     boards = meters(monitor, device) if monitor is not None else ()
@@ -198,5 +202,79 @@ def _energy_counter(device: Device) -> Callable[[], float | None]:
     return read
 
 
-def _scale(arm: Arm) -> float | None:
-    return arm.scaler.get_scale() if arm.scaler.is_enabled() else None
+def epoch_row(
+    trial: Trial,
+    before: list[EpochResult],
+    epoch: Epoch,
+    tested: Tested,
+    *,
+    rate: float,
+    scale: float | None,
+    energy_j: float | None,
+) -> EpochResult:
+    """Return the row of the epoch after those ``before``.
+
+    ``rate`` is the learning rate that it began with, ``scale`` the loss scale that it ended with.
+    """
+    return EpochResult(
+        trial=trial.id,
+        precision=trial.precisions[0],
+        seed=trial.seed,
+        epoch=len(before) + 1,
+        train_loss=epoch.loss,
+        test_loss=tested.loss,
+        test_accuracy_pct=tested.accuracy_pct,
+        train_s=epoch.seconds,
+        test_s=tested.seconds,
+        elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
+        data_wait_s=epoch.wait_seconds,
+        samples=epoch.samples,
+        learning_rate=rate,
+        loss_scale=scale,
+        skipped_steps=epoch.skipped_steps,
+        samples_per_s=epoch.samples / epoch.seconds,
+        test_loss_fp32=tested.loss_fp32,
+        test_accuracy_fp32_pct=tested.accuracy_fp32_pct,
+        train_accuracy_pct=tested.train_accuracy_pct,
+        energy_j=energy_j,
+    )
+
+
+def summary(trial: Trial, rows: list[EpochResult], arm: Arm, data_storage: str = "") -> Training:
+    """Return the result of a training of one epoch or more."""
+    last, train_s = rows[-1], rows[-1].elapsed_s
+    drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
+    return Training(
+        epochs=len(rows),
+        time_per_epoch_s=statistics.median(row.train_s for row in rows),
+        total_s=train_s + sum(row.test_s or 0.0 for row in rows),
+        train_samples_per_s=sum(row.samples for row in rows) / train_s,
+        train_loss=last.train_loss,
+        test_loss=last.test_loss,
+        test_accuracy_pct=last.test_accuracy_pct,
+        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
+        test_loss_fp32=last.test_loss_fp32,
+        test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
+        target_accuracy_pct=trial.target_accuracy_pct,
+        time_to_accuracy_s=time_to_accuracy_s(rows, trial.target_accuracy_pct),
+        checkpoint_bytes=stored_bytes(arm.model),
+        checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
+        train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
+        data_storage=data_storage,
+    )
+
+
+def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> float | None:
+    """Return the training time until the end of the first epoch that reached the target; None where none did."""
+    for row in rows:
+        if target_pct is not None and row.test_accuracy_pct is not None and row.test_accuracy_pct >= target_pct:
+            return row.elapsed_s
+    return None
+
+
+def _nonfinite_loss(last: EpochResult) -> str:
+    """Return a sentence about the loss that was not finite in the last epoch; empty where all were."""
+    for name, loss in (("training", last.train_loss), ("test", last.test_loss)):
+        if loss is not None and not math.isfinite(loss):
+            return f"the {name} loss became {loss} in epoch {last.epoch}"
+    return ""

@@ -1,47 +1,49 @@
-"""The report itself: what goes where, rendered as markdown and as one self-contained page."""
+"""The report: what goes where on its page, and the files of its folder."""
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
-from bench.report import leftovers
-from bench.report.analysis import bottleneck, comparability, matrix, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, matrix, scaling
 from bench.report.analysis import training as epochs
-from bench.report.analysis.ablation import Climbed, climbed
 from bench.report.analysis.rounds import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
-from bench.report.figures import heatmap, steps
+from bench.report.figures import heatmap, plots, steps
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures import sweeps as sweep_figures
 from bench.report.figures.axes import Plot
-from bench.report.figures.plots import Choice, begin
-from bench.report.how_to_read import reading
+from bench.report.how_to_read import how_to_read
 from bench.report.reading import completeness, sources
 from bench.report.reading.folders import mark
 from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
 from bench.report.render import render
-from bench.report.tables import ablation, diagnostics, facts, measurements, memory, numerics, sweeps, training
+from bench.report.tables import ablation as ablation_tables
+from bench.report.tables import diagnostics, facts, measurements, memory, numerics, sweeps, training
 from bench.report.tables import matrix as matrix_tables
 from bench.report.tables import scaling as scaling_tables
-from bench.report.tables.published import beside as published_beside
-from bench.report.tables.published import load_published
+from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
+
+FILES = "files.json"
+"""Names of the figures and CSVs that the report in a folder wrote."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """One recipe: its tables, device by device, what is to be said of them, and its plots."""
+    """A part of the page under one heading."""
 
     title: str
     tables: list[Table]
-    remarks: list[str]
+    remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
-    plots: list[Plot]
+    plots: list[Plot] = field(default_factory=list)
+    csvs: list[str] = field(default_factory=list)
+    """Names of files in the report's folder that the tables refer to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,35 +54,30 @@ class Report:
     verdicts: list[Sentence]
     cautions: list[str]
     """What is missing from the runs, and what differs between them beside what is compared."""
-    machines: list[Table]
-    sections: list[Section]
-    formats: Table | None
-    """Of numbers, where the numerics were looked at."""
-    switches: Table | None
     warnings: list[str]
-    notes: Table | None
+    sections: list[Section]
+    how_to_read: list[str]
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the report's files beside report.md and report.html."""
+        drawn = [f"{plot.name}.{kind}" for one in self.sections for plot in one.plots for kind in ("png", "svg")]
+        return sorted({*drawn, *(name for one in self.sections for name in one.csvs)})
 
 
 def publish(
-    runs: Runs,
-    out: Path,
-    *,
-    published: bool = False,
-    layers: bool = False,
-    figures: Choice = "overview",
-    drawers: Executor | None = None,
+    runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: plots.Choice = "overview"
 ) -> tuple[Path, list[Sentence]]:
-    """Write report.md, report.html and the plots into ``out``; return the path of report.md and its verdicts.
+    """Write report.md, report.html and the figures into ``out``; return the path of report.md and the verdicts.
 
-    Figures and matrices of a report that was there before are removed where this one has them not.
+    Files that an earlier report wrote there and this one does not are removed.
 
     Args:
         runs: what was measured.
         out: the report's folder.
-        published: whether the literature's figures for the same recipes stand beside the measured ones.
-        layers: whether the magnitudes of gradients are drawn layer by layer, too.
-        figures: which are drawn, as in ``plots.begin``; without figures there are none of anything.
-        drawers: processes that are ready to draw.
+        published: whether to compare with published figures of the same recipes.
+        layers: whether to draw the magnitudes of gradients layer by layer, too.
+        figures: which are drawn, as in ``plots.draw``; ``none`` leaves out those of every section.
 
     Raises:
         UsageError: published figures are asked for, and there are none or they cannot be read.
@@ -88,13 +85,21 @@ def publish(
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
     page = out / "report.md"
-    before = leftovers.referenced(page)
-    report = compose(runs, out, literature, layers=layers, figures=figures, drawers=drawers)
-    told = {"report": report, "reading": reading(runs), "mark": mark({run.folder: run.info for run in runs.runs})}
-    page.write_text(render("report.md.j2", html=False, **told), encoding="utf-8")
-    (out / "report.html").write_text(render("report.html.j2", html=True, **told), encoding="utf-8")
-    leftovers.remove(out, before - leftovers.referenced(page))
+    report = compose(runs, out, literature, layers=layers, figures=figures)
+    content = {"report": report, "mark": mark({run.folder: run.info for run in runs.runs})}
+    page.write_text(render("report.md.j2", html=False, **content), encoding="utf-8")
+    (out / "report.html").write_text(render("report.html.j2", html=True, **content), encoding="utf-8")
+    _replace(out / FILES, report.files)
     return page, report.verdicts
+
+
+def _replace(manifest: Path, files: list[str]) -> None:
+    """Write the names of a report's files, and remove those files of the report before that are not among them."""
+    before = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else []
+    manifest.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    for name in set(before) - set(files):
+        if name == Path(name).name:  # none outside the folder
+            (manifest.parent / name).unlink(missing_ok=True)
 
 
 def compose(
@@ -103,82 +108,99 @@ def compose(
     literature: pd.DataFrame | None = None,
     *,
     layers: bool = False,
-    figures: Choice = "overview",
-    drawers: Executor | None = None,
+    figures: plots.Choice = "overview",
 ) -> Report:
-    """Gather the report, drawing its plots into ``out``; ``literature`` are published figures to set beside."""
-    summary, ladders = summarise(runs.trials), climbed(runs)
+    """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
+    summary, ablations = summarise(runs.trials), ablation.climbed(runs)
     drawn = figures != "none"
-    with begin(summary, runs.epochs, out, figures, drawers) as drawing:  # goes on beside what follows
-        seconds = bootstraps(runs.blocks)
-        sections = [
-            *_matrices(summary, runs, out, drawn=drawn),
-            *(_ladder(one, out, drawn=drawn) for one in ladders),
-            *(_sweep(one, out, drawn=drawn) for one in sweeps.swept(summary, runs)),
-        ]
-        recipes = {
-            str(name): _section(str(name), rows, summary, runs, seconds, literature=literature)
-            for name, rows in summary.groupby("workload", sort=False)
-        }
-        for name, plots in drawing.finish().items():
-            recipes[name].plots.extend(plots)
-    painters = [numerics_figures.draw, *([numerics_figures.draw_layers] if layers else [])] if drawn else []
-    for name, plots in (item for paint in painters for item in paint(summary, runs.numerics, out).items()):
-        recipes[name].plots.extend(plots)
-    for name, said in drawing.left_out().items():
-        recipes[name].remarks.append(said)
+    trials = pd.concat([runs.trials, runs.climbs], ignore_index=True)
+    sections = [
+        Section(title="Machines", tables=shown(*facts.machines(runs.runs))),
+        *_matrices(summary, runs, out, drawn=drawn),
+        *(_ablation(one, out, drawn=drawn) for one in ablations),
+        *(_sweep(one, out, drawn=drawn) for one in sweeps.swept(summary, runs)),
+        *_recipes(summary, runs, out, literature, layers=layers, figures=figures),
+        Section(title="Formats of numbers", tables=shown(numerics.formats()) if len(runs.numerics) else []),
+        Section(title="Precision switches", tables=shown(facts.switches(runs.trials))),
+        _notes(trials),
+    ]
     return Report(
         runs=[run.label for run in runs.runs],
-        verdicts=[*sentences(summary), *map(ablation.sentence, ladders)],
-        cautions=cautions(runs),
-        machines=shown(*facts.machines(runs.runs)),
-        sections=[*sections, *recipes.values()],
-        formats=numerics.formats() if len(runs.numerics) else None,
-        switches=facts.switches(runs.trials),
+        verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
+        cautions=cautions(runs, trials),
         warnings=facts.warnings(runs.runs),
-        notes=facts.notes(pd.concat([runs.trials, runs.climbs], ignore_index=True)),
+        sections=[one for one in sections if one.tables or one.remarks or one.plots],
+        how_to_read=how_to_read(runs),
     )
 
 
-def cautions(runs: Runs) -> list[str]:
+def cautions(runs: Runs, trials: pd.DataFrame) -> list[str]:
     """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
-    trials = pd.concat([runs.trials, runs.climbs], ignore_index=True)
-    told = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
-    return [*filter(None, told), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
+    missing = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
+    odd = [f"Run {run.label}: {remark}" for run in runs.runs for remark in run.remarks]
+    return [*filter(None, missing), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
 def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
-    """Return a section for each recipe that several devices or runs measured, its ratios written beside as CSV."""
+    """Return a section for each recipe that several devices or runs measured, its ratios written as CSV."""
     sections: dict[str, Section] = {}
     for one in matrix.matrices(summary, runs.trials):
-        matrix_tables.write_csv(one, out)
         title = f"Setups of {one.title} against each other"
-        section = sections.setdefault(title, Section(title=title, tables=[], remarks=[], plots=[]))
+        section = sections.setdefault(title, Section(title=title, tables=[]))
         section.tables.extend(shown(*matrix_tables.tables(one)))
         section.plots.extend(filter(None, [heatmap.draw(one, out)] if drawn else []))
+        section.csvs.append(matrix_tables.write_csv(one, out).name)
     return list(sections.values())
 
 
-def _ladder(one: Climbed, out: Path, *, drawn: bool) -> Section:
-    """Return an ablation's section."""
-    plots = steps.plots_of(one, out) if drawn else []
-    return Section(title=one.name, tables=[ablation.table_of(one)], remarks=[], plots=plots)
+def _ablation(one: ablation.Climbed, out: Path, *, drawn: bool) -> Section:
+    drawings = steps.draw(one, out) if drawn else []
+    return Section(title=one.name, tables=[ablation_tables.table_of(one)], plots=drawings)
 
 
 def _sweep(one: sweeps.Swept, out: Path, *, drawn: bool) -> Section:
-    """Return the section of a swept parameter."""
-    plots = sweep_figures.draw(one, out) if drawn else []
-    title = f"Sweep of {one.suite}'s {one.name}"
-    return Section(title=title, tables=shown(sweeps.table_of(one)), remarks=[], plots=plots)
+    drawings = sweep_figures.draw(one, out) if drawn else []
+    return Section(title=f"Sweep of {one.suite}'s {one.name}", tables=shown(sweeps.table_of(one)), plots=drawings)
 
 
-def _section(
+def _notes(trials: pd.DataFrame) -> Section:
+    notes = shown(facts.notes(trials))
+    none = "Every trial was measured, and no interval within a process is wider than was asked for."
+    return Section(title="Notes", tables=notes, remarks=[] if notes else [none])
+
+
+def _recipes(
+    summary: pd.DataFrame,
+    runs: Runs,
+    out: Path,
+    literature: pd.DataFrame | None,
+    *,
+    layers: bool,
+    figures: plots.Choice,
+) -> list[Section]:
+    """Return a section for each recipe."""
+    bootstrapped = bootstraps(runs.blocks)
+    sections = {
+        str(name): _recipe(str(name), rows, summary, runs, bootstrapped, literature=literature)
+        for name, rows in summary.groupby("workload", sort=False)
+    }
+    drawings, left_out = plots.draw(summary, runs.epochs, out, figures)
+    for name, own in drawings.items():
+        sections[name].plots.extend(own)
+    for by_layer in () if figures == "none" else (False, True) if layers else (False,):
+        for name, plot in numerics_figures.draw(summary, runs.numerics, out, layers=by_layer):
+            sections[name].plots.append(plot)
+    for name, remark in left_out.items():
+        sections[name].remarks.append(remark)
+    return list(sections.values())
+
+
+def _recipe(
     title: str,
     rows: pd.DataFrame,
     summary: pd.DataFrame,
     runs: Runs,
-    seconds: pd.Series,
+    bootstrapped: pd.Series,
     *,
     literature: pd.DataFrame | None,
 ) -> Section:
@@ -187,7 +209,7 @@ def _section(
     where = rows[[*SUBJECT, "where"]].drop_duplicates()
     scaled, unscaled = scaling.scaling(rows, summary, runs)
     beside, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
-    found = shown(
+    tables = shown(
         *measurements.by_device(rows, hosts),
         measurements.by_architecture(rows, hosts),
         measurements.same_and_best(rows),
@@ -198,17 +220,20 @@ def _section(
         memory.memory(trials),
         diagnostics.what_ran(rows),
         diagnostics.compiling(trials.merge(where)),
-        diagnostics.how_timed(rows, seconds),
+        diagnostics.how_timed(rows, bootstrapped),
         *numerics.numerics(runs.numerics.merge(where)),
         measurements.inference(trials.merge(where)),
         scaling_tables.scaling(scaled),
         training.against_plain(runs.trials, rows),
         beside,
     )
-    remarks = epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled + unpublished
-    return Section(title=title, tables=found, remarks=remarks, plots=[])
+    return Section(
+        title=title,
+        tables=tables,
+        remarks=epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled + unpublished,
+    )
 
 
 def shown(*tables: Table | None) -> list[Table]:
-    """Return the tables that there are."""
+    """Return the tables that have rows."""
     return [table for table in tables if table is not None]

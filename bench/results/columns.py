@@ -1,12 +1,10 @@
 """The columns of a run's CSVs: everything that the fields of the records say about them, derived in one place.
 
-``python -m bench.results.columns --write`` brings the dictionary of columns in results/README.md up to date, and
-``--check`` fails where it is not.
+docs/update.py writes their tables into results/README.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import inspect
@@ -14,7 +12,6 @@ import itertools
 import json
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bench.results import records
@@ -38,7 +35,6 @@ UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
 """Units by the end of a column's name; the longest end counts."""
 LIST = "+"
 """What joins the words of a list."""
-README = Path(__file__).parents[2] / "results" / "README.md"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,23 +158,3 @@ def filled(page: str) -> str:
         before, _, rest = page.partition(begin)
         page = f"{before}{begin}{table(file)}{end}{rest.partition(end)[2]}"
     return page
-
-
-def main() -> int:
-    """Write or check the dictionary of columns; return the exit status."""
-    parser = argparse.ArgumentParser(description="the dictionary of columns in results/README.md")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="bring it up to date")
-    action.add_argument("--check", action="store_true", help="fail if it is not")
-    page = README.read_text(encoding="utf-8")
-    new = filled(page)
-    if parser.parse_args().write:
-        README.write_text(new, encoding="utf-8")
-    elif page != new:
-        print(f"{README} is out of date: run python -m bench.results.columns --write.")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -10,9 +10,8 @@ from functools import partial
 from threading import RLock
 
 from bench.cli.display import Display
-from bench.launch.concurrent import overlap
-from bench.launch.launcher import Launcher
-from bench.launch.local import Ending
+from bench.launch.concurrent import run_concurrently
+from bench.launch.launcher import Ending, Launcher
 from bench.measure.sampler import Sampler
 from bench.planning.defaults import refusal_reason
 from bench.planning.max_batch import Largest, Search, at_any_size
@@ -50,7 +49,7 @@ class Execution:
             lanes: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
             for place in dict.fromkeys(trial.cell.placement for trial in plan.trials):
                 lanes.setdefault(place.members[0], set()).add(place)
-            overlap([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
+            run_concurrently([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
         else:
             self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
         found = {status for trial in self.done.values() for status in trial.values()}

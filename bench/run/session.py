@@ -138,9 +138,7 @@ def report(
 ) -> None:
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page, verdicts, ladders = reporter.report(
-        runs, out, published=published, layers=layers, figures=figures, beside=True
-    )
+    page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     if ladders:
         from bench.report.terminal import show
     for ladder in ladders:

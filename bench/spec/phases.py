@@ -146,6 +146,7 @@ PHASES: dict[str, Phase] = {
             name="ladder_memory",
             summary="peak memory of each step of the ablation",
             option="--ladder",
+            module="memory",
             results=("memory",),
             estimate=lambda work: 4 * work.step_s,
         ),

@@ -121,6 +121,22 @@ def members(placement: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rendezvous:
+    """Which of the processes that train together one supervisor starts, and where all of them meet."""
+
+    first: int
+    """Rank of the first of them."""
+    local: int
+    """Number of processes that this supervisor starts."""
+    world: int
+    """Number of processes in all."""
+    address: str
+    """Where the process of rank 0 listens: ``MASTER_ADDR``."""
+    port: int
+    """``MASTER_PORT``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
     """How the speed phase decides that it has measured enough (docs/measuring.md)."""
 

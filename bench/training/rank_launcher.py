@@ -26,11 +26,10 @@ import torch
 
 from bench.data import Share
 from bench.devices.backend import gpu_count
-from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
-from bench.spec.trial import Placement, Trial
-from bench.worker.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
+from bench.spec.trial import Placement, Rendezvous, Trial
+from bench.training.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
 
 LIGHTNING, JOINED = "bench.phases.train:run", "bench.worker.worker:run_rank"
 """What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
@@ -84,8 +83,7 @@ def run(
             stack.callback(_stop, processes[-1])
             theirs.close()
             pipes[stack.enter_context(ours)] = rank
-            whole = device.uuids and rendezvous is None  # one GPU's counter, or one node's, would be a part of it
-            own = device if whole else replace(device, energy=None)
+            own = device if device.uuids else replace(device, energy=None)  # one node's energy would be a part
             with suppress(OSError):  # it has ended already, which is heard below
                 ours.send((_placed(trial, rank), own, checkpoint))
         while pipes and (ready := wait(list(pipes), patience_s)):

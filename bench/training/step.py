@@ -90,6 +90,11 @@ class Arm:
     graph: GraphedStep | None = None
     """Computes the gradients by a CUDA graph, where one is used."""
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The GradScaler's scale; None where the precision has none."""
+        return self.scaler.get_scale() if self.scaled else None
+
     def autocast(self) -> AbstractContextManager[None]:
         """Return a region in which the forward pass and the loss run as the precision says now."""
         return switches.autocast(self.precision, self.device)

@@ -29,14 +29,13 @@ import torchvision
 from bench import phases
 from bench.data import Prepared, Share, prepare
 from bench.devices.backend import device_at
-from bench.nodes import Rendezvous
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, Trial
+from bench.spec.trial import DataSource, Rendezvous, Trial
 from bench.training import distributed, rank_launcher
-from bench.worker.failures import failure
+from bench.training.failures import failure
 
 PRELOADED = (torchvision.__name__, torch.__name__)
 

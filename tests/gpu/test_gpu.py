@@ -13,7 +13,7 @@ from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.timing import Sizes, time_block
-from bench.phases.speed import TorchRunner
+from bench.phases.arms import TrainingRunner
 from bench.results.records import Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
@@ -70,7 +70,7 @@ def test_an_allocation_of_256_mib_is_seen():
 
 
 def test_a_block_waits_for_the_device():
-    class Sleeper(TorchRunner):
+    class Sleeper(TrainingRunner):
         cycles = 0
 
         def run(self, steps):
@@ -81,7 +81,7 @@ def test_a_block_waits_for_the_device():
         precision, device = PRECISIONS["fp32"], GPU
 
     def sleep_ns(cycles):
-        runner = Sleeper(name="sleep", arm=Arm(), batches=[], asynchronous=True)
+        runner = Sleeper("sleep", Arm(), iter(()))
         runner.cycles = cycles
         return min(time_block(runner, Sizes(settle=1, steps=10)) for _ in range(5))
 

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from bench.cli.parser import parse
-from bench.launch import pool
-from bench.launch.local import Ending
+from bench.launch import merge
+from bench.launch.launcher import Ending
 from bench.launch.ray import launcher
 from bench.launch.ray.actor import NodeWorker
 from bench.planning.warnings import mismatched
@@ -34,7 +34,7 @@ def two(machine):
 
 
 def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
-    found = pool.join(two)
+    found = merge.merge_placements(two)
     assert [(device.placement, device.name) for device in found.devices] == [
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
@@ -49,7 +49,7 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
 
 def test_nodes_with_other_builds_of_torch_are_warned_of(two):
     two["V100"] = replace(two["V100"], torch="2.6.0+cu126")
-    (warning,) = mismatched(pool.join(two))
+    (warning,) = mismatched(merge.merge_placements(two))
     assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning
 
 

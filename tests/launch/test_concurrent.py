@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
-from bench.launch.concurrent import overlap
+from bench.launch.concurrent import run_concurrently
 
 
 def test_jobs_run_at_the_same_time():
     together = threading.Barrier(2, timeout=10)
-    overlap([together.wait, together.wait], lambda: None)  # one after the other, the first would wait in vain
+    run_concurrently([together.wait, together.wait], lambda: None)  # one after the other, the first would wait in vain
 
 
 def test_the_first_failure_cancels_the_others_and_is_raised():
@@ -20,5 +20,5 @@ def test_the_first_failure_cancels_the_others_and_is_raised():
         ended.append(cancelled.wait(10))
 
     with pytest.raises(RuntimeError, match="why"):
-        overlap([other, fail], cancelled.set)
+        run_concurrently([other, fail], cancelled.set)
     assert ended == [True]

@@ -1,372 +1,439 @@
-"""Node 0 and a node that follows it: what is refused, agreed on, measured together, and what a failure leaves."""
+"""Ranks of torchrun or srun: what they are told, agree on, run together, and what a failure of one leaves."""
 
-from __future__ import annotations
-
+import dataclasses
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from contextlib import closing, suppress
-from dataclasses import replace
-from multiprocessing import AuthenticationError
+import types
+import typing
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 import pytest
+from torch.distributed import HashStore
 
-from bench.cli.parser import parse
-from bench.launch import follower, nodes, wire
-from bench.launch.asked import asked
-from bench.launch.local import Ending
-from bench.launch.orders import Answer, Call, Cancel, End, Start
-from bench.launch.running import Running
-from bench.launch.wire import LostError, Wire
-from bench.nodes import Rendezvous
-from bench.results.records import MemoryPeak, Progress, TrialResult
+from bench.launch import open_launcher, torchrun
+from bench.launch.launcher import Ending
+from bench.launch.local import LocalLauncher
+from bench.launch.torchrun import Channel, Follower, Job, Order, TorchrunLauncher, decode, encode, read_job
+from bench.results import records
+from bench.results.records import Block, MemoryPeak, Progress, TrialResult
+from bench.spec import trial as spec
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Placement, SuiteRef
 
 DONE = Ending(kind="done")
 
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_RUN_ID": "job",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+SRUN = {
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29400",
+}
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+
+def test_torchruns_variables_name_the_rank_and_are_not_left_to_trials():
+    environment = {**TORCHRUN, "HOME": "/home"}
+    job = Job(rank=3, world=4, node=1, local_rank=1, address="node0", port=29400, name="job/2", agent_store=True)
+    assert read_job(environment) == job
+    assert environment == {"HOME": "/home"}
 
 
-def job(rank, port, *more, gpus="cpu,cpu+cpu", wait=10):
-    words = ["--suite", "mlp", "--gpus", gpus, "--nnodes", "2", "--node-rank", str(rank)]
-    return parse([*words, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", f"join_timeout={wait}", *more])
+def test_srun_is_the_same_without_a_store_of_an_agent():
+    assert read_job(dict(SRUN)) == Job(
+        rank=3, world=4, node=1, local_rank=1, address="node0", port=29400, name="7.0/0", agent_store=False
+    )
+
+
+def test_a_process_that_was_started_alone_has_no_ranks_beside_it():
+    assert read_job({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "MASTER_ADDR": "node0"}) is None
+    alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}
+    assert read_job(alone) is None
+    assert not alone
+
+
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT"])
+def test_without_an_address_a_sentence_says_what_to_set(name):
+    with pytest.raises(UsageError, match=r"4 ranks were started without .*export MASTER_PORT=29400 MASTER_ADDR="):
+        read_job({key: value for key, value in SRUN.items() if key != name})
+
+
+def sample(hint):
+    """Return a value of a type."""
+    kind, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if kind is typing.Literal:
+        return arguments[0]
+    if kind in (typing.Union, types.UnionType):
+        return sample(arguments[0])
+    if kind is tuple:
+        return tuple(sample(one) for one in arguments if one is not Ellipsis)
+    if kind is dict:
+        return {sample(arguments[0]): sample(arguments[1])}
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return hint(**{name: "memory" if name == "phase" else sample(one) for name, one in hints.items()})
+    return {int: 3, float: 0.5, str: "cpu", bool: True}.get(hint)
+
+
+RECORDS = [
+    value
+    for module in (records, spec, torchrun)
+    for value in vars(module).values()
+    if dataclasses.is_dataclass(value) and isinstance(value, type)
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_record_comes_back_from_json_as_it_was(record):
+    value = sample(record)
+    assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+def test_json_names_no_classes_but_records_of_this_project():
+    for name in ("subprocess:Popen", "bench.launch.local:LocalLauncher", "bench.launch.local:os"):
+        with pytest.raises(ValueError, match="is no dataclass of ampmeter"):
+            decode({"type": name})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    suites: tuple[str, ...] = ("mlp",)
+    gpus: tuple[str, ...] | None = None
+    epochs: int | None = None
+    on: str | None = None
+    data: str | None = None
+    data_dir: str = "data"
+    dry_run: bool = False
 
 
 def peak(size):
-    memory = MemoryPeak(peak_resident_bytes=size, all_devices_bytes=2 * size)
-    return TrialResult(precision="fp32", status="ok", memory=memory)
+    return TrialResult(precision="fp32", status="ok", memory=MemoryPeak(peak_resident_bytes=size))
 
 
 class FakeLocal:
-    """A machine's own launcher, whose trials end as they are told to, or when they are killed."""
+    """A rank's own launcher, whose trials end as they are told to, or when they are cancelled."""
 
-    def __init__(self, machine, on_start):
-        self.machine, self.on_start = machine, on_start
-        self.workspace, self.ending, self.kill_me, self.shares = None, DONE, False, []
+    def __init__(self, machine, rank):
+        self.machine, self.rank = machine, rank
+        self.ending, self.hangs, self.raises, self.workspace = DONE, False, None, None
+        self.calls, self.trials, self.cancelled = [], [], threading.Event()
 
     def survey(self, placements):
-        devices = tuple(replace(self.machine.devices[0], placement=name) for name in placements)
+        self.calls.append(placements)
+        devices = tuple(replace(self.machine.devices[0], placement=name) for name in placements or ("cpu",))
         return replace(self.machine, devices=devices)
 
     def call(self, target, *arguments):
-        return f"{target} of {arguments}"
+        self.calls.append((target, *arguments))
+        if self.raises:
+            raise UsageError(self.raises)
+        return self.machine.host if target == "m:host" else {"mlp": 3.0}
 
-    def run(self, trial, device, on_message):
-        on_message(TrialResult(precision="fp32", status="ok", detail="alone"))
-        return DONE
-
-    def run_share(self, trial, device, on_message, rendezvous):
-        self.shares.append((trial, device, rendezvous))
+    def run(self, trial, device, on_message, rendezvous=None):
+        self.trials.append((trial, device, rendezvous))
         on_message(Progress(text="working"))
-        if self.kill_me:
-            with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-                self.on_start(process.pid)
-                return Ending(kind="died", text=f"signal {-process.wait(20)}")
-        on_message(peak(10))
+        if self.hangs:
+            assert self.cancelled.wait(20)
+            return Ending(kind="died", text="killed")
+        on_message(replace(sample(Block), start_s=self.rank))
+        on_message(peak(10 * (self.rank + 1)))
         return self.ending
 
-
-@pytest.fixture
-def front(machine, monkeypatch):
-    monkeypatch.setattr(nodes, "LocalLauncher", lambda on_start: FakeLocal(machine, on_start))
-    port = free_port()
-    command = job(0, port, wait=5)
-    with closing(nodes.NodesLauncher(command, command.nodes, grace_s=0.2, settle_s=1.0)) as launcher:
-        launcher.port = port
-        yield launcher
+    def cancel(self):
+        self.cancelled.set()
 
 
-def greet(port, command, **changed):
-    """Call node 0 as another node, and return the line and what it said."""
-    connection = wire.connect("127.0.0.1", port, command.nodes.id, 5.0)
-    hello = {"rank": command.nodes.rank, "count": 2, "host": "there", "asked": asked(command), **changed}
-    connection.send_bytes(json.dumps(hello).encode())
-    return connection, json.loads(connection.recv_bytes())["problem"]
+class Ranks:
+    """Two nodes of two ranks each, in threads, that share a store."""
 
+    def __init__(self, machine, monkeypatch):
+        self.store, self.machine, self.monkeypatch = HashStore(), machine, monkeypatch
+        self.jobs = [
+            Job(rank=rank, world=4, node=rank // 2, local_rank=rank % 2, address="127.0.0.1", port=9)
+            for rank in range(4)
+        ]
+        self.locals = [FakeLocal(replace(machine, host=("here", "there")[rank // 2]), rank) for rank in range(4)]
+        self.ended, self.threads, self.followers = {}, [], []
 
-class FakeNode:
-    """Another node, which answers orders as it is told to."""
+    def start(self, options=None, jobs=None, **channel):
+        """Start all ranks; return rank 0's launcher."""
+        options = {rank: Options() for rank in range(4)} | (options or {})
+        made = iter([*self.locals[1:], self.locals[0]])
+        self.monkeypatch.setattr(torchrun, "LocalLauncher", lambda **_: next(made))
+        self.monkeypatch.setattr(torchrun, "POLL_S", 0.01)
+        self.followers = [Follower(job, options[job.rank], self.store) for job in (jobs or self.jobs)[1:]]
+        self.threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self.followers]
+        for thread in self.threads:
+            thread.start()
+        return TorchrunLauncher(self.jobs[0], options[0], self.store, **channel)
 
-    def __init__(self, front, machine):
-        self.machine, self.orders, self.answers = machine, [], {}
-        connection, problem = greet(front.port, job(1, front.port))
-        assert problem == ""
-        self.line = Wire(connection)
-        self.thread = threading.Thread(target=self.live, daemon=True)
-        self.thread.start()
-
-    def live(self):
-        with suppress(LostError):
-            while not isinstance(order := self.line.receive(), End):
-                self.orders.append(order)
-                answer = self.answers.get(type(order), self.usual)(order)
-                if isinstance(answer, Answer):
-                    self.line.send(answer)
-            self.orders.append(order)
-        self.line.close()
-
-    def usual(self, order):
-        if isinstance(order, Call) and "survey" in order.target:
-            devices = tuple(replace(self.machine.devices[0], placement=name) for name in order.arguments[0])
-            return Answer(number=order.number, ending=Ending(kind="done", value=replace(self.machine, devices=devices)))
-        if isinstance(order, Call):
-            return Answer(number=order.number, ending=Ending(kind="done", value=f"{order.target} of {order.arguments}"))
-        if isinstance(order, Cancel):
-            return Answer(number=order.number, ending=Ending(kind="died", text="ended when asked to"))
-        return Answer(number=order.number, ending=DONE, memory=(peak(30),))
+    def _follow(self, follower):
+        try:
+            self.ended[follower._job.rank] = follower.follow()
+        except Exception as error:
+            self.ended[follower._job.rank] = error
 
 
 @pytest.fixture
-def other(front, machine):
-    node = FakeNode(front, replace(machine, host="there"))
-    front.survey(("cpu", "cpu+cpu@2"))
-    return node
+def ranks(machine, monkeypatch):
+    started = Ranks(machine, monkeypatch)
+    yield started
+    for thread in started.threads:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 @pytest.fixture
-def joined(tiny_trial):
-    return replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu@2")))
+def launcher(ranks):
+    with closing(ranks.start()) as front:
+        yield front
 
 
-def test_each_node_looks_at_what_is_joined_and_node_0_at_the_rest_too(front, machine):
-    node = FakeNode(front, replace(machine, host="there"))
-    found = front.survey(("cpu", "cpu+cpu@2"))
-    assert [device.placement for device in found.devices] == ["cpu", "cpu+cpu@2"]
-    assert [order.arguments for order in node.orders] == [(("cpu+cpu",),)]
-    assert found.host == "here, there"
+@pytest.fixture
+def joint(tiny_trial):
+    changed = {
+        "suite": SuiteRef(name="mlp"),
+        "data": DataSource.parse("synthetic"),
+        "placement": Placement(name="cpu+cpu@2"),
+    }
+    return replace(tiny_trial, cell=replace(tiny_trial.cell, **changed))
 
 
-def test_a_value_is_one_that_all_nodes_agree_on(front, other):
-    assert front.call("bench.worker.worker:prepare_data", 1) == "bench.worker.worker:prepare_data of (1,)"
-    other.answers[Call] = lambda order: Answer(number=order.number, ending=Ending(kind="done", value="fingerprint 7"))
-    with pytest.raises(UsageError, match=r"do not agree about prepare_data: .*node 1 \(there\): fingerprint 7"):
-        front.call("bench.worker.worker:prepare_data", 1)
-    refusal = Ending(kind="usage", text="The folder does not exist.")
-    other.answers[Call] = lambda order: Answer(number=order.number, ending=refusal)
-    with pytest.raises(UsageError, match=r"^node 1 \(there\): The folder does not exist\.$"):
-        front.call("bench.worker.worker:prepare_data", 1)
+def test_unless_placements_are_named_they_are_one_device_and_all_ranks_together(ranks, launcher):
+    environment = launcher.survey(None)
+    assert [device.placement for device in environment.devices] == ["cpu", "cpu+cpu@2"]
+    assert environment.host == "here, there"
+    assert [(node.accelerator, node.host) for node in environment.nodes] == [
+        ("cpu+cpu@2", one) for one in ("here", "there")
+    ]
+    assert [local.calls for local in ranks.locals[1:]] == [[], [("cpu",)], []]  # a node's first rank looks at it
 
 
-def test_every_node_starts_its_share_and_memory_is_of_all(front, other, joined, cpu):
-    sent = []
-    assert front.run(joined, cpu, sent.append) == DONE
-    (order,) = [order for order in other.orders if isinstance(order, Start)]
-    (here,) = front._local.shares
-    assert (here[2].first, here[2].local, here[2].world) == (0, 2, 4)
-    assert (order.rendezvous.first, order.rendezvous.local, order.rendezvous.world) == (2, 2, 4)
-    assert here[2].port == order.rendezvous.port
-    assert order.trial == joined
-    progress, result = sent
-    assert progress == Progress(text="working")
-    assert (result.memory.peak_resident_bytes, result.memory.all_devices_bytes) == (30, 80)
-
-
-def test_a_trial_on_one_device_is_node_0s_alone(front, other, tiny_trial, cpu, tmp_path):
-    front.workspace = tmp_path
-    sent, before = [], len(other.orders)
-    assert front.run(tiny_trial, cpu, sent.append) == DONE
-    assert (sent[0].detail, front._local.workspace, len(other.orders)) == ("alone", tmp_path, before)
-
-
-def test_a_failure_there_ends_what_runs_here_and_the_next_trial_goes_on(front, other, joined, cpu):
-    full = Ending(kind="oom", text="it does not fit")
-    other.answers[Start] = lambda order: Answer(number=order.number, ending=full)
-    front._local.kill_me, sent = True, []
-    ending = front.run(joined, cpu, sent.append)
-    assert (ending.kind, ending.text) == ("oom", "node 1 (there): it does not fit")
-    assert not any(isinstance(message, TrialResult) for message in sent)
-    other.answers.clear()
-    front._local.kill_me = False
-    assert front.run(joined, cpu, sent.append) == DONE
-
-
-def test_a_failure_here_ends_what_runs_there(front, other, joined, cpu):
-    other.answers[Start] = lambda _order: None
-    front._local.ending = Ending(kind="error", text="it broke")
-    ending = front.run(joined, cpu, lambda _message: None)
-    assert ending.kind == "error"
-    assert ending.text.startswith("node 0 (")
-    assert ending.text.endswith("it broke")
-    start, cancel = other.orders[-2:]
-    assert isinstance(cancel, Cancel)
-    assert cancel.number == start.number
-
-
-def test_a_node_that_does_not_come_to_an_end_fails_the_trial(front, other, joined, cpu):
-    other.answers[Start] = lambda _order: None
-    ending = front.run(joined, cpu, lambda _message: None)
-    assert ending == Ending(kind="died", text="node 1 (there): ended when asked to")
-
-
-def test_a_node_that_is_lost_is_named_and_what_needs_it_fails_at_once(front, other, joined, tiny_trial, cpu):
-    other.answers[Start] = lambda _order: other.line.close()
-    front._local.kill_me = True
-    started = time.monotonic()
-    ending = front.run(joined, cpu, lambda _message: None)
-    assert ending.kind == "died"
-    assert ending.text.startswith("node 1 (there) was lost: ")
-    again = front.run(joined, cpu, lambda _message: None)
-    assert again.text.startswith("node 1 (there) was lost: ")
-    assert len(front._local.shares) == 1
-    assert time.monotonic() - started < 15
-    assert front.run(tiny_trial, cpu, lambda _message: None) == DONE
+def test_several_devices_are_on_all_nodes_whatever_they_are_called(launcher):
+    environment = launcher.survey(("cpu+cpu", "cpu@2"))
+    assert [device.placement for device in environment.devices] == ["cpu+cpu@2", "cpu@2"]
 
 
 @pytest.mark.parametrize(
-    ("words", "changed", "said"),
+    ("name", "text"), [("0+1@3", "other than the 2 nodes"), ("0+2", "--nproc-per-node=3"), ("2", "--nproc-per-node=3")]
+)
+def test_placements_without_ranks_are_refused(launcher, name, text):
+    with pytest.raises(UsageError, match=text):
+        launcher.survey((name,))
+
+
+def test_a_value_is_one_that_all_nodes_agree_on(ranks, launcher):
+    assert launcher.call("m:f", SuiteRef(name="mlp")) == {"mlp": 3.0}
+    assert ranks.locals[2].calls == [("m:f", SuiteRef(name="mlp"))]
+    with pytest.raises(UsageError, match=r"do not agree about host: rank 0 \(.*\): here; rank 2 \(.*\): there"):
+        launcher.call("m:host")
+    ranks.locals[2].raises = "The folder does not exist."
+    with pytest.raises(UsageError, match=r"^rank 2 \(.*\): The folder does not exist\.$"):
+        launcher.call("m:f")
+
+
+def test_every_rank_starts_its_process_and_memory_is_of_all(ranks, launcher, joint, cpu):
+    messages = []
+    assert launcher.run(joint, cpu, messages.append) == DONE
+    parts = [local.trials[0][2] for local in ranks.locals]
+    assert [(part.first, part.local, part.world) for part in parts] == [(rank, 1, 4) for rank in range(4)]
+    assert len({(part.address, part.port) for part in parts}) == 1
+    assert {local.trials[0][0] for local in ranks.locals} == {joint}
+    progress, block, result = messages
+    assert (progress.text, block.start_s) == ("working", 0)
+    assert (result.memory.peak_resident_bytes, result.memory.all_devices_bytes) == (40, 100)
+    assert launcher.run(joint, cpu, messages.append) == DONE
+    assert ranks.locals[1].trials[1][2].port != parts[0].port
+
+
+def test_a_trial_on_fewer_devices_is_run_by_their_ranks_alone(ranks, launcher, joint, tiny_trial, cpu):
+    launcher.workspace = tiny_trial.checkpoint
+    assert launcher.run(tiny_trial, cpu, lambda _message: None) == DONE
+    assert ranks.locals[0].workspace == tiny_trial.checkpoint
+    one_each = replace(joint, cell=replace(joint.cell, placement=Placement(name="cpu@2")))
+    assert launcher.run(one_each, cpu, lambda _message: None) == DONE
+    assert [len(local.trials) for local in ranks.locals] == [2, 0, 1, 0]
+    other = replace(joint, cell=replace(joint.cell, placement=Placement(name="1")))
+    messages = []
+    assert launcher.run(other, cpu, messages.append) == DONE
+    assert ranks.locals[1].trials == [(other, cpu, None)]
+    assert [type(message) for message in messages] == [Block, TrialResult]
+    assert messages[0].start_s == 1
+
+
+def test_a_failure_there_ends_the_others_and_the_next_trial_runs(ranks, launcher, joint, cpu):
+    ranks.locals[3].ending = Ending(kind="oom", text="it does not fit")
+    for rank in (0, 1):
+        ranks.locals[rank].hangs = True
+    messages = []
+    ending = launcher.run(joint, cpu, messages.append)
+    assert ending.kind == "oom"
+    assert ending.text.startswith("rank 3 (")
+    assert ending.text.endswith("it does not fit")
+    assert not any(isinstance(message, TrialResult) for message in messages)
+    ranks.locals[3].ending = DONE
+    for rank in (0, 1):
+        ranks.locals[rank].hangs = False
+    assert launcher.run(joint, cpu, messages.append) == DONE
+
+
+def test_a_failure_here_ends_the_others(ranks, launcher, joint, cpu):
+    ranks.locals[0].ending = Ending(kind="unsupported", text="it cannot")
+    ranks.locals[2].hangs = True
+    ending = launcher.run(joint, cpu, lambda _message: None)
+    assert (ending.kind, ending.text.partition(": ")[2]) == ("unsupported", "it cannot")
+    assert ranks.locals[2].cancelled.is_set()
+
+
+def test_a_rank_that_is_lost_is_named_and_what_needs_it_fails_at_once(ranks, launcher, joint, tiny_trial, cpu):
+    def leave(*_):
+        ranks.followers[2]._channel.close("it was stopped")
+        time.sleep(1)
+        return DONE
+
+    ranks.monkeypatch.setattr(ranks.locals[3], "run", leave)
+    ranks.locals[0].hangs = True
+    ending = launcher.run(joint, cpu, lambda _message: None)
+    assert ending.kind == "died"
+    assert ending.text.startswith("rank 3 (")
+    assert ending.text.endswith("was lost: it was stopped")
+    again = launcher.run(joint, cpu, lambda _message: None)
+    assert again == ending
+    assert len(ranks.locals[0].trials) == 1
+    ranks.locals[0].hangs = False
+    assert launcher.run(tiny_trial, cpu, lambda _message: None) == DONE
+
+
+def test_silence_is_a_loss_and_a_last_word_is_heard():
+    store = HashStore()
+    other = Channel(store, 1, beat_s=0.02)
+    own = Channel(store, 0, beat_s=0.02, silence_s=0.3)
+    for _ in range(30):
+        assert own.lost(1) == ""
+        time.sleep(0.02)
+    other._closed.set()
+    end = time.monotonic() + 10
+    while not own.lost(1):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert own.lost(1).startswith("no sign of life for")
+    other.post("answer", "late")
+    other.close("why")
+    assert own.lost(1) == "why"
+    assert own.wait("answer", 1) == "late"
+    own.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
     [
-        (("--epochs", "3"), {}, r"Node 1 \(there\) was started with other --epochs\. Start the same command"),
-        ((), {"count": 3}, "started with --nnodes 3, and node 0 with 2"),
-        ((), {"rank": 0}, "Two nodes say that they are node 0"),
-        ((), {"asked": {"version of ampmeter": "old"}}, "another version of ampmeter"),
+        (Options(epochs=3), r"Rank 2 \(.*\) was started with other epochs\. Start the same command"),
+        (Options(suites=("cnn",), gpus=("cpu",)), "with other gpus, suites"),
     ],
 )
-def test_a_node_that_does_not_belong_here_is_refused_on_both(front, words, changed, said):
-    connection, problem = greet(front.port, job(1, front.port, *words), **changed)
-    with closing(connection), pytest.raises(UsageError, match=said):
-        raise UsageError(problem)
-    with pytest.raises(UsageError, match=said):
-        front.survey(("cpu+cpu@2",))
+def test_a_rank_that_was_started_otherwise_is_refused_on_both_sides(ranks, options, text):
+    with pytest.raises(UsageError, match=text):
+        ranks.start({2: options})
+    for thread in ranks.threads:
+        thread.join(20)
+    assert {type(error) for error in ranks.ended.values()} == {UsageError}
 
 
-def test_a_node_that_does_not_come_is_missed(machine, monkeypatch, capsys):
-    monkeypatch.setattr(nodes, "LocalLauncher", lambda on_start: FakeLocal(machine, on_start))
-    command = job(0, free_port(), wait=1)
-    with closing(nodes.NodesLauncher(command, command.nodes)) as launcher:
-        stranger = job(1, command.nodes.port, "--rdzv-id", "another")
-        with pytest.raises(AuthenticationError):
-            greet(command.nodes.port, stranger)
-        with pytest.raises(UsageError, match=r"Nobody came to 127\.0\.0\.1:\d+ as --node-rank 1 within 1 s"):
-            launcher.survey(("cpu+cpu@2",))
-    assert "another --rdzv-id" in capsys.readouterr().out
+@pytest.mark.parametrize("changed", ["build of torch", "version of ampmeter"])
+def test_a_rank_with_other_software_is_refused(ranks, monkeypatch, changed):
+    hello = torchrun.hello
+
+    def other(job, options):
+        own = hello(job, options)
+        return own if job.rank != 3 else replace(own, options={**own.options, changed: "old"})
+
+    monkeypatch.setattr(torchrun, "hello", other)
+    with pytest.raises(UsageError, match=rf"Rank 3 \(.*\) was started with other {changed}"):
+        ranks.start()
 
 
-def test_an_endpoint_that_is_not_node_0s_own_is_told():
-    command = job(0, 29400)
-    with pytest.raises(UsageError, match=r"cannot listen at 192\.0\.2\.1:5"):
-        nodes.NodesLauncher(command, replace(command.nodes, host="192.0.2.1", port=5))
+def test_nodes_of_different_sizes_are_refused(ranks):
+    jobs = [replace(job, node=int(job.rank == 3)) for job in ranks.jobs]
+    ranks.jobs[0] = jobs[0]
+    with pytest.raises(UsageError, match="the same --nproc-per-node"):
+        ranks.start(jobs=jobs)
 
 
-class FakeFront:
-    """Node 0, which gives a follower the orders it is told to."""
-
-    def __init__(self, command):
-        self.server = wire.listen("127.0.0.1", command.nodes.port)
-        self.ready = threading.Event()
-        self.thread = threading.Thread(target=self.meet, args=(command.nodes.id,), daemon=True)
-        self.thread.start()
-
-    def meet(self, word):
-        with suppress(AuthenticationError):
-            connection = wire.admit(self.server.accept()[0], word)
-            connection.recv_bytes()
-            connection.send_bytes(json.dumps({"problem": ""}).encode())
-            self.line = Wire(connection)
-            self.ready.set()
+def test_a_rank_that_does_not_come_is_missed(ranks, monkeypatch):
+    monkeypatch.setattr(torchrun, "JOIN_S", 0.1)
+    with pytest.raises(UsageError, match=r"Rank 3 did not come .*Start the same command on all nodes"):
+        ranks.start(jobs=ranks.jobs[:3])
 
 
-@pytest.fixture
-def following(machine, monkeypatch, tmp_path):
-    """A node that follows a front that we are, with its machine's own launcher."""
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "mine.py").write_text("")
-    command = job(1, free_port(), "--data", f"folder:{own}", "--data-dir", str(own / "kept"))
-    command = replace(command, suites=(str(own / "mine.py"),))
-    monkeypatch.setattr(follower, "LocalLauncher", lambda on_start: FakeLocal(machine, on_start))
-    front = FakeFront(command)
-    node = follower.Follower(command, command.nodes)
-    ended = []
-
-    def follow():
-        try:
-            ended.append(node.follow())
-        except UsageError as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    assert front.ready.wait(10)
-    front.node, front.own, front.ended, front.following = node, own, ended, thread
-    yield front
-    front.line.close()
-    thread.join(10)
-    front.server.close()
+def test_suite_files_are_compared_by_content_and_paths_may_differ(tmp_path):
+    for home in ("a", "b"):
+        (tmp_path / home).mkdir()
+        (tmp_path / home / "mine.py").write_text("same")
+    job = Job(rank=0, world=2, node=0, local_rank=0, address="", port=0)
+    own, other = (Options(suites=(str(tmp_path / home / "mine.py"),), data_dir=home) for home in ("a", "b"))
+    assert torchrun.hello(job, own) == torchrun.hello(job, other)
+    (tmp_path / "b" / "mine.py").write_text("other")
+    assert torchrun.hello(job, own).options["suites"] != torchrun.hello(job, other).options["suites"]
 
 
-def test_a_follower_has_its_own_files_and_images(following, joined, cpu):
-    mine = SuiteRef(name="mine", file="/elsewhere/mine.py", digest="d")
+def test_a_rank_has_its_own_files_and_images(ranks, joint, cpu, tmp_path):
+    images, file = tmp_path / "images", tmp_path / "mine.py"
+    images.mkdir()
+    file.write_text("")
+    options = Options(suites=(str(file),), data=f"folder:{images}", data_dir=str(tmp_path / "kept"))
+    follower = Follower(ranks.jobs[1], options, ranks.store)
+    suite = SuiteRef(name="mine", file="/elsewhere/mine.py", digest="d")
     data = DataSource(kind="folder", path="/elsewhere/images", directory="/elsewhere")
-    trial = replace(joined, cell=replace(joined.cell, suite=mine, data=data))
-    share = Rendezvous(first=2, local=2, world=4, address="127.0.0.1", port=1)
-    following.line.send(Start(number=3, trial=trial, device=cpu, rendezvous=share))
-    answer = following.line.receive()
-    assert (answer.number, answer.ending, answer.memory) == (3, DONE, (peak(10),))
-    ((found, device, where),) = following.node._local.shares
-    assert found.cell.suite == replace(mine, file=str(following.own / "mine.py"))
-    assert (found.cell.data.path, found.cell.data.directory) == (str(following.own), str(following.own / "kept"))
-    assert (device, where) == (cpu, share)
-    following.line.send(Call(number=4, target="bench.training.flops:count_all", arguments=((mine,),)))
-    assert str(following.own) in following.line.receive().ending.value
-
-
-def test_a_follower_ends_its_processes_when_it_is_asked_to(following, joined, cpu):
-    following.node._local.kill_me = True
-    share = Rendezvous(first=2, local=2, world=4, address="127.0.0.1", port=1)
-    trial = replace(joined, cell=replace(joined.cell, suite=SuiteRef(name="mlp")))
-    following.line.send(Start(number=5, trial=trial, device=cpu, rendezvous=share))
-    following.line.send(Cancel(number=5))
-    answer = following.line.receive()
-    assert (answer.number, answer.ending.text) == (5, f"signal {signal.SIGKILL.value}")
+    trial = replace(joint, cell=replace(joint.cell, suite=suite, data=data))
+    own = follower._translated(Order(kind="trial", trial=trial, arguments=((suite,), 3)))
+    assert own.trial.cell.suite == replace(suite, file=str(file))
+    assert (own.trial.cell.data.path, own.trial.cell.data.directory) == (str(images), str(tmp_path / "kept"))
+    assert own.arguments == ((replace(suite, file=str(file)),), 3)
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_follower_leaves_when_the_run_has_ended(following, begun):
-    following.line.send(End(begun=begun))
-    following.following.join(10)
-    assert following.ended == [begun]
+def test_ranks_leave_when_the_run_has_ended(ranks, tiny_trial, cpu, begun):
+    launcher = ranks.start()
+    if begun:
+        launcher.run(tiny_trial, cpu, lambda _message: None)
+    launcher.close()
+    for thread in ranks.threads:
+        thread.join(20)
+    assert ranks.ended == dict.fromkeys((1, 2, 3), begun)
 
 
-def test_a_follower_says_that_node_0_is_gone(following):
-    following.line.close()
-    following.following.join(10)
-    (error,) = following.ended
-    assert "was lost: the connection has ended" in str(error)
+def test_a_rank_ends_its_process_when_rank_0_is_gone(ranks, joint, cpu):
+    launcher = ranks.start()
+    ranks.locals[2].hangs = True
+    launcher._post(2, Order(kind="trial", trial=joint, device=cpu))
+    launcher._channel.close("it was stopped")
+    for thread in ranks.threads:
+        thread.join(20)
+    assert {str(error) for error in ranks.ended.values()} == {"it was stopped"}
+    assert ranks.locals[2].cancelled.is_set()
 
 
-@pytest.mark.parametrize("word", ["none", "another"])
-def test_a_follower_without_a_node_0_of_its_job_says_what_to_do(word, machine, monkeypatch):
-    monkeypatch.setattr(follower, "LocalLauncher", lambda on_start: FakeLocal(machine, on_start))
-    port = free_port()
-    command = job(1, port, "--rdzv-id", word, wait=1)
-    if word == "none":
-        with pytest.raises(UsageError, match=r"did not answer at 127\.0\.0\.1:\d+ within 1 s .*--node-rank 0"):
-            follower.follow(command, command.nodes)
-        return
-    front = FakeFront(job(0, port))
-    with closing(front.server), pytest.raises(UsageError, match="the same --rdzv-id"):
-        follower.follow(command, command.nodes)
+def test_a_run_of_one_machine_refuses_placements_on_several():
+    with pytest.raises(UsageError, match=r"--gpus 0\+1@2 is on 2 machines: .* torchrun --nnodes=2"):
+        LocalLauncher().survey(("0", "0+1@2"))
 
 
-def test_a_process_that_is_to_end_before_it_has_begun_is_ended_when_it_does():
-    running = Running()
-    running.begin(1)
-    running.stop(1)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        running.own(process.pid)
-        assert process.wait(20) == -signal.SIGKILL
-    running.end()
-    running.begin(2)
-    running.own(os.getpid())
-    running.stop(1)  # long gone
-    assert not running.was_stopped(2)
+def test_a_cluster_is_not_started_from_ranks(ranks):
+    with pytest.raises(UsageError, match="leave out torchrun"):
+        open_launcher(Options(on="ray"), ranks.jobs[0])

@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 TINY = synthetic_run.Shape(
     suites=1, gpus=1, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=2 * 2 * 8 * 6
-)  # 6 quads of 8 blocks in each of 4 speed trials
+)  # 6 rounds of 8 blocks in each of 4 speed trials
 
 
 def interval(center, low, high):
@@ -61,28 +59,25 @@ def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_
     assert set(runs.blocks["trial"]) <= set(runs.trials["trial"])
     assert len(runs.epochs) == 4 * 2 * 2
     assert runs.runs[0].remarks == ()  # its blocks are those of its trials
+    assert (synthetic_run.LARGE.trials, synthetic_run.SMALL.trials) == (9920, 992)  # as docs/performance.md says
 
 
-def test_the_large_shapes_are_what_the_documentation_says():
-    assert synthetic_run.LARGE.trials == 9920
-    assert synthetic_run.SMALL.trials == 992
-
-
-def test_outcomes_are_missed_by_their_centre_or_where_asked_by_the_whole_interval():
-    def word(*bounds, **target):
-        one = outcome.Outcome(name="x", interval=interval(*bounds), **target)
-        assert one.missed == (one.word == "MISSED")
-        assert one.cells[-1] == one.word
-        return one.word
-
-    assert word(0.99, 0.97, 1.01, least=1.0) == "MISSED"
-    assert word(0.99, 0.97, 1.01, least=1.0, by_interval=True) == "not shown"
-    assert word(0.9, 0.8, 0.99, least=1.0, by_interval=True) == "MISSED"
-    assert word(1.01, 0.97, 1.05, least=1.0, by_interval=True) == "yes"
-    assert word(1.004, 0.9, 1.1, most=1.005) == "yes"
-    assert word(1.006, 0.9, 1.1, most=1.005) == "MISSED"
-    assert word(1.006, 0.9, 1.1, most=1.005, by_interval=True) == "not shown"
-    assert word(1.006, 0.9, 1.1) == "–"
+@pytest.mark.parametrize(
+    ("bounds", "target", "word"),
+    [
+        ((0.99, 0.97, 1.01), {"least": 1.0}, "MISSED"),
+        ((0.99, 0.97, 1.01), {"least": 1.0, "by_interval": True}, "not shown"),
+        ((0.9, 0.8, 0.99), {"least": 1.0, "by_interval": True}, "MISSED"),
+        ((1.01, 0.97, 1.05), {"least": 1.0, "by_interval": True}, "yes"),
+        ((1.004, 0.9, 1.1), {"most": 1.005}, "yes"),
+        ((1.006, 0.9, 1.1), {"most": 1.005}, "MISSED"),
+        ((1.006, 0.9, 1.1), {"most": 1.005, "by_interval": True}, "not shown"),
+        ((1.006, 0.9, 1.1), {}, "–"),
+    ],
+)
+def test_a_target_is_missed_by_the_centre_or_where_asked_by_the_whole_interval(bounds, target, word):
+    row = outcome.Outcome(name="x", interval=interval(*bounds), **target)
+    assert (row.word, row.cells[-1], row.missed) == (word, word, word == "MISSED")
 
 
 def test_the_tables_that_are_published_say_what_the_scripts_would():
@@ -180,15 +175,6 @@ def test_a_peer_that_is_not_installed_is_left_out():
     assert loops.why_not("torchvision") is None
 
 
-@pytest.mark.parametrize("name", ["report", "startup"])
-def test_help_says_what_is_measured(name):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "perf" / f"{name}.py"), "--help"], capture_output=True, text=True, check=True
-    )
-    assert "--quick" in done.stdout
-    assert "at most" in done.stdout or "Targets" in done.stdout
-
-
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [7], [40, 25, 31]])
 def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
     rng = np.random.default_rng(1)
@@ -207,24 +193,6 @@ def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
         low, high = np.quantile(means, [0.025, 0.975])
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
         assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
-
-
-def test_figures_drawn_by_several_processes_are_those_drawn_by_one(tmp_path, monkeypatch):
-    from bench.report.analysis.summary import summarise
-    from bench.report.figures import drawing, plots
-
-    runs = load([synthetic_run.write_run(tmp_path / "run", TINY)])
-    summary = summarise(runs.trials)
-    drawn = {}
-    for many in (2, 100):
-        monkeypatch.setattr(drawing, "MANY", many)
-        monkeypatch.setattr(drawing, "_cores", lambda: 2)
-        folder = tmp_path / str(many)
-        folder.mkdir()
-        found = plots.draw(summary, runs.epochs, folder)
-        drawn[many] = [(plot.name, plot.svg) for plot in found["model0"]]
-    assert len(drawn[2]) == 2
-    assert drawn[2] == drawn[100]
 
 
 def test_reading_is_of_every_csv(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.measure import energy as measuring
-from bench.phases import compiling, energy, fit, inference, runner, speed, train
+from bench.phases import energy, fit, inference, paired, speed, train
 from bench.results.records import Progress, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
@@ -22,16 +22,15 @@ from tests.devices.fake_nvml import FakeDriver
 from tests.training.test_techniques import make
 
 PHASES = {"speed": speed, "energy": energy, "train": train, "inference": inference}
-COMPILING_S = 0.05
+COMPILING_S = 0.2
 
 
 @pytest.fixture
 def count(monkeypatch):
     """A number of compilations, as torch would count them."""
     known = [0]
-    monkeypatch.setattr(compiling, "compilations", lambda: known[0])
-    for module in (runner, inference):
-        monkeypatch.setattr(module, "compilations", lambda: known[0])
+    for module in ("arms", "paired"):
+        monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: known[0])
     return known
 
 
@@ -98,11 +97,11 @@ def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler
 
 @pytest.mark.parametrize(
     ("phase", "said"),
-    [("inference", "no quad counts: recompiled"), ("energy", "recompiled while energy was measured")],
+    [("inference", "every round was disturbed: recompiled"), ("energy", "recompiled while energy was measured")],
 )
 def test_what_is_compiled_while_timing_makes_the_figures_void(run, monkeypatch, phase, said):
     looks = iter(range(100_000))
-    monkeypatch.setattr(compiling, "compilations", lambda: next(looks))
+    monkeypatch.setattr(paired, "compilations", lambda: next(looks))
     result = run(phase, (), [])
     assert result.status == "invalid"
     assert result.detail.startswith(said)
@@ -132,7 +131,7 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(c
         step()
         return taken[during[-1].partition(":")[0]]
 
-    monkeypatch.setattr(inference, "until_compiled", until_compiled)
+    monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
     cell = replace(tiny_trial.cell, techniques=("compile",))
     quick = Protocol(time_budget_s=0.05, replicates=1)
     trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), cell=cell, protocol=quick)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -87,7 +87,6 @@ class Stub:
     cost_ns: int
     seen: list[str]
     name: str
-    batches: list = field(default_factory=lambda: [(torch.zeros(4, 3), torch.zeros(4))])
 
     def activate(self):
         self.seen.append(self.name)
@@ -95,7 +94,7 @@ class Stub:
     def synchronize(self):
         pass
 
-    def answer(self, inputs):
+    def forward(self, inputs):
         assert inputs.shape == (1, 3)
         self.now[0] += self.cost_ns
 
@@ -103,7 +102,7 @@ class Stub:
 def test_latencies_are_those_of_single_samples_and_the_arms_take_turns():
     now, seen = [0], []
     stubs = [Stub(now, 2_000_000, seen, "a"), Stub(now, 500_000, seen, "b")]
-    times = inference.latencies_ms(stubs, lambda: now[0])
+    times = inference.latencies_ms(stubs, [torch.zeros(4, 3)], lambda: now[0])
     assert [set(arm) for arm in times] == [{2.0}, {0.5}]
-    assert [len(arm) for arm in times] == [inference.ROUNDS * (inference.TURN - 1)] * 2
+    assert [len(arm) for arm in times] == [inference.LATENCY_ROUNDS * (inference.LATENCY_SAMPLES - 1)] * 2
     assert "".join(seen[:8]) == "baabbaab"

@@ -1,4 +1,4 @@
-"""The ladder phase on the CPU: each rung's own way of a batch to the step, and its row."""
+"""The ladder's phases on the CPU: each step's own input pipeline, and its row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 
 from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
+from bench.devices import backend
 from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import climbing, feeding, ladder, ladder_memory
-from bench.phases.climbing import RungRunner, Waiting
-from bench.phases.context import open_setting
-from bench.phases.feeding import kind_of, on_device
-from bench.phases.ladder import _paced
+from bench.phases import context, input_pipeline, ladder, memory, paired
+from bench.phases.arms import LoaderRunner
+from bench.phases.context import open_context
+from bench.phases.input_pipeline import InputPipeline, LoaderKind
+from bench.phases.ladder import paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.ablation import build_ablation, parse_step
@@ -31,37 +32,41 @@ from bench.spec.trial import Protocol
 from bench.training.step import build_arm
 from tests.arms import arms
 
-RUNGS = tuple(rung.name for rung in build_ablation("amp-fp16", "cpu").steps)
+STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu").steps)
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
 
 
-def test_every_rung_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
-    quick = Protocol(time_budget_s=0.05, replicates=1)
+@pytest.fixture
+def climb(tiny_trial, cpu):
+    """Run a ladder for a moment; return its results by name, and put all messages into ``sent`` if given."""
+
+    def go(names=STEPS, sent=None):
+        sent = [] if sent is None else sent
+        quick = Protocol(time_budget_s=0.05, replicates=1)
+        ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*names), protocol=quick), cpu, sent.append)
+        return {message.precision: message for message in sent if isinstance(message, TrialResult)}
+
+    return go
+
+
+def test_every_step_is_timed_and_its_blocks_are_sent(climb):
     sent = []
-    ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*RUNGS), protocol=quick), cpu, sent.append)
-    results = [message for message in sent if isinstance(message, TrialResult)]
-    blocks = {message.precision for message in sent if isinstance(message, Block)}
-    assert tuple(result.precision for result in results) == RUNGS
-    assert blocks == set(RUNGS)
-    assert [result.ablation.ablation_step for result in results] == [0, 1, 2, 3]
-    assert [result.speed.speedup is None for result in results] == [True, False, False, False]
-    assert all(0 < result.ablation.wait_pct < 100 and result.ablation.loader_ms > 0 for result in results)
-    assert {result.status for result in results} <= {"ok", "unconverged"}
-    assert results[0].switches.fp32_matmul == "ieee"
+    results = climb(sent=sent)
+    blocks = [message for message in sent if isinstance(message, Block)]
+    assert tuple(results) == STEPS
+    assert {block.precision for block in blocks} == {*STEPS}
+    found = list(results.values())
+    assert [result.ablation.ablation_step for result in found] == [0, 1, 2, 3]
+    assert [result.speed.speedup is None for result in found] == [True, False, False, False]
+    assert all(0 < result.ablation.wait_pct < 100 and result.ablation.loader_ms > 0 for result in found)
+    assert {result.status for result in found} <= {"ok", "unconverged"}
+    assert found[0].switches.fp32_matmul == "ieee"
 
 
-def climb(trial, cpu, rungs):
-    sent = []
-    quick = Protocol(time_budget_s=0.05, replicates=1)
-    ladder.run(replace(trial, phase="ladder", arms=arms(*rungs), protocol=quick), cpu, sent.append)
-    return {message.precision: message for message in sent if isinstance(message, TrialResult)}
-
-
-def test_a_technique_that_the_model_refuses_is_its_rung_alone(tiny_trial, cpu):
-    planned = ("fp32", "fp32+fused-optimizer", "fp32+fused-optimizer+grad-accumulation=2")
+def test_a_technique_that_the_model_refuses_fails_its_step_alone(climb, tiny_trial):
     suite = Path(tiny_trial.cell.suite.file)
     suite.write_text(suite.read_text().replace("optim.SGD", "optim.RMSprop"))  # which has no fused kernel
-    found = climb(tiny_trial, cpu, planned)
+    found = climb(("fp32", "fp32+fused-optimizer", "fp32+fused-optimizer+grad-accumulation=2"))
     assert list(found) == ["fp32+fused-optimizer", "fp32", "fp32+grad-accumulation=2"]
     refused = found["fp32+fused-optimizer"]
     assert (refused.status, refused.ablation) == ("unsupported", None)
@@ -71,31 +76,44 @@ def test_a_technique_that_the_model_refuses_is_its_rung_alone(tiny_trial, cpu):
     assert (top.ablation.ablation_step, top.speed.paired) == (1, True)
 
 
-def test_a_rung_alone_has_its_number_and_no_speedup(tiny_trial, cpu):
-    (result,) = climb(tiny_trial, cpu, RUNGS[-1:]).values()
+def test_a_step_alone_has_its_number_and_no_speedup(climb):
+    (result,) = climb(STEPS[-1:]).values()
     assert (result.ablation.ablation_step, result.speed.paired, result.speed.speedup) == (3, False, None)
 
 
-def test_where_no_rung_can_be_built_the_trial_is_refused_with_a_row_each(tiny_trial, cpu, monkeypatch):
-    def refuse(*_):
+def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb, tiny_trial, monkeypatch):
+    def fp32_alone(*given, techniques, **more):
+        if techniques.set_to_none:
+            raise UnsupportedError("not here")
+        return build(*given, techniques=techniques, **more)
+
+    build, sent = context.build_arm, []
+    monkeypatch.setattr(context, "build_arm", fp32_alone)
+    climb(("fp32", "fp32+set-to-none"), sent)
+    planned = replace(tiny_trial, phase="ladder", arms=arms("fp32", "fp32+set-to-none"))
+    assert {message.trial for message in sent if isinstance(message, Block)} == {planned.id}
+
+
+def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, monkeypatch):
+    def refuse(*_, **__):
         raise UnsupportedError("not here")
 
-    monkeypatch.setattr(ladder, "build_rung", refuse)
+    monkeypatch.setattr(context, "build_arm", refuse)
     sent = []
     with pytest.raises(UnsupportedError, match="not here"):
-        ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*RUNGS)), cpu, sent.append)
+        climb(sent=sent)
     results = [message for message in sent if isinstance(message, TrialResult)]
     assert [one.precision for one in results] == ["fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"]
     assert {(one.status, one.detail) for one in results} == {("unsupported", "not here")}
 
 
-def test_running_out_of_memory_is_no_refusal(tiny_trial, cpu, monkeypatch):
-    def fail(*_):
+def test_running_out_of_memory_is_no_refusal(climb, monkeypatch):
+    def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(ladder, "build_rung", fail)
+    monkeypatch.setattr(context, "build_arm", fail)
     with pytest.raises(torch.OutOfMemoryError):
-        climb(tiny_trial, cpu, RUNGS)
+        climb()
 
 
 class OneAtATime:
@@ -127,28 +145,21 @@ def test_threads_that_share_a_loader_take_turns():
     assert sorted(taken) == list(range(1, 61))
 
 
-def test_a_rungs_memory_is_measured_alone(tiny_trial, cpu):
-    sent = []
-    trial = replace(tiny_trial, phase="ladder_memory", arms=arms(*RUNGS[-1:]))
-    ladder_memory.run(trial, cpu, sent.append)
-    (result,) = [message for message in sent if isinstance(message, TrialResult)]
-    assert (result.precision, result.status) == (RUNGS[-1], "ok")
-    assert result.memory.peak_resident_bytes is not None
-
-
-@pytest.mark.parametrize(("name", "dtype"), [(RUNGS[-1], torch.uint8), (RUNGS[0], torch.float32)])
-def test_a_rungs_memory_is_of_batches_of_the_type_that_its_loader_gives(tiny_trial, cpu, monkeypatch, name, dtype):
-    brought = []
+@pytest.mark.parametrize(("name", "dtype"), [(STEPS[-1], torch.uint8), (STEPS[0], torch.float32)])
+def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_trial, cpu, monkeypatch, name, dtype):
+    brought, sent = [], []
 
     def to_device(batch, *_):
         brought.append(batch[0].dtype)
         return batch
 
-    monkeypatch.setattr(feeding, "to_device", to_device)
-    sent = []
-    ladder_memory.run(replace(tiny_trial, phase="ladder_memory", arms=arms(name)), cpu, sent.append)
-    assert [message.status for message in sent if isinstance(message, TrialResult)] == ["ok"]
-    samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=kind_of(parse_step(name))[1], seed=0)
+    monkeypatch.setattr(input_pipeline, "to_device", to_device)
+    memory.run(replace(tiny_trial, phase="ladder_memory", arms=arms(name)), cpu, sent.append)
+    (result,) = [message for message in sent if isinstance(message, TrialResult)]
+    assert (result.precision, result.status) == (name, "ok")
+    assert result.memory.peak_resident_bytes is not None
+    normalize = LoaderKind.of(parse_step(name)).normalize
+    samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=normalize, seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}
 
 
@@ -157,37 +168,34 @@ def tiny_suite(tiny_trial):
     return suite_registry.load(tiny_trial.cell.suite)
 
 
-def arm(tiny_suite, name):
-    rung = parse_step(name)
-    cpu = torch.device("cpu")
-    return build_arm(
-        tiny_suite, tiny_suite.data, parse_precision(rung.precision), cpu, seed=0, techniques=rung.settings
-    )
+def build(tiny_suite, name):
+    step, cpu = parse_step(name), torch.device("cpu")
+    precision = parse_precision(step.precision)
+    return build_arm(tiny_suite, tiny_suite.data, precision, cpu, seed=0, techniques=step.settings)
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp32+set-to-none+prefetcher"])
 def test_pixels_become_normalised_floats_on_the_way(tiny_suite, name):
     pixels = torch.full((2, 3, 8, 8), 255, dtype=torch.uint8)
-    batches = on_device(arm(tiny_suite, name), IMAGES, iter([(pixels, torch.tensor([0, 1]))]))
-    inputs, targets = next(batches)
-    assert inputs[0, :, 0, 0].tolist() == pytest.approx(
-        [(1 - mean) / std for mean, std in zip(IMAGES.mean, IMAGES.std, strict=True)]
-    )
+    inputs, targets = next(InputPipeline(build(tiny_suite, name), IMAGES, iter([(pixels, torch.tensor([0, 1]))])))
+    normal = [(1 - mean) / std for mean, std in zip(IMAGES.mean, IMAGES.std, strict=True)]
+    assert inputs[0, :, 0, 0].tolist() == pytest.approx(normal)
     assert targets.tolist() == [0, 1]
 
 
 class Clock:
     """Time in milliseconds that passes only where a test says so."""
 
-    def __init__(self, monkeypatch):
-        self.ms, self.rested_s = 0, 0.0
-        for module in (climbing, feeding):
-            monkeypatch.setattr(
-                module, "time", SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.slept)
-            )
+    rested_s = 0.0
 
-    def slept(self, seconds):
-        self.rested_s += seconds
+    def __init__(self, monkeypatch):
+        self.ms = 0
+        fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
+        for module in ("arms", "input_pipeline"):
+            monkeypatch.setattr(f"bench.phases.{module}.time", fake)
+
+    def sleep(self, seconds):
+        Clock.rested_s = seconds
 
     def takes(self, ms, result):
         def work(*_):
@@ -205,15 +213,15 @@ class Clock:
 
 @pytest.fixture
 def runner(request, tiny_suite, monkeypatch):
-    """A rung whose copies take 2 ms and whose steps 6; the loader hands over in 3 what is ready, and then takes 12."""
+    """An arm whose copies take 2 ms and whose steps 6; a ready batch takes 3 from the loader, any other 12."""
     clock = Clock(monkeypatch)
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
-    monkeypatch.setattr(feeding, "to_device", clock.takes(2, batch))
-    monkeypatch.setattr(climbing, "training_step", clock.takes(6, torch.tensor(1.0)))
-    trained = arm(tiny_suite, "fp32")
+    monkeypatch.setattr(input_pipeline, "to_device", clock.takes(2, batch))
+    monkeypatch.setattr("bench.phases.arms.training_step", clock.takes(6, torch.tensor(1.0)))
+    arm = build(tiny_suite, "fp32")
     made_ms, ready = getattr(request, "param", (12, workers.WORKERS * workers.AHEAD))
-    feed = on_device(trained, tiny_suite.data, clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=ready))
-    return RungRunner(name="fp32", arm=trained, batches=feed, asynchronous=False)
+    loaded = clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=ready)
+    return LoaderRunner("fp32", arm, InputPipeline(arm, tiny_suite.data, loaded))
 
 
 @pytest.mark.parametrize(
@@ -226,18 +234,19 @@ def runner(request, tiny_suite, monkeypatch):
     ],
     indirect=["runner"],
 )
-def test_the_share_of_waiting_is_for_batches_not_made_yet_without_copies_and_handing_over(runner, share):
+def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taking_of_ready_ones(runner, share):
     assert runner.steady_wait(rest_s=0.5) == pytest.approx(share)
-    assert climbing.time.sleep.__self__.rested_s == 0.5
+    assert Clock.rested_s == 0.5
 
 
-def test_waiting_is_that_of_timed_steps_without_settling(runner):
+def test_waiting_is_that_of_timed_steps_without_switch_warm_up(runner):
     time_block(runner, Sizes(settle=DEPTH + 3, steps=1))
     time_block(runner, Sizes(settle=1, steps=1))
-    runner.batches.waited.batches = itertools.repeat(next(runner.batches))  # a loader that is never waited for
+    assert (runner.wait_ns, runner.last_wait_ns) == (12 * 10**6, 12 * 10**6)
+    runner.batches._waited.batches = itertools.repeat(next(runner.batches))  # a loader that is never waited for
     time_block(runner, Sizes(settle=7, steps=2))
     runner.activate()
-    assert runner.timed == Waiting(2 * 12 * 10**6, (2 * 20 + 2 * 8) * 10**6)
+    assert (runner.wait_ns, runner.last_wait_ns) == (2 * 12 * 10**6, 0)
 
 
 def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
@@ -250,12 +259,12 @@ def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
             time.sleep(0.05)
             yield ready
 
-    feed = on_device(arm(tiny_suite, "fp32+set-to-none+prefetcher"), tiny_suite.data, slow())
+    pipeline = InputPipeline(build(tiny_suite, "fp32+set-to-none+prefetcher"), tiny_suite.data, slow())
     asked.wait()
-    assert feed.waited.ns == 0
-    next(feed)
-    assert feed.waited.ns > 0
-    feed.close()
+    assert pipeline.waited_ns == 0
+    next(pipeline)
+    assert pipeline.waited_ns > 0
+    pipeline.close()
 
 
 CUT = Cut(
@@ -266,18 +275,18 @@ CUT = Cut(
 )
 
 
-def test_a_rung_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
-    assert [cut.sizes for cut in _paced([CUT, CUT], [False, False])] == [CUT.sizes] * 2
-    paced = [Sizes(settle=DEPTH, steps=2), Sizes(settle=DEPTH, steps=DEPTH)]
-    assert [cut.sizes for cut in _paced([CUT, CUT], [False, True])] == paced
+def test_an_arm_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
+    assert [cut.sizes for cut in paced([CUT, CUT], [False, False])] == [CUT.sizes] * 2
+    recut = [Sizes(settle=DEPTH, steps=2), Sizes(settle=DEPTH, steps=DEPTH)]
+    assert [cut.sizes for cut in paced([CUT, CUT], [False, True])] == recut
     long = replace(CUT, sizes=Sizes(settle=9, steps=40))
-    assert _paced([long], [True]) == [long]
+    assert paced([long], [True]) == [long]
 
 
-def test_what_limits_a_rung_is_what_it_waits_for_in_a_continuous_run(tiny_trial, cpu, monkeypatch):
-    shares = {RUNGS[0]: 0.6, RUNGS[1]: 0.01, RUNGS[2]: 0.1}
-    monkeypatch.setattr(RungRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
-    found = climb(tiny_trial, cpu, RUNGS[:3])
+def test_an_arm_is_limited_by_the_loader_if_it_waits_for_it_in_a_continuous_run(climb, monkeypatch):
+    shares = {STEPS[0]: 0.6, STEPS[1]: 0.01, STEPS[2]: 0.1}
+    monkeypatch.setattr(LoaderRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
+    found = climb(STEPS[:3])
     assert [one.ablation.loader_limited for one in found.values()] == [True, False, True]
     assert all(one.speed.switch_warmup_steps >= DEPTH for one in found.values())
     assert all(one.speed.block_steps >= DEPTH for one in found.values() if one.ablation.loader_limited)
@@ -292,34 +301,35 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
         return [loader]
 
     monkeypatch.setattr(torch.cuda, "set_device", order.append)
-    monkeypatch.setattr(feeding, "open_loader", opened)
-    monkeypatch.setattr(feeding, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
+    monkeypatch.setattr(input_pipeline, "open_loader", opened)
+    monkeypatch.setattr(input_pipeline, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
     second = torch.device("cuda", 1)
-    rungs = [parse_step("fp32"), parse_step("fp32+non-blocking")]
-    with feeding.open_loaders(replace(open_setting(tiny_trial), device=second), tiny_trial, rungs):
+    steps = [parse_step("fp32"), parse_step("fp32+non-blocking")]
+    backend.backend_of.cache_clear()
+    with input_pipeline.open_loaders(replace(open_context(tiny_trial), device=second), steps):
         assert order == [second, False, True]
     assert order[3:] == ["shut down"] * 2
 
 
-def test_a_ladder_opens_its_samples_once_for_each_loader(tiny_trial, cpu, monkeypatch):
+def test_a_ladder_opens_its_samples_once_for_each_loader(climb, monkeypatch):
     opened = []
 
     def open_samples(*args, **kwargs):
         opened.append(kwargs["normalize"])
         return workers.open_samples(*args, **kwargs)
 
-    monkeypatch.setattr(feeding, "open_samples", open_samples)
-    climb(tiny_trial, cpu, RUNGS)
+    monkeypatch.setattr(input_pipeline, "open_samples", open_samples)
+    climb()
     assert opened == [True, False]
 
 
-def test_waiting_is_told_of_what_is_timed_and_not_of_the_warm_up(tiny_trial, cpu, monkeypatch):
-    begun, real = [], ladder.compare
+def test_waiting_is_that_of_the_timing_and_not_of_the_warm_up(climb, monkeypatch):
+    begun, real = [], paired.compare
 
     def compare(runners, *arguments, **named):
-        begun.extend((runner.timed, runner.last) for runner in runners)
+        begun.extend((runner.wait_ns, runner.last_wait_ns) for runner in runners)
         return real(runners, *arguments, **named)
 
-    monkeypatch.setattr(ladder, "compare", compare)
-    climb(tiny_trial, cpu, RUNGS[:2])
-    assert begun == [(Waiting(), Waiting())] * 2
+    monkeypatch.setattr(paired, "compare", compare)
+    climb(STEPS[:2])
+    assert begun == [(0, 0)] * 2

@@ -51,11 +51,11 @@ def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tin
     assert list(fp32) == list(bf16) == [0, 7]
     assert all(value < 1e-6 for value in fp32.values())
     assert all(1e-4 < value < 0.1 for value in bf16.values())
-    before, numerics._Watch._errors = numerics._Watch._errors, lambda *_: None
+    before, numerics._Observation._errors = numerics._Observation._errors, lambda *_: None
     try:
         alone, _ = watch(tiny_trial, cpu)
     finally:
-        numerics._Watch._errors = before
+        numerics._Observation._errors = before
     assert values(alone, "step", "loss") == values(plain, "step", "loss")
 
 

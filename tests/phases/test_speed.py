@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
@@ -10,8 +11,8 @@ from torch import nn
 from bench.measure.quads import Comparison, LongBlocks
 from bench.measure.timing import Sizes, TimedBlock
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import inference, speed
-from bench.phases.timed import summary
+from bench.phases import inference, paired, speed
+from bench.phases.paired import Paired
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
@@ -29,9 +30,9 @@ def run(tiny_trial, cpu, monkeypatch):
     """Time fp32 against amp-fp16 for a moment; return the blocks and the results."""
     monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
-    def go(replicate=0, precisions=ARMS):
+    def go(replicate=0, names=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
-        trial = replace(tiny_trial, phase="speed", arms=arms(*precisions), replicate=replicate, protocol=quick)
+        trial = replace(tiny_trial, phase="speed", arms=arms(*names), replicate=replicate, protocol=quick)
         messages = []
         speed.run(trial, cpu, messages.append)
         return [[message for message in messages if isinstance(message, kind)] for kind in (Block, TrialResult)]
@@ -53,7 +54,7 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
         cuts.append(sizes)
         return [None, LongBlocks(difference=0.1, agree=False)]
 
-    monkeypatch.setattr(speed, "check_long_blocks", disagree)
+    monkeypatch.setattr(paired, "check_long_blocks", disagree)
     blocks, results = run()
     short, long = cuts
     assert [(size.settle, size.steps) for size in long] == [(4 * size.settle, 4 * size.steps) for size in short]
@@ -75,7 +76,7 @@ def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkey
     load = suite_registry.load
     monkeypatch.setattr(suite_registry, "load", lambda ref: replace(load(ref), model=model))
     try:
-        _, (result,) = run(precisions=("fp32",))
+        _, (result,) = run(names=("fp32",))
     finally:
         switches.apply(PRECISIONS["fp32"])
     assert result.status == "invalid"
@@ -119,14 +120,16 @@ CUT = Cut(
 
 def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_trial):
     trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
-    found = summary(CUT, 1, compared(2), None, trial)
+    runners = [SimpleNamespace(name=name) for name in ARMS]
+    known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
+    found, none = (Paired(comparison=compared(counted), **known).speed(1) for counted in (2, 0))
     assert (found.step_ms, found.samples_per_s) == (2.0, 2000.0)
     assert (found.rounds, found.discarded_rounds) == (2, 3)
-    assert summary(CUT, 1, compared(0), None, trial).step_ms == 90.0
+    assert none.step_ms == 90.0
 
 
 def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monkeypatch):
-    monkeypatch.setattr(inference, "compare", lambda *_, **__: compared(2))
+    monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
     quick = Protocol(time_budget_s=0.02, replicates=1)
     messages = []
     trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), protocol=quick)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
-from bench.phases import compiling, energy, fit, inference, memory, numerics, speed, train
-from bench.phases.runner import TorchRunner
+from bench.phases import context, fit, inference, memory, numerics, paired, speed, train
+from bench.phases.arms import TrainingRunner, compile_s
 from bench.planning import suite_registry
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
@@ -44,14 +45,13 @@ def run(trial, device, phase, techniques, **asked):
 def built(monkeypatch):
     """The techniques of every arm that a phase builds."""
     seen = []
-    for module in (*PHASES.values(), energy):
-        build = module.build_arm
+    build = context.build_arm
 
-        def spy(*given, build=build, **asked):
-            seen.append(asked["techniques"])
-            return build(*given, **asked)
+    def spy(*given, **asked):
+        seen.append(asked["techniques"])
+        return build(*given, **asked)
 
-        monkeypatch.setattr(module, "build_arm", spy)
+    monkeypatch.setattr(context, "build_arm", spy)
     return seen
 
 
@@ -69,19 +69,19 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
 
 def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, cpu, monkeypatch):
     fake_graph.install(monkeypatch)
-    arms, build = [], fit.build_arm
+    built, build = [], context.build_arm
 
     def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
         arm = build(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
         step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=fake_graph.CUDA)
-        arms.append(replace(arm, techniques=techniques, graph=step))
-        return arms[-1]
+        built.append(replace(arm, techniques=techniques, graph=step))
+        return built[-1]
 
-    monkeypatch.setattr(fit, "build_arm", graphed)
+    monkeypatch.setattr(context, "build_arm", graphed)
     (result,) = (
         message for message in run(tiny_trial, cpu, "fit", ("cuda-graphs",)) if isinstance(message, TrialResult)
     )
-    (arm,) = arms
+    (arm,) = built
     assert result.status == "ok"
     assert arm.graph.done == WARM_UP
     assert arm.graph.graph.graph.replays == 1 + fit.STEPS  # the one that captures is not timed
@@ -101,7 +101,7 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
 
 def test_a_recompilation_while_timing_voids_the_quad_and_says_so(tiny_trial, cpu, monkeypatch):
     looks = iter([0, 0, 1])  # when timing begins, before the first quad, after it; then never again
-    monkeypatch.setattr(compiling, "compilations", lambda: next(looks, 1))
+    monkeypatch.setattr(paired, "compilations", lambda: next(looks, 1))
     quick = Protocol(time_budget_s=0.05, replicates=1)
     sent = run(tiny_trial, cpu, "speed", (), protocol=quick)
     causes = {message.round: message.discarded for message in sent if isinstance(message, Block)}
@@ -214,25 +214,25 @@ def compiling_here():
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(Techniques(compile=True), model=norms)
     before, chance = state(arm), torch.get_rng_state()
-    spent = compiling.compile_s(arm, DATA, 8)
+    spent = compile_s(arm, DATA, 8)
     assert spent > 0.1
     assert torch.equal(state(arm), before)
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(weight.grad is None for weight in arm.model.parameters())
-    assert compiling.compile_s(plain, DATA, 8) is None
+    assert compile_s(plain, DATA, 8) is None
     known = compilations()
     losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     torch.testing.assert_close(state(arm), state(plain), rtol=1e-4, atol=1e-4)
     assert compilations() == known  # all of it was in compile_s
-    recompilations = compiling.Recompilations()
+    recompilations = paired.Recompilations()
     inputs, targets = batches(1)[0]
     speed_step(arm, (inputs[:4], targets[:4]))
     assert [recompilations.cause(), recompilations.cause()] == ["recompiled", ""]
 
 
 def speed_step(arm, batch):
-    runner = TorchRunner(name="", arm=arm, batches=[batch] * 4, asynchronous=False)
+    runner = TrainingRunner("", arm, itertools.repeat(batch))
     runner.run(1)
     return runner.loss
 
@@ -250,8 +250,8 @@ def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_f
 
 def test_watching_a_step_is_done_without_compiled_code():
     arm = replace(make(model=layers), forward=lambda inputs: pytest.fail("compiled code was watched"))
-    runner = TorchRunner(name="", arm=arm, batches=batches(), asynchronous=False)
-    runner.unhidden().run(1)
+    runner = TrainingRunner("", arm, iter(batches()))
+    runner.observable().run(1)
     assert arm.taken.count == 1
     assert arm.device == CPU
     assert arm.precision == PRECISIONS["fp32"]

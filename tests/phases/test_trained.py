@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench.phases import trained
-from bench.phases.trained import row, summary, time_to_accuracy_s
+from bench.phases import train
+from bench.phases.train import epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult
 from bench.spec.precisions import PRECISIONS
@@ -44,8 +44,8 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     rows = []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
         epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
-        tested = trained.Tested(loss=0.5, accuracy_pct=80.0, seconds=test_s)
-        rows.append(row(tiny_trial, rows, epoch, tested, rate=0.1, scale=None, energy_j=energy_j))
+        tested = train.Tested(loss=0.5, accuracy_pct=80.0, seconds=test_s)
+        rows.append(epoch_row(tiny_trial, rows, epoch, tested, rate=0.1, scale=None, energy_j=energy_j))
     found = summary(tiny_trial, rows, arm)
     assert [one.elapsed_s for one in rows] == [10.0, 12.0, 16.0]
     assert (found.epochs, found.time_per_epoch_s, found.total_s) == (3, 4.0, 22.0)

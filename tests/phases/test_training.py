@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 
 from bench.cli.display import describe_results
-from bench.phases import train
+from bench.phases import context, train
 from bench.planning import suite_registry
 from bench.results.records import EpochResult, TrialResult
 from bench.spec.suite import Data, Suite
@@ -83,7 +83,7 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     weights = []
     build = bench.suite.model
     bench.suite = replace(bench.suite, model=lambda data: weights.append(build(data)) or weights[-1])
-    original = train.build_arm
+    original = context.build_arm
     initial = []
 
     def build_arm(*given, **more):
@@ -91,13 +91,13 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
         initial.append(torch.cat([p.detach().flatten().clone() for p in arm.model.parameters()]))
         return arm
 
-    train.build_arm, given = build_arm, {}
+    context.build_arm, given = build_arm, {}
     try:
         for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
             bench.run(arms=arms(name), seed=seed)
             given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
     finally:
-        train.build_arm = original
+        context.build_arm = original
     assert torch.equal(given[0, "fp32"], given[0, "amp-bf16"])
     assert torch.equal(initial[0], initial[1])
     assert not torch.equal(initial[0], initial[2])

@@ -10,7 +10,8 @@ import pytest
 from bench.cli.display import PlainDisplay
 from bench.cli.parser import parse
 from bench.devices.host_memory import available_bytes
-from bench.launch.local import Ending, LocalLauncher
+from bench.launch.launcher import Ending
+from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.planning.defaults import PreparedData
 from bench.planning.max_batch import Search, at_any_size, between, fitting_at

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load

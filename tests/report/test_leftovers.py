@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.report.page import FILES
 from bench.run.session import report, report_folder
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
+
+REPORT = {"report.md", "report.html", FILES}
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def test_a_report_written_again_leaves_nothing_of_the_one_before(pair: list[Path
     write_report(pair[:1], out)
     assert files(out) == files(tmp_path / "fresh")
     write_report(pair[:1], out, figures="none")
-    assert files(out) == {"report.md", "report.html"}
+    assert files(out) == REPORT
 
 
 def test_what_no_report_wrote_stays(pair: list[Path], tmp_path: Path) -> None:
@@ -43,7 +46,7 @@ def test_what_no_report_wrote_stays(pair: list[Path], tmp_path: Path) -> None:
     with (out / "report.md").open("a") as page:
         page.write("\n![up](../kept.svg)\nSee blocks.csv, mine.csv and mine.svg.\n")
     write_report(pair[:1], out, figures="none")
-    assert files(out) == {"report.md", "report.html", *mine}
+    assert files(out) == REPORT | set(mine)
     assert beside.exists()
 
 
@@ -52,7 +55,7 @@ def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path: Path) ->
     there = files(run)
     write_report([run], run)
     write_report([run], run, figures="none")
-    assert files(run) == there | {"report.md", "report.html"}
+    assert files(run) == there | REPORT
 
 
 def begun(folder: Path, when: str | None, speedup: float = 2.0) -> Path:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.cli.display import PlainDisplay
-from bench.launch.local import Ending
+from bench.launch.launcher import Ending
 from bench.measure.sampler import Sampler
 from bench.planning.plan import Plan
 from bench.results.records import Block, EpochResult, MemoryPeak, TrialResult

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import socket
@@ -17,8 +18,8 @@ from torch import multiprocessing, nn
 from bench.data import random_batches
 from bench.doctor.arms import SLEPT, busy_wait
 from bench.measure.warmup import prepare
-from bench.phases.communication import communication_pct
-from bench.phases.runner import BATCHES, TorchRunner
+from bench.phases.arms import BATCHES, TrainingRunner
+from bench.phases.speed import communication_pct
 from bench.planning import suite_registry
 from bench.planning.defaults import refusal_reason
 from bench.planning.plan import Plan
@@ -140,12 +141,9 @@ class Talks(nn.Module):
 def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, monkeypatch):
     suite = suite_registry.load(suite_registry.refer("mlp", {"width": "4", "depth": "1"}))
     arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
-    runner = TorchRunner(
-        name="fp32",
-        arm=replace(arm, forward=Talks(arm.model, busy_wait(10e6, SLEPT))),
-        batches=random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0),
-        asynchronous=False,
-    )
+    arm = replace(arm, forward=Talks(arm.model, busy_wait(10e6, SLEPT)))
+    batches = random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0)
+    runner = TrainingRunner("fp32", arm, itertools.cycle(batches))
     (cut,) = prepare([runner], 1.0)
     assert communication_pct(runner, cut, time.perf_counter_ns, tiny_trial) is None  # it trains alone
     monkeypatch.setattr(distributed, "ranks", lambda: 2)

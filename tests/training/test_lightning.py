@@ -219,7 +219,6 @@ def test_batches_that_cannot_be_shared_are_refused_before_anything_runs(twins, m
 def test_lightning_is_given_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, place):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
     words = ["--suite", str(twins), "--gpus", place, "--batch-sizes", "8", "--phases", "train"]
-    words += ["--nnodes", "2", "--rdzv-endpoint", "here:29400", "--node-rank", "0"] if "@" in place else []
     joined = replace(machine, devices=(replace(machine.devices[0], placement=place),))
     with pytest.raises(UsageError, match=rf"name one device, not {re.escape(place)}, and --set devices=2\."):
         prepare.gather(parse([*words, "--set", "trainer=lightning"]), Machine(joined))

@@ -15,9 +15,8 @@ from torch.distributed import DistBackendError
 
 from bench.launch.local import LocalLauncher
 from bench.spec.trial import Placement
-from bench.training import rank_launcher
-from bench.worker import failures
-from bench.worker.failures import is_echo
+from bench.training import failures, rank_launcher
+from bench.training.failures import is_echo
 
 SUITE = """
 import os
@@ -89,7 +88,7 @@ def test_the_row_of_a_model_that_raises_names_the_device_and_ends_in_the_suites_
     assert (ending.kind, cause) == ("error", "device 2 of 2 (CPU): RuntimeError: the model broke")
     assert tail.endswith("RuntimeError: the model broke / in its second line")
     assert "failing.py" in tail
-    assert "ranks.run" not in tail
+    assert "rank_launcher.run" not in tail
 
 
 @pytest.mark.slow
@@ -142,8 +141,8 @@ def test_a_model_with_parameters_that_take_no_part_is_unsupported_on_several(lau
 ENDING = """
 import os, sys, time
 from multiprocessing.connection import Connection
-from bench.error_report import ErrorReport
-from bench.records import Failed
+from bench.training.failures import ErrorReport
+from bench.results.records import Failed
 connection = Connection(int(sys.argv[1]))
 connection.recv()
 if os.environ["RANK"] == "1":
@@ -185,8 +184,7 @@ def test_an_error_that_another_process_is_gone_is_told_from_the_models_own():
 STAND_IN = """
 import os, sys, time
 from multiprocessing.connection import Connection
-from bench.findings import MemoryPeak
-from bench.records import Done, TrialResult
+from bench.results.records import Done, MemoryPeak, TrialResult
 rank, connection = int(os.environ["RANK"]), Connection(int(sys.argv[1]))
 connection.recv()
 peak = MemoryPeak(peak_resident_bytes=(10, 30, 20)[rank], first_peak_bytes=(7, 5, 6)[rank])

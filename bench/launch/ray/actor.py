@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-from bench.launch.local import Ending, LocalLauncher
-from bench.nodes import Rendezvous
+from bench.launch.launcher import Ending
+from bench.launch.local import LocalLauncher
 from bench.results.records import Device, Message
 from bench.spec.errors import UsageError
-from bench.spec.trial import Trial
+from bench.spec.trial import Rendezvous, Trial
 
 PACKAGES = ("bench", "suites")
 """What is sent to the nodes."""
@@ -52,8 +50,7 @@ class NodeWorker:
                     shutil.copytree(name, Path(self._home) / name)
             os.chdir(self._home)
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (self._home, os.environ.get("PYTHONPATH"))))
-        self._pid: int | None = None
-        self._launcher = LocalLauncher(on_start=self._own)
+        self._launcher = LocalLauncher()
 
     def whereabouts(self) -> tuple[str, str, str]:
         """Return Ray's id of the node, its name, and its address on the network that Ray uses."""
@@ -90,22 +87,18 @@ class NodeWorker:
         except UsageError as error:
             return Ending(kind="usage", text=str(error))
 
-    def run(self, trial: Trial, device: Device, meeting: Rendezvous | None = None) -> Iterator[Message | Ending]:
+    def run(self, trial: Trial, device: Device, rendezvous: Rendezvous | None = None) -> Iterator[Message | Ending]:
         """Run one trial in a fresh process and yield its records as they come, its ending last.
 
-        With a ``meeting``, only this node's part of it.
+        With a ``rendezvous``, only this node's part of it.
         """
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
         def listen() -> None:
             try:
-                if meeting is None:
-                    ending = self._launcher.run(trial, device, messages.put)
-                else:
-                    ending = self._launcher.run_share(trial, device, messages.put, meeting)
+                ending = self._launcher.run(trial, device, messages.put, rendezvous)
             except Exception as error:  # whoever waits for the ending must get one
                 ending = Ending(kind="error", text=f"{type(error).__name__}: {error}")
-            self._pid = None
             messages.put(ending)
 
         threading.Thread(target=listen, daemon=True).start()
@@ -115,9 +108,7 @@ class NodeWorker:
 
     def halt(self) -> None:
         """End the process of the trial that is running, if one is."""
-        if (pid := self._pid) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._launcher.cancel()
 
     def stop(self) -> None:
         """End what is running, and clear up."""
@@ -128,9 +119,6 @@ class NodeWorker:
     def removed_variables(self) -> tuple[str, ...]:
         """Return the TF32 overrides that were in the node's environment, as NAME=VALUE."""
         return self._launcher.removed_variables
-
-    def _own(self, pid: int) -> None:
-        self._pid = pid
 
 
 def interface(address: str) -> str | None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.launch.local import Ending
-from bench.launch.pool import agreed, join
+from bench.launch.launcher import Ending
+from bench.launch.merge import agreed, merge_placements
+from bench.launch.multi_node import CancelledError, NodeLostError
 from bench.launch.ray.actor import OWN, PACKAGES
-from bench.launch.ray.pool import RESOURCE, Lane
-from bench.launch.ray.trial import CancelledError, NodeLostError
+from bench.launch.ray.pool import RESOURCE, AcceleratorPool
 from bench.results.records import Device, Environment, Message, Progress
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement, SuiteRef, Trial
@@ -26,7 +26,7 @@ CONNECT_S = 5.0
 
 
 class RayLauncher:
-    """Runs trials on an existing Ray cluster; has the face of LocalLauncher, and runs lanes at the same time."""
+    """Runs trials on an existing Ray cluster; has the face of LocalLauncher, and runs pools at the same time."""
 
     overlapping = True
     """Trials on different accelerators do not disturb each other."""
@@ -49,7 +49,7 @@ class RayLauncher:
         self.notes: list[str] = []
         """What happened to nodes during the run."""
         self._places: tuple[Placement, ...] = ()
-        self._lanes: dict[str, Lane] = {}
+        self._pools: dict[str, AcceleratorPool] = {}
         """By type."""
         self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
         self._ray: Any = None
@@ -58,8 +58,8 @@ class RayLauncher:
             self._ray = connect(address, self._stage)
             self._places = tuple(Placement(name=name) for name in _choose(accelerators, self._ray.nodes()))
             for place in sorted(self._places, key=_count):
-                self._lanes[_type(place)] = Lane(self._ray, _type(place), _count(place))
-            _require_room(self._lanes.values())
+                self._pools[_type(place)] = AcceleratorPool(self._ray, _type(place), _count(place))
+            _require_room(self._pools.values())
         except BaseException:
             self.close()
             raise
@@ -67,11 +67,11 @@ class RayLauncher:
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         """Look at the nodes: one environment, with a device for each placement, called by its name."""
 
-        def look(lane: Lane) -> dict[str, Environment]:
-            return {place.name: lane.survey(_count(place)) for place in self._places if _type(place) == lane.type}
+        def look(pool: AcceleratorPool) -> dict[str, Environment]:
+            return {place.name: pool.survey(_count(place)) for place in self._places if _type(place) == pool.type}
 
         found = {name: one for each in self._everywhere(look).values() for name, one in each.items()}
-        return join({place.name: found[place.name] for place in self._places})
+        return merge_placements({place.name: found[place.name] for place in self._places})
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker's side on each node that is held, and return what they agree on.
@@ -80,39 +80,39 @@ class RayLauncher:
             UsageError: it raised one on some node, or the nodes do not agree.
         """
         there = tuple(self._translated(argument) for argument in arguments)
-        values = self._everywhere(lambda lane: lane.call(target, *there))
-        return agreed(target, {str(self._lanes[name]): value for name, value in values.items()})
+        values = self._everywhere(lambda pool: pool.call(target, *there))
+        return agreed(target, {str(self._pools[name]): value for name, value in values.items()})
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial on a node with its accelerator; once more on another if that is lost.
 
         Its records are handed on when it has ended, so that those of a lost attempt are not mixed in.
         """
-        lane = self._lanes[_type(trial.cell.placement)]
+        pool = self._pools[_type(trial.cell.placement)]
         there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
         lost: list[str] = []
         for _ in range(2):
             kept: list[Message] = []
             try:
-                ending = lane.run(there, device, _sorter(kept, on_message))
+                ending = pool.run(there, device, _sorter(kept, on_message))
             except (NodeLostError, UsageError) as error:
                 lost.append(str(error))
                 self.notes.append(f"{trial.id}: {error}")
-                lane.lose()
+                pool.lose()
                 continue
             for message in kept:
                 on_message(message)
-            lane.forgive()
+            pool.forgive()
             if lost:
-                self.notes.append(f"{trial.id} was run again: {lane}")
+                self.notes.append(f"{trial.id} was run again: {pool}")
             return ending
-        lane.forgive()
+        pool.forgive()
         return Ending(kind="died", text="; ".join(lost))
 
     def cancel(self) -> None:
         """End what is running on the nodes."""
-        for lane in self._lanes.values():
-            lane.close()
+        for pool in self._pools.values():
+            pool.close()
 
     def close(self) -> None:
         """Give the accelerators back, and leave the cluster."""
@@ -121,9 +121,9 @@ class RayLauncher:
             self._ray.shutdown()
         shutil.rmtree(self._stage, ignore_errors=True)
 
-    def _everywhere(self, function: Callable[[Lane], Any]) -> dict[str, Any]:
-        with ThreadPoolExecutor(len(self._lanes)) as pool:
-            running = {name: pool.submit(function, lane) for name, lane in self._lanes.items()}
+    def _everywhere(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
+        with ThreadPoolExecutor(len(self._pools)) as executor:
+            running = {name: executor.submit(function, pool) for name, pool in self._pools.items()}
             try:
                 return {name: future.result() for name, future in running.items()}
             except (NodeLostError, CancelledError) as error:
@@ -219,12 +219,12 @@ def _count(place: Placement) -> int:
     return len(place.members)
 
 
-def _require_room(lanes: Iterable[Lane]) -> None:
+def _require_room(pools: Iterable[AcceleratorPool]) -> None:
     """Refuse to wait for more accelerators than there are."""
-    for lane in lanes:
-        if lane.room < lane.most:
+    for pool in pools:
+        if pool.room < pool.most:
             raise UsageError(
-                f"{'+'.join([lane.type] * lane.most)} takes {lane.most} {lane.type}, and the cluster has {lane.room}."
+                f"{'+'.join([pool.type] * pool.most)} takes {pool.most} {pool.type}, and the cluster has {pool.room}."
             )
 
 

@@ -18,12 +18,12 @@ LABEL = "ray.io/node-id"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class GroupNode:
     """What of a group is on one node."""
 
     actor: Any
     """Runs things there; it sees the accelerators of all the node's bundles."""
-    node: str
+    id: str
     """Ray's id of the node."""
     host: str
     address: str
@@ -33,10 +33,10 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class Ranks:
     """Which of the processes of a trial are on one node."""
 
-    part: Part
+    node: GroupNode
     first: int
     """Rank of the first of them."""
     local: int
@@ -49,7 +49,7 @@ class Share:
         return "+".join(str((rank - self.first) % world) if on_gpu else "cpu" for rank in range(world))
 
 
-class Group:
+class PlacementGroup:
     """A placement group of equal bundles, from when it is asked for until it is removed."""
 
     def __init__(self, ray: Any, bundle: Mapping[str, float], count: int, avoid: Sequence[str] = ()) -> None:
@@ -63,7 +63,7 @@ class Group:
         """
         self.ray, self.count, self._bundle = ray, count, dict(bundle)
         self._actors: list[Any] = []
-        self.parts: tuple[Part, ...] = ()
+        self.nodes: tuple[GroupNode, ...] = ()
         """By node, the one with the most bundles first; empty until it is placed."""
         where = {"bundle_label_selector": [{LABEL: f"!in({','.join(avoid)})"}] * count} if avoid else {}
         self._group = ray.util.placement_group([self._bundle] * count, strategy=STRATEGY, **where)
@@ -84,12 +84,12 @@ class Group:
             each()
         for ready in waiting:
             get(ready)
-        self.parts = self._arrange([get(actor.whereabouts.remote()) for actor in self._actors])
-        for part in self.parts:
-            visible = [get(actor.visible.remote()) for actor in self._of(part.node)]
-            get(part.actor.share.remote(",".join(filter(None, visible)), len(self.parts) > 1))
+        self.nodes = self._arrange([get(actor.whereabouts.remote()) for actor in self._actors])
+        for node in self.nodes:
+            visible = [get(actor.visible.remote()) for actor in self._of(node.id)]
+            get(node.actor.share.remote(",".join(filter(None, visible)), len(self.nodes) > 1))
 
-    def shares(self, count: int) -> tuple[Share, ...]:
+    def divide(self, count: int) -> tuple[Ranks, ...]:
         """Divide the first ``count`` accelerators by node."""
         return tuple(self._divide(count))
 
@@ -117,23 +117,23 @@ class Group:
         )
         return actor.remote(os.environ.get(THREADS), move=True)
 
-    def _arrange(self, places: Sequence[tuple[str, str, str]]) -> tuple[Part, ...]:
+    def _arrange(self, places: Sequence[tuple[str, str, str]]) -> tuple[GroupNode, ...]:
         """Sort the bundles by node, and those with the most first, so that few of them are on few nodes."""
         self._nodes = [node for node, _, _ in places]
         found = {node: (node, host, address) for node, host, address in places}
-        parts = [
-            Part(actor=self._of(node)[0], node=node, host=host, address=address, size=self._nodes.count(node))
+        nodes = [
+            GroupNode(actor=self._of(node)[0], id=node, host=host, address=address, size=self._nodes.count(node))
             for node, host, address in found.values()
         ]
-        return tuple(sorted(parts, key=lambda part: -part.size))
+        return tuple(sorted(nodes, key=lambda node: -node.size))
 
     def _of(self, node: str) -> list[Any]:
         return [actor for actor, at in zip(self._actors, self._nodes, strict=True) if at == node]
 
-    def _divide(self, count: int) -> Iterator[Share]:
+    def _divide(self, count: int) -> Iterator[Ranks]:
         first = 0
-        for part in self.parts:
+        for node in self.nodes:
             if first < count:
-                local = min(part.size, count - first)
-                yield Share(part=part, first=first, local=local)
+                local = min(node.size, count - first)
+                yield Ranks(node=node, first=first, local=local)
                 first += local

@@ -8,14 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from bench.launch.local import Ending
-from bench.launch.pool import agreed, pool
-from bench.launch.ray.placement_group import Group, Part, Share
-from bench.launch.ray.trial import CancelledError, NodeLostError, Source, spread
-from bench.nodes import Rendezvous
+from bench.launch.launcher import Ending
+from bench.launch.merge import agreed, merge_nodes
+from bench.launch.multi_node import CancelledError, NodeLostError, Part, run_parts
+from bench.launch.ray.placement_group import GroupNode, PlacementGroup, Ranks
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement, Trial
+from bench.spec.trial import Placement, Rendezvous, Trial
 
 RESOURCE = "accelerator_type:"
 """How Ray's resources name accelerators."""
@@ -25,7 +24,7 @@ PATIENCE_S = 10.0
 """How long to wait for an accelerator before saying so."""
 
 
-class Lane:
+class AcceleratorPool:
     """Runs what is asked on accelerators of a type, and on others when a node of theirs is lost."""
 
     def __init__(self, ray: Any, accelerator: str, most: int) -> None:
@@ -38,14 +37,14 @@ class Lane:
         """
         self.ray, self.type, self.most = ray, accelerator, most
         self.closed = threading.Event()
-        self._group: Group | None = None
+        self._group: PlacementGroup | None = None
         self._suspect = ""
         """Id of the node that failed last."""
         self._lost: set[str] = set()
         self._prepared: list[tuple[str, tuple[object, ...]]] = []
 
     def __str__(self) -> str:
-        return f"{self.type} on {', '.join(part.host for part in self._group.parts)}" if self._group else self.type
+        return f"{self.type} on {', '.join(node.host for node in self._group.nodes)}" if self._group else self.type
 
     @property
     def on_gpu(self) -> bool:
@@ -59,16 +58,16 @@ class Lane:
 
     def survey(self, count: int) -> Environment:
         """Look at the nodes of ``count`` accelerators that train together."""
-        shares, found = self._open(count).shares(count), []
-        for share in shares:
+        division, found = self._open(count).divide(count), []
+        for ranks in division:
             # On one node the worker knows what joined devices are; else each is looked at, and they are joined here.
-            whole = (share.placement(count, on_gpu=self.on_gpu),)
-            each = tuple(str(index) if self.on_gpu else "cpu" for index in range(share.local))
-            names = whole if len(shares) == 1 else each
-            look = share.part.actor.call.remote("bench.devices.survey:survey", names)
-            one: Environment = self._value(share.part, look)
-            found.append(replace(one, removed_variables=self._get(share.part.actor.removed_variables.remote())))
-        return found[0] if len(found) == 1 else pool(found)
+            whole = (ranks.placement(count, on_gpu=self.on_gpu),)
+            each = tuple(str(index) if self.on_gpu else "cpu" for index in range(ranks.local))
+            names = whole if len(division) == 1 else each
+            look = ranks.node.actor.call.remote("bench.devices.survey:survey", names)
+            one: Environment = self._value(ranks.node, look)
+            found.append(replace(one, removed_variables=self._get(ranks.node.actor.removed_variables.remote())))
+        return found[0] if len(found) == 1 else merge_nodes(found)
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker's side in a fresh process of each node, and return what they agree on.
@@ -83,7 +82,7 @@ class Lane:
             UsageError: it raised one, it failed, died or hung, or the nodes do not agree.
             NodeLostError: one is gone.
         """
-        values = self._call(self._open(1).parts, target, arguments)
+        values = self._call(self._open(1).nodes, target, arguments)
         self._prepared.append((target, arguments))
         return agreed(target, values)
 
@@ -95,14 +94,14 @@ class Lane:
             CancelledError: the run was stopped.
         """
         world = len(trial.cell.placement.members)
-        shares = self._open(world).shares(world)
+        division = self._open(world).divide(world)
 
         def heard(message: Any) -> None:
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
 
-        if len(shares) > 1:
-            return self._true(spread(self._sources(trial, device, shares), heard))
-        for message in self._start(trial, device, shares[0]):
+        if len(division) > 1:
+            return self._true(run_parts(self._parts(trial, device, division), heard))
+        for message in self._start(trial, device, division[0]):
             if isinstance(message, Ending):
                 return self._true(message)
             heard(message)
@@ -123,30 +122,30 @@ class Lane:
         self.closed.set()
         self._release()
 
-    def _sources(self, trial: Trial, device: Device, shares: Sequence[Share]) -> list[Source]:
+    def _parts(self, trial: Trial, device: Device, division: Sequence[Ranks]) -> list[Part]:
         """Return the parts of a trial on several nodes, whose processes meet on the first of them."""
-        lead, world = shares[0].part, len(trial.cell.placement.members)
+        lead, world = division[0].node, len(trial.cell.placement.members)
         port = self._get(lead.actor.free_port.remote(), lead)
 
-        def source(share: Share) -> Source:
-            meeting = Rendezvous(first=share.first, local=share.local, world=world, address=lead.address, port=port)
-            return Source(
-                name=f"{self.type} on {share.part.host} ({share.part.address})",
-                listen=lambda: self._start(trial, device, share, meeting),
-                halt=lambda: self._halt(share.part),
+        def part(ranks: Ranks) -> Part:
+            rendezvous = Rendezvous(first=ranks.first, local=ranks.local, world=world, address=lead.address, port=port)
+            return Part(
+                name=f"{self.type} on {ranks.node.host} ({ranks.node.address})",
+                run=lambda: self._start(trial, device, ranks, rendezvous),
+                halt=lambda: self._halt(ranks.node),
             )
 
-        return [source(share) for share in shares]
+        return [part(ranks) for ranks in division]
 
-    def _start(self, trial: Trial, device: Device, share: Share, meeting: Rendezvous | None = None) -> Iterator[Any]:
-        name = share.placement(len(trial.cell.placement.members), on_gpu=device.is_gpu)
+    def _start(self, trial: Trial, device: Device, ranks: Ranks, rendezvous: Rendezvous | None = None) -> Iterator[Any]:
+        name = ranks.placement(len(trial.cell.placement.members), on_gpu=device.is_gpu)
         there = replace(trial, cell=replace(trial.cell, placement=Placement(name=name)))
-        method = share.part.actor.run.options(num_returns="streaming")
+        method = ranks.node.actor.run.options(num_returns="streaming")
         try:
-            for reference in method.remote(there, replace(device, placement=name), meeting):
-                yield self._get(reference, share.part)
+            for reference in method.remote(there, replace(device, placement=name), rendezvous):
+                yield self._get(reference, ranks.node)
         except self.ray.exceptions.RayError as error:
-            raise self._gone(error, share.part) from error
+            raise self._gone(error, ranks.node) from error
 
     def _true(self, ending: Ending) -> Ending:
         """Return how a trial ended, unless that is only that the run was stopped."""
@@ -154,9 +153,9 @@ class Lane:
             raise CancelledError
         return ending
 
-    def _halt(self, part: Part) -> None:
+    def _halt(self, node: GroupNode) -> None:
         with suppress(self.ray.exceptions.RayError):  # it is gone, and its stream says so
-            part.actor.halt.remote()
+            node.actor.halt.remote()
 
     def _release(self) -> None:
         group, self._group = self._group, None
@@ -175,21 +174,21 @@ class Lane:
         return min(int(resources[RESOURCE + self.type]), self.most)
 
     def _bundle(self) -> dict[str, float]:
-        """Return what each takes: a GPU, or a node's CPUs, so that nothing else of Ray's runs there, or a part."""
+        """Return what each takes: a GPU, or a node's CPUs, so that nothing else of Ray's runs there, or a node."""
         if self.on_gpu:
             return {"GPU": 1, "CPU": 1, RESOURCE + self.type: 0.001}
         nodes = [node["Resources"] for node in self._nodes()]
         cpus = [resources.get("CPU", 0) // (self._fitting(resources) or 1) for resources in nodes]
         return {"CPU": min(cpus), RESOURCE + self.type: 1}
 
-    def _open(self, count: int) -> Group:
+    def _open(self, count: int) -> PlacementGroup:
         """Return the group, placing one first where there is none with ``count`` accelerators."""
         if self._group is not None and self._group.count >= count:
             return self._group
         self._release()
         self._require(count)
         present = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        group = Group(self.ray, self._bundle(), min(self.most, self.room), sorted(self._lost & present))
+        group = PlacementGroup(self.ray, self._bundle(), min(self.most, self.room), sorted(self._lost & present))
         self._group = group
         waited = 0.0
 
@@ -207,7 +206,7 @@ class Lane:
             look()
             group.place(look, self._get, LOOK_S)
             for target, arguments in self._prepared:
-                self._call(group.parts, target, arguments)
+                self._call(group.nodes, target, arguments)
         except BaseException:
             self._group = None
             group.remove()
@@ -221,29 +220,29 @@ class Lane:
         if room < count:
             raise NodeLostError(f"the cluster has only {room} {self.type} left, and {count} are to train together")
 
-    def _call(self, parts: Sequence[Part], target: str, arguments: tuple[object, ...]) -> dict[str, Any]:
-        running = [part.actor.call.remote(target, *arguments) for part in parts]
+    def _call(self, nodes: Sequence[GroupNode], target: str, arguments: tuple[object, ...]) -> dict[str, Any]:
+        running = [node.actor.call.remote(target, *arguments) for node in nodes]
         return {
-            f"{self.type} on {part.host}": self._value(part, reference)
-            for part, reference in zip(parts, running, strict=True)
+            f"{self.type} on {node.host}": self._value(node, reference)
+            for node, reference in zip(nodes, running, strict=True)
         }
 
-    def _value(self, part: Part, reference: Any) -> Any:
-        ending: Ending = self._get(reference, part)
+    def _value(self, node: GroupNode, reference: Any) -> Any:
+        ending: Ending = self._get(reference, node)
         if ending.kind != "done":
-            self._suspect = part.node
-            raise UsageError(f"{self.type} on {part.host}: {ending.text}")
+            self._suspect = node.id
+            raise UsageError(f"{self.type} on {node.host}: {ending.text}")
         return ending.value
 
-    def _get(self, reference: Any, part: Part | None = None) -> Any:
+    def _get(self, reference: Any, node: GroupNode | None = None) -> Any:
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            raise self._gone(error, part) from error
+            raise self._gone(error, node) from error
 
-    def _gone(self, error: Exception, part: Part | None = None) -> Exception:
+    def _gone(self, error: Exception, node: GroupNode | None = None) -> Exception:
         if self.closed.is_set():
             return CancelledError()
-        self._suspect = part.node if part is not None else ""
-        where = f"{self.type} on {part.host}" if part is not None else self.type
+        self._suspect = node.id if node is not None else ""
+        where = f"{self.type} on {node.host}" if node is not None else self.type
         return NodeLostError(f"{where} was lost ({type(error).__name__}: {str(error).strip().splitlines()[0]})")

@@ -1,7 +1,7 @@
-"""What every plot has in common: colours, axes whose labels do not collide, and a frame with its files.
+"""What all figures share: colours, axes whose labels do not collide, and the files of a figure.
 
-matplotlib takes half a second to import, and is imported inside the functions that use it: a process for which others
-draw does without it.
+matplotlib takes half a second to import, and is imported inside the functions that use it: a report without figures
+does without it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from bench.spec.precisions import BASELINE, PRECISIONS, precision_rank
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.ticker import FuncFormatter
 
 INK, FAINT = "#24292f", "#d0d7de"
-PALETTE = {"fp32": "#4d4d4d", "tf32": "#009e73", "amp-fp16": "#0072b2", "amp-bf16": "#d55e00"}
-PALETTE |= {"amp-fp16-noscale": "#56b4e9", "fp16-master": "#cc79a7", "fp16": "#000000", "bf16": "#e69f00"}
-PALETTE |= {"fp8": "#882255"}
-"""Okabe and Ito's colours (fp8: one of Tol's), told apart by readers with any common colour blindness."""
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
-MARKERS = {"fp32": "o", "tf32": "^", "amp-fp16": "s", "amp-bf16": "D"}
-MARKERS |= {"amp-fp16-noscale": "<", "fp16-master": "P", "fp16": ">", "bf16": "*", "fp8": "p"}
+"""Colours of precisions with options."""
 STYLE: Any = {
     "text.parse_math": False,
     "svg.hashsalt": "ampmeter",
@@ -54,10 +51,10 @@ STYLE: Any = {
     "legend.frameon": False,
 }
 Panel = Callable[["Axes", pd.DataFrame], None]
-"""Draws rows into a frame."""
+"""Draws rows into axes."""
 NARROWEST_INCHES = 6.0
 MOST_TICKS = 20
-"""With more batch sizes than this, ticks say nothing that the points do not."""
+"""An axis with more values than this has no tick at each."""
 APART = 0.11
 """Share of an axis below which two short labels would touch."""
 CHARACTER = 0.03
@@ -121,17 +118,52 @@ def save(
 
 
 def colour(precision: str) -> str:
-    """Return a precision's colour, the same in every plot."""
-    return PALETTE.get(precision) or SPARE[sum(precision.encode()) % len(SPARE)]
+    """Return a precision's colour, the same in every figure."""
+    if precision in PRECISIONS:
+        return PRECISIONS[precision].color
+    return SPARE[sum(precision.encode()) % len(SPARE)]
 
 
-def marker(precision: str) -> str:
-    """Return a precision's marker, for readers without colour."""
-    return MARKERS.get(precision, "v")
+def look(precision: str) -> dict[str, Any]:
+    """Return a precision's colour and marker, which tells it apart for readers without colour."""
+    return {"color": colour(precision), "marker": PRECISIONS[precision].marker if precision in PRECISIONS else "v"}
+
+
+def arms(rows: pd.DataFrame, by: str = "") -> list[tuple[str, pd.DataFrame]]:
+    """Return the rows of each precision, in the order of every table; sorted ``by`` a column, if one is named."""
+    rows = rows.sort_values(by, kind="stable") if by else rows
+    return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
+
+
+def grid(panels: Sequence[Panel], columns: int = 3) -> list[list[Panel]]:
+    """Return panels in rows of at most so many, the last row filled up with empty ones."""
+    columns = min(columns, len(panels))
+    panels = [*panels, *[_empty] * (-len(panels) % columns)]
+    return [panels[start : start + columns] for start in range(0, len(panels), columns)]
+
+
+def _empty(axes: Axes, _rows: pd.DataFrame) -> None:
+    axes.set_axis_off()
+
+
+def baseline(axes: Axes) -> None:
+    """Draw the line of fp32, at 1 on an axis of speedups."""
+    axes.axhline(1.0, color=colour(BASELINE), linewidth=1.4, linestyle="--", label=BASELINE)
+
+
+def speedup_axis(axes: Axes) -> None:
+    """Make y an axis of speedups, from 0."""
+    axes.set_ylim(0, axes.get_ylim()[1])
+    axes.set_ylabel("speedup (×), 95 % interval")
+
+
+def errors(center: pd.Series, low: pd.Series, high: pd.Series) -> list[Any]:
+    """Return the lengths of error bars below and above; 0 where there is no interval."""
+    return [(center - low).fillna(0).to_numpy(), (high - center).fillna(0).to_numpy()]
 
 
 def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
-    """Place labels on a logarithmic axis: sizes too near each other for their digits share one, below each other."""
+    """Place labels on a logarithmic axis; sizes that are too near each other for their digits share one label."""
     logs = [math.log2(size) for size in sizes]
     span = max(logs[-1] - logs[0], 1.0)
     groups = [[index] for index in range(len(sizes))]
@@ -169,17 +201,12 @@ def batch_axis(axes: Axes, sizes: list[int]) -> None:
 
 
 def precision_axis(axes: Axes, names: list[str], batch: int) -> None:
-    """Make x an axis of precisions, for what was measured at one batch size only."""
+    """Make x an axis of precisions, for figures at one batch size."""
     axes.set_xticks(range(len(names)), names)
     margin = 0.6 if len(names) > 1 else 1.0
     axes.set_xlim(-margin, len(names) - 1 + margin)
     axes.set_xlabel(f"precision, at batch size {batch}")
     axes.grid(visible=False, axis="x")
-
-
-def thousands(axes: Axes) -> None:
-    """Write large figures on y in full, with thousands apart."""
-    axes.yaxis.set_major_formatter(in_full())
 
 
 def handle(label: str, **look: Any) -> Artist:
@@ -190,7 +217,7 @@ def handle(label: str, **look: Any) -> Artist:
 
 
 def in_full() -> FuncFormatter:
-    """Return what writes ticks in full, with thousands apart."""
+    """Return a formatter that writes ticks in full, with thousands separated."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))

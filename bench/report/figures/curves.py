@@ -12,7 +12,6 @@ import pandas as pd
 
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
-from bench.spec.precisions import precision_rank
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 
 TRAIN: Any = "-"
 TEST: Any = (0, (3, 1.5))
-"""Lines of what was trained on and of what was tested on."""
+"""Line styles of training data and test data."""
 LOSS: dict[str, Any] = {"train_loss": TRAIN, "test_loss": TEST}
 ACCURACY: dict[str, Any] = {"train_accuracy_pct": TRAIN, "test_accuracy_pct": TEST}
 CROSS: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 5}
 MARKS = 8
-"""About so many markers on a line; the lines are told apart by them where there is no colour."""
+"""About so many markers on a line; they distinguish the lines where there is no colour."""
 LOG_FROM = 30
 """A loss that falls by more than this factor is drawn on a logarithmic axis."""
 
@@ -61,14 +60,10 @@ def _finite(rows: pd.DataFrame, column: str) -> bool:
     return bool(np.isfinite(rows[column]).any())
 
 
-def _arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
-
-
 def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) -> None:
     """Draw columns, each with its line, against ``epoch`` or ``elapsed_s``."""
     unit, size = house.time_unit(rows["elapsed_s"].max())
-    arms = _arms(rows.assign(elapsed_s=rows["elapsed_s"] / size))
+    arms = house.arms(rows.assign(elapsed_s=rows["elapsed_s"] / size))
     for column, style in columns.items():
         for index, (name, arm) in enumerate(arms):
             _line(axes, arm, x, column, style=style, precision=name, place=index / len(arms))
@@ -86,7 +81,7 @@ def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) ->
 
 def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precision: str, place: float) -> None:
     """Draw one precision: mean and range over its seeds, and a cross where a seed diverged."""
-    finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # what NaN weights answer is no accuracy
+    finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # NaN weights have an accuracy, which means nothing
     if finite.empty:
         return
     place_x, mean, low, high = _over_seeds(finite, x, y)
@@ -95,8 +90,7 @@ def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precisio
         place_x,
         mean,
         linestyle=style,
-        color=house.colour(precision),
-        marker=house.marker(precision),
+        **house.look(precision),
         markersize=7 - 3 * place,  # where lines coincide, markers lie side by side, or the smaller on the larger
         markevery=(int(place * step), step),
     )
@@ -130,11 +124,8 @@ def _scale(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def legend(rows: pd.DataFrame) -> list[Artist]:
-    """Return what colours and markers, lines, bands and crosses stand for, of those that are drawn."""
-    handles: list[Artist] = [
-        house.handle(name, color=house.colour(name), marker=house.marker(name))
-        for name in sorted(rows["precision"].unique(), key=precision_rank)
-    ]
+    """Return the legend: the colours, markers, lines, bands and crosses that are drawn."""
+    handles: list[Artist] = [house.handle(name, **house.look(name)) for name, _ in house.arms(rows)]
     if _finite(rows, "train_loss"):
         handles.append(house.handle("training data", color=house.INK, linestyle=TRAIN))
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):

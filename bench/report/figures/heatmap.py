@@ -1,7 +1,8 @@
-"""The speedup matrix as a heatmap: darker is faster, in grey as in colour, and every value is printed."""
+"""The speedup matrix as a heatmap: darker is faster, also in grey, and every value is printed."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ DARK = 0.55
 
 
 def draw(matrix: Matrix, folder: Path) -> Plot | None:
-    """Draw a matrix of no more than ``LARGEST`` setups; a larger one would be read by nobody."""
+    """Draw a matrix of at most ``LARGEST`` setups; a larger one could not be read."""
     size = len(matrix.setups)
     if size > LARGEST:
         return None
@@ -37,16 +38,14 @@ def draw(matrix: Matrix, folder: Path) -> Plot | None:
 
 def _panel(axes: Axes, _rows: pd.DataFrame, *, matrix: Matrix) -> None:
     setups, marked = matrix.setups, has_intervals(matrix)
-    found = [[matrix.over(row, column) for column in setups] for row in setups]
-    logs = np.log2([[one.center for one in row] for row in found])
+    logs = np.log2([[matrix.over(row, column).center for column in setups] for row in setups])
     reach = max(float(np.abs(logs).max()), 0.05)
     image = axes.imshow(logs, cmap=COLOURS, vmin=-reach, vmax=reach, aspect="auto")
-    for row, ratios in enumerate(found):
-        for column in range(len(ratios)):
-            red, green, blue, _ = image.to_rgba(logs[row, column])
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < DARK  # luma, as ITU-R BT.601 weighs colours
-            text = written(matrix, setups[row], setups[column], marked)
-            axes.text(column, row, text, ha="center", va="center", color="white" if dark else house.INK, fontsize=8)
+    for (row, one), (column, other) in itertools.product(enumerate(setups), repeat=2):
+        red, green, blue, _ = image.to_rgba(logs[row, column])
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < DARK  # luma, as ITU-R BT.601 weighs colours
+        text = written(matrix, one, other, marked)
+        axes.text(column, row, text, ha="center", va="center", color="white" if dark else house.INK, fontsize=8)
     axes.set_yticks(range(len(setups)), [f"{place}. {_short(one.name)}" for place, one in enumerate(setups, 1)])
     axes.set_xticks(range(len(setups)), [str(place) for place in range(1, len(setups) + 1)])
     axes.tick_params(length=0)

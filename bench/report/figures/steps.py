@@ -1,9 +1,8 @@
-"""A ladder as stairs: time per epoch and peak memory, rung by rung."""
+"""An ablation as a step plot: time per epoch, peak memory and accuracy of each ablation step."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import pandas as pd
 
 from bench.report.analysis.ablation import Climbed
 from bench.report.figures import axes as house
-from bench.report.figures.axes import Plot
+from bench.report.figures.axes import Panel, Plot
 from bench.report.tables.format import MIB, known, number
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
@@ -23,20 +22,17 @@ if TYPE_CHECKING:
 DRAWN = "bar: median step × steps of an epoch\ndot and whisker: fp32's bar ÷ speedup over fp32, with its 95 % interval"
 """Two estimates of time per epoch; the verdict rests on the second, in which the machine's drift cancels."""
 MOST = 2.5
-"""Times the highest stair, where an axis ends: a wider interval is cut off."""
+"""The axis ends at this multiple of the highest bar: a wider interval is cut off."""
 
 
-def plots_of(ladder: Climbed, folder: Path) -> list[Plot]:
-    """Draw time per epoch and peak memory of each rung as stairs, and accuracy where it was trained.
-
-    A rung that was not timed keeps its place, with the word for why.
-    """
+def draw(ladder: Climbed, folder: Path) -> list[Plot]:
+    """Draw time per epoch, peak memory, and accuracy where it was trained; an untimed step keeps its place."""
     rows = ladder.rows
     if rows["step_ms"].isna().all():
         return []
     caption = f"Ladder: {ladder.title}"
     name = re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower())
-    panels: list[Callable[[Axes, pd.DataFrame], None]] = [_times]
+    panels: list[Panel] = [_times]
     panels += [_memories] if rows["memory_bytes"].notna().any() else []
     panels += [_accuracies] if rows["accuracy"].notna().any() else []
     return [house.save([panels], rows, name=name, caption=caption, folder=folder, panel_inches=(5.0, 4.3))]
@@ -49,39 +45,39 @@ def _times(axes: Axes, rows: pd.DataFrame) -> None:
         if isinstance(over, Interval) and over.low is not None and over.high is not None:
             bounds[place] = base / over.high, base / over.center, base / over.low
     unit, seconds = house.time_unit(float(rows["epoch_s"].max()))
-    _stairs(axes, rows, rows["epoch_s"] / seconds, bounds / seconds)
+    _bars(axes, rows, rows["epoch_s"] / seconds, bounds / seconds)
     axes.set_ylabel(f"time per epoch ({unit})")
     axes.set_title("Time per epoch, 95 % interval against fp32")
     axes.set_xlabel(DRAWN, fontsize=8)
 
 
 def _memories(axes: Axes, rows: pd.DataFrame) -> None:
-    _stairs(axes, rows, rows["memory_bytes"] / MIB, None)
+    _bars(axes, rows, rows["memory_bytes"] / MIB, None)
     axes.set_ylabel("peak memory (MiB)")
     axes.set_title("Peak memory, each alone in a process")
 
 
 def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
-    for place, found in enumerate(rows["accuracy"]):
-        if not isinstance(found, Interval):
+    for place, interval in enumerate(rows["accuracy"]):
+        if not isinstance(interval, Interval):
             continue
-        error = None if found.half_width is None else [[found.half_width]] * 2
-        axes.errorbar(place, found.center, yerr=error, fmt="o", color=house.INK, capsize=3, markersize=4)
-        at = (place, found.center)
-        axes.annotate(f"{found.center:.2f}", at, (6, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_xlim(-0.5, len(rows) - 0.5)
+        error = None if interval.half_width is None else [[interval.half_width]] * 2
+        axes.errorbar(place, interval.center, yerr=error, fmt="o", color=house.INK, capsize=3, markersize=4)
+        at = (place, interval.center)
+        axes.annotate(f"{interval.center:.2f}", at, (6, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_ylabel("test accuracy (%)")
     axes.set_title("Accuracy where trained, 95 % over seeds")
-    _name(axes, rows)
+    _x_axis(axes, rows)
 
 
-def _name(axes: Axes, rows: pd.DataFrame) -> None:
+def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xticks(np.arange(len(rows)), list(rows["added"]), rotation=25, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.grid(visible=False, axis="x")
 
 
-def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None) -> None:
-    """Draw bars of these heights, in the colour of the precision that each rung computes in.
+def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None) -> None:
+    """Draw bars and steps of these heights, in the colour of the precision that each ablation step computes in.
 
     Args:
         axes: where to.
@@ -111,6 +107,5 @@ def _stairs(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarr
         if not known(rows["step_ms"].iloc[index]) and not known(heights.iloc[index]):
             look = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
             axes.annotate(f"× {word}", (index, 0), (0, 4), textcoords="offset points", **look)
-    axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
-    _name(axes, rows)
+    _x_axis(axes, rows)

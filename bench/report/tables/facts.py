@@ -143,7 +143,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
         words("precision", lambda row: ", ".join(row["shown"])),
         words("status", "status"),
         figures("trials", "trials", whole),
-        words("detail", lambda row: _short(row["detail"])),
+        words("detail", lambda row: _short(row["detail"]), wrap=True),
     ]
     return table("", records(counted), columns)
 

@@ -68,7 +68,7 @@ def _read(file: Path) -> pd.DataFrame:
     return found
 
 
-def beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> tuple[Table | None, list[str]]:
+def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> tuple[Table | None, list[str]]:
     """Return measured and published figures of one recipe in one table, with their differences as footnotes.
 
     Args:

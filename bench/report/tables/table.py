@@ -32,6 +32,8 @@ class Column:
     align: Literal["left", "right"] = "right"
     optional: bool = False
     """Whether the column is left out where no row has a figure in it."""
+    wrap: bool = False
+    """Whether a page breaks its lines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +78,10 @@ def table(
     )
 
 
-def words(header: str, value: Value) -> Column:
+def words(header: str, value: Value, *, wrap: bool = False) -> Column:
     """Return a column of words, aligned to the left; what is empty is a dash."""
     get = value if callable(value) else itemgetter(value)
-    return Column(header, lambda row: word(get(row)), align="left")
+    return Column(header, lambda row: word(get(row)), align="left", wrap=wrap)
 
 
 def figures(

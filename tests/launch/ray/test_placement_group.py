@@ -5,14 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.launch.local import Ending
-from bench.launch.pool import agreed, pool, together
+from bench.launch.launcher import Ending
+from bench.launch.merge import merge_nodes
+from bench.launch.multi_node import CancelledError, NodeLostError, Part
 from bench.launch.ray.actor import interface
-from bench.launch.ray.placement_group import Group
-from bench.launch.ray.pool import Lane
-from bench.launch.ray.trial import CancelledError, NodeLostError, Source
-from bench.results.records import Device
-from bench.spec.errors import UsageError
+from bench.launch.ray.placement_group import PlacementGroup
+from bench.launch.ray.pool import AcceleratorPool
 from bench.spec.trial import Placement
 
 
@@ -73,7 +71,7 @@ BUNDLE = {"GPU": 1, "CPU": 1, "accelerator_type:V100": 0.001}
 
 def placed(*places):
     ray = Ray(*places)
-    group = Group(ray, BUNDLE, len(places))
+    group = PlacementGroup(ray, BUNDLE, len(places))
     group.place(lambda: None, lambda value: value, 1.0)
     return ray, group
 
@@ -82,23 +80,23 @@ def test_bundles_of_one_node_are_one_part_that_sees_all_their_gpus():
     ray, group = placed(("1", "3"), ("1", "5"))
     assert ray.groups == [([BUNDLE, BUNDLE], {"strategy": "PACK"})]
     assert [asked["num_gpus"] for asked in ray.options.asked] == [1, 1]
-    (share,) = group.shares(2)
+    (share,) = group.divide(2)
     assert (share.first, share.local, share.placement(2, on_gpu=True)) == (0, 2, "0+1")
     assert [actor.shared for actor in ray.actors] == [("3,5", False), None]
-    (alone,) = group.shares(1)
+    (alone,) = group.divide(1)
     assert alone.placement(1, on_gpu=True) == "0"
 
 
 def test_over_several_nodes_each_rank_has_a_gpu_of_its_own_node():
     ray, group = placed(("1", "0"), ("2", "4"), ("2", "6"))
-    first, second = group.shares(3)
-    assert [(share.part.node, share.first, share.local) for share in (first, second)] == [("2", 0, 2), ("1", 2, 1)]
+    first, second = group.divide(3)
+    assert [(share.node.id, share.first, share.local) for share in (first, second)] == [("2", 0, 2), ("1", 2, 1)]
     names = [Placement(name=share.placement(3, on_gpu=True)) for share in (first, second)]
     assert [names[0].device_of(rank) for rank in (0, 1)] == [0, 1]
     assert names[1].device_of(2) == 0
     assert first.placement(3, on_gpu=False) == "cpu+cpu+cpu"
     assert [actor.shared for actor in ray.actors] == [("0", True), ("4,6", True), None]
-    assert len(group.shares(2)) == 1
+    assert len(group.divide(2)) == 1
 
 
 def test_a_group_that_is_removed_leaves_nothing():
@@ -110,7 +108,7 @@ def test_a_group_that_is_removed_leaves_nothing():
 
 def test_nodes_to_avoid_are_named():
     ray = Ray()
-    Group(ray, BUNDLE, 1, ["a", "b"])
+    PlacementGroup(ray, BUNDLE, 1, ["a", "b"])
     assert ray.groups[0][1]["bundle_label_selector"] == [{"ray.io/node-id": "!in(a,b)"}]
 
 
@@ -119,45 +117,34 @@ def node(name, **resources):
 
 
 def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
-    assert Lane(Ray(nodes=[node("a", GPU=4.0, CPU=8.0), node("b", GPU=2.0, CPU=1.0)]), "V100", 5).room == 5
-    assert Lane(Ray(nodes=[node("a", CPU=8.0), node("b", CPU=8.0)]), "V100", 2).room == 2
+    assert AcceleratorPool(Ray(nodes=[node("a", GPU=4.0, CPU=8.0), node("b", GPU=2.0, CPU=1.0)]), "V100", 5).room == 5
+    assert AcceleratorPool(Ray(nodes=[node("a", CPU=8.0), node("b", CPU=8.0)]), "V100", 2).room == 2
     with pytest.raises(NodeLostError, match="only 1 V100 left, and 2 are to train together"):
-        Lane(Ray(nodes=[node("a", CPU=8.0)]), "V100", 2)._open(2)
+        AcceleratorPool(Ray(nodes=[node("a", CPU=8.0)]), "V100", 2)._open(2)
     with pytest.raises(NodeLostError, match="no other node with V100"):
-        Lane(Ray(), "V100", 2)._open(1)
+        AcceleratorPool(Ray(), "V100", 2)._open(1)
 
 
-def test_devices_of_several_nodes_are_one(machine):
-    gpu = Device(placement="0", kind="cuda", name="V100", architecture="Volta", memory_total_bytes=16, energy="counter")
-    found = together([replace(gpu, fp32_gflops=5.0), gpu, replace(gpu, fp32_gflops=3.0)])
-    assert (found.name, found.memory_total_bytes, found.energy) == ("3 × V100", 48, None)
-    assert found.fp32_gflops == 3.0  # the estimate is of the slowest
-    assert "fp16-master" in found.unsupported
-    assert [node.host for node in pool([machine, machine]).nodes] == ["here", "here"]
+def test_nodes_whose_devices_train_together_are_listed(machine):
+    assert [node.host for node in merge_nodes([machine, machine]).nodes] == ["here", "here"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(monkeypatch, tiny_trial, cpu, nodes):
-    lane = Lane(Ray(), "V100", nodes)
+    pool = AcceleratorPool(Ray(), "V100", nodes)
     trial = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="+".join(["V100"] * nodes))))
     died = Ending(kind="died", text="by signal 9")
 
     def start(*_):
-        lane.closed.set()
+        pool.closed.set()
         yield died
 
-    part = Source(name="V100 on host", listen=start, halt=lambda: None)
-    monkeypatch.setattr(lane, "_open", lambda _count: SimpleNamespace(shares=lambda count: ("a part",) * count))
-    monkeypatch.setattr(lane, "_start", start)
-    monkeypatch.setattr(lane, "_sources", lambda *_: [part] * nodes)
+    part = Part(name="V100 on host", run=start, halt=lambda: None)
+    monkeypatch.setattr(pool, "_open", lambda _count: SimpleNamespace(divide=lambda count: ("a part",) * count))
+    monkeypatch.setattr(pool, "_start", start)
+    monkeypatch.setattr(pool, "_parts", lambda *_: [part] * nodes)
     with pytest.raises(CancelledError):
-        lane.run(trial, cpu, lambda _message: None)
-
-
-def test_nodes_must_agree():
-    assert agreed("m:f", {"a": 1, "b": 1}) == 1
-    with pytest.raises(UsageError, match="do not agree about f: a: 1; b: 2"):
-        agreed("m:f", {"a": 1, "b": 2})
+        pool.run(trial, cpu, lambda _message: None)
 
 
 def test_the_interface_of_an_address_is_found():

@@ -13,6 +13,7 @@ from bench.report.analysis.matrix import matrices
 from bench.report.analysis.scaling import scaling
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
+from bench.report.tables.scaling import ON_A_CPU
 from bench.report.tables.scaling import scaling as scaling_table
 from bench.report.tables.table import Table
 from bench.results.records import Status, TrialResult
@@ -206,7 +207,7 @@ def test_on_a_cpu_there_is_no_efficiency_and_a_note_says_why(tmp_path: Path) -> 
     table = table_of(run.folder)
     assert table.rows[0][0] == "Test CPU (cpu+cpu)"
     assert [row[5:9] for row in table.rows] == [["cpu", "1,000", "0.900 [0.900, 0.900]", "–"]]
-    assert any("all of its threads" in note for note in table.footnotes)
+    assert table.footnotes == [ON_A_CPU]
 
 
 @pytest.mark.parametrize("which", ["0", "0+1"])

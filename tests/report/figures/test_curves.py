@@ -31,7 +31,7 @@ def drawn(rows: pd.DataFrame, columns: dict[str, object], x: str = "epoch") -> A
 
 
 def lines(axes: Axes, precision: str) -> list[tuple[list[float], list[float]]]:
-    marker = house.marker(precision)
+    marker = house.look(precision)["marker"]
     found = [line for line in axes.lines if line.get_marker() == marker]
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in found]
 
@@ -76,8 +76,8 @@ def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their
 
 
 def test_every_precision_has_a_marker_and_a_colour_of_its_own() -> None:
-    for style in (house.marker, house.colour):
-        assert len({style(name) for name in PRECISIONS}) == len(PRECISIONS)
+    for part in ("color", "marker"):
+        assert len({house.look(name)[part] for name in PRECISIONS}) == len(PRECISIONS)
 
 
 def test_a_seed_that_diverged_is_crossed_where_it_was_last_finite_and_the_cross_explained(tmp_path: Path) -> None:

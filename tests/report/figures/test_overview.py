@@ -1,17 +1,13 @@
 """Reports of many devices: one figure of all of them, and the choice of which figures are drawn."""
 
-from contextlib import contextmanager
-from types import SimpleNamespace
-
 import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
-from bench.report.figures import plots
-from bench.report.figures import plots as overview
-from bench.report.figures.plots import FIGURES, SPEEDUP, at_verdicts, draw_overview
+from bench.report.figures import axes, overview, plots
+from bench.report.figures.overview import FIGURES, SPEEDUP, at_verdicts, draw_overview
 from bench.report.reading.load import load
 from bench.spec.errors import UsageError
 from perf.synthetic_run import Shape, write_run
@@ -31,48 +27,41 @@ def summary(run):
 
 
 @pytest.fixture
-def jobs(monkeypatch):
+def drawn(monkeypatch):
     """Names of the figures that would be drawn; nothing is drawn."""
     names = []
-
-    @contextmanager
-    def started(wanted, _pool):
-        names.extend(job.keywords["name"] for job in wanted)
-        yield SimpleNamespace(plots=lambda: [None] * len(wanted))
-
-    monkeypatch.setattr(plots, "started", started)
+    monkeypatch.setattr(axes, "save", lambda *_, name, **__: names.append(name))
     return names
 
 
-def begun(run, tmp_path, figures="overview"):
+def left_out(run, tmp_path, figures="overview"):
+    """Draw the figures of a run; return the remarks on those that were left out."""
     runs = load([run])
-    with plots.begin(summarise(runs.trials), runs.epochs, tmp_path, figures) as found:
-        return found
+    return plots.draw(summarise(runs.trials), runs.epochs, tmp_path, figures)[1]
 
 
-def test_few_figures_are_drawn_device_by_device(run, tmp_path, jobs):
-    assert begun(run, tmp_path).left_out() == {}
-    assert [name.rsplit("-", 1)[-1] for name in jobs] == ["speed", "b64"] * 3
+def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
+    assert left_out(run, tmp_path) == {}
+    assert [name.rsplit("-", 1)[-1] for name in drawn] == ["speed", "b64"] * 3
 
 
-def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, jobs, monkeypatch):
+def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, drawn, monkeypatch):
     monkeypatch.setattr(plots, "MOST", 5)
-    said = begun(run, tmp_path).left_out()
-    assert jobs == ["devices-model0"]
-    assert "6 figures" in said["model0"]
-    assert "--figures all" in said["model0"]
-    jobs.clear()
-    assert begun(run, tmp_path, "all").left_out() == {}
-    assert len(jobs) == 6
+    remark = left_out(run, tmp_path)["model0"]
+    assert drawn == ["devices-model0"]
+    assert "6 figures" in remark
+    assert "--figures all" in remark
+    drawn.clear()
+    assert left_out(run, tmp_path, "all") == {}
+    assert len(drawn) == 6
 
 
-def test_two_devices_keep_their_own_figures_however_many_there_are(run, tmp_path, jobs, monkeypatch):
+def test_two_devices_keep_their_own_figures_however_many_there_are(run, tmp_path, drawn, monkeypatch):
     monkeypatch.setattr(plots, "MOST", 1)
     runs = load([run])
     two = runs.trials[runs.trials["placement"] != "2"]
-    with plots.begin(summarise(two), runs.epochs, tmp_path) as found:
-        assert found.left_out() == {}
-    assert len(jobs) == 4
+    assert plots.draw(summarise(two), runs.epochs, tmp_path)[1] == {}
+    assert len(drawn) == 4
 
 
 def test_the_overview_is_on_the_page_with_what_it_stands_for(run, tmp_path, monkeypatch):
@@ -87,12 +76,12 @@ def _matrices(folder):
     return {path.name for path in folder.glob("matrix-*.png")}
 
 
-def test_without_figures_there_is_none_and_every_table(run, tmp_path, jobs):
+def test_without_figures_there_is_none_and_every_table(run, tmp_path, drawn):
     page = write_report([run], tmp_path / "none", figures="none").read_text()
     assert not list((tmp_path / "none").glob("*.svg"))
     assert not list((tmp_path / "none").glob("*.png"))
     assert "![" not in page
-    assert jobs == []
+    assert drawn == []
     whole = write_report([run], tmp_path / "whole").read_text()
     assert [line for line in whole.splitlines() if line.startswith("|")] == [
         line for line in page.splitlines() if line.startswith("|")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bench.report.analysis.ablation import climbed
 from bench.report.figures import axes as house
-from bench.report.figures import steps as stairs
+from bench.report.figures import steps
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
 from tests.report.tables import test_ablation
@@ -27,12 +27,12 @@ def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, 
     builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})
     (ladder,) = climbed(load([builder.folder]))
     axes = Figure().subplots()
-    stairs._times(axes, ladder.rows)
+    steps._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
     (segment,) = [line for line in bars.lines[2][0].get_segments() if len(line) == 2 and np.isfinite(line).all()]
     over = ladder.rows["over_first"].iloc[1]
     assert sorted(segment[:, 1]) == pytest.approx([4.0 / over.high, 4.0 / over.low])
-    assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), stairs.MOST * 4.0))
+    assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), steps.MOST * 4.0))
     assert axes.get_ylim()[1] <= ends_by
 
 
@@ -43,18 +43,18 @@ def test_a_rung_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
         {"added": added, "precision": precision, "status": ["ok", "ok", "unsupported"], "step_ms": [3.0, 2.0, np.nan]}
     )
     bounds = np.array([[np.nan] * 3, [1.0, 2.0, 4.0], [np.nan] * 3])
-    stairs._stairs(axes, rows, rows["step_ms"], bounds)
+    steps._bars(axes, rows, rows["step_ms"], bounds)
     assert axes.get_ylim()[1] == pytest.approx(1.15 * 4.0)
 
 
 @pytest.mark.parametrize("mixed", ["fp32", "amp-fp16"])
 def test_a_bar_has_the_colour_of_what_its_rung_computes_in(tmp_path: Path, mixed: str) -> None:
-    steps = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
-    builder = apart(RunBuilder(tmp_path / "run"), steps)
+    times = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
+    builder = apart(RunBuilder(tmp_path / "run"), times)
     builder.lost("ladder", "amp-bf16", "unsupported", batch=64)
     (ladder,) = climbed(load([builder.folder]))
     axes = Figure().subplots()
-    stairs._times(axes, ladder.rows)
+    steps._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
     computes = [name.partition("+")[0] for name in ladder.rows["rung"]]
     assert set(computes) == {"fp32", mixed, "amp-bf16"}
@@ -66,7 +66,7 @@ def test_a_dot_is_where_the_whisker_says_the_rung_is_and_the_plot_says_what_a_ba
     (ladder,) = climbed(load([run.folder]))
     rows = ladder.rows.assign(epoch_s=[4.0, 2.4, 1.9, np.nan])  # medians, of a machine that drifted
     axes = Figure().subplots()
-    stairs._times(axes, rows)
+    steps._times(axes, rows)
     (drawn,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
     assert drawn.lines[0].get_marker() == "o"
     assert drawn.lines[0].get_ydata()[1:3] == pytest.approx([4.0 / 2.0, 4.0 / 2.5])
@@ -81,10 +81,10 @@ def test_a_dot_is_where_the_whisker_says_the_rung_is_and_the_plot_says_what_a_ba
 def test_a_rung_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
     (ladder,) = climbed(load([run.folder]))
     axes = Figure().subplots()
-    stairs._times(axes, ladder.rows)
+    steps._times(axes, ladder.rows)
     marks = {text.get_text(): text.xy[0] for text in axes.texts if text.get_text().startswith("×")}
     assert marks == {"× unsupported": 3}
     assert axes.get_xlim() == (-0.5, 3.5)
     assert [label.get_text() for label in axes.get_xticklabels()][3] == "+ non-blocking"
-    (plot,) = stairs.plots_of(ladder, tmp_path)
+    (plot,) = steps.draw(ladder, tmp_path)
     assert "unsupported" in (tmp_path / f"{plot.name}.svg").read_text()

@@ -12,7 +12,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.published import FIGURES, FOLDER, WORDS, beside, load_published
+from bench.report.tables.published import FIGURES, FOLDER, WORDS, load_published, published_beside
 from bench.report.tables.table import Table
 from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
@@ -29,7 +29,7 @@ def figure(**given: object) -> dict[str, object]:
 
 def table(run: RunBuilder, *published: dict[str, object]) -> Table:
     runs = load([run.folder])
-    found, remarks = beside(summarise(runs.trials), runs, pd.DataFrame(published))
+    found, remarks = published_beside(summarise(runs.trials), runs, pd.DataFrame(published))
     assert found is not None
     assert remarks == []
     return found
@@ -118,7 +118,7 @@ def test_memory_is_compared_as_the_driver_sees_it(tmp_path: Path) -> None:
 
 def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path: Path) -> None:
     runs = load([RunBuilder(tmp_path / "run", suite="resnet20").speed().folder])
-    found, (remark,) = beside(summarise(runs.trials), runs, load_published())
+    found, (remark,) = published_beside(summarise(runs.trials), runs, load_published())
     assert found is None
     assert all(suite in remark for suite in ("resnet20", "resnet50", "intel_resnet18", "cifar10_lightning"))
 
@@ -128,7 +128,7 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
     sources = set()
     for suite in ("resnet50", "intel_resnet18", "cifar10_lightning"):
         runs = load([RunBuilder(tmp_path / suite, suite=suite).speed().folder])
-        found, _ = beside(summarise(runs.trials), runs, published)
+        found, _ = published_beside(summarise(runs.trials), runs, published)
         assert found is not None
         sources |= set(column(found, "source"))
         if suite == "resnet50":

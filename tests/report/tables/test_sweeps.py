@@ -109,8 +109,8 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
     assert draw(sweep, tmp_path) == []
     assert len(table_of(sweep).rows) == 4
     report = compose(runs, tmp_path)
-    assert report.sections[0].title == "Sweep of mlp's width"
-    assert [section.title for section in report.sections[1:]] == ["mlp (width=1024)", "mlp (width=8)"]
+    assert report.sections[1].title == "Sweep of mlp's width"
+    assert [section.title for section in report.sections[2:4]] == ["mlp (width=1024)", "mlp (width=8)"]
 
 
 def test_values_that_would_touch_are_drawn_evenly_spaced() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from bench.worker.failures import failure
+from bench.training.failures import failure
 
 
 class Broken(Dataset):

@@ -1,0 +1,212 @@
+"""The paired measurement: arms in one process, warmed up, then timed against the first of them in ABBA rounds.
+
+The speed phase, the ladder and inference all measure this way; they differ in their arms (``bench.phases.arms``) and in
+what they look at afterwards.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.measure.disturbance import Watch, open_watch
+from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
+from bench.measure.warmup import Cut, prepare
+from bench.phases.arms import TrainingRunner
+from bench.results.records import Block, Device, Message, Progress, Speed, Status
+from bench.spec.precisions import BASELINE
+from bench.spec.trial import Trial
+from bench.stats import Interval
+from bench.training import distributed
+from bench.training.techniques import compilations
+
+PROGRESS_S = 0.5
+"""Running speedups are sent no more often than this."""
+
+
+class Recompilations:
+    """Whether anything was compiled since the last call: it would be in what was timed meanwhile."""
+
+    def __init__(self) -> None:
+        self._before = compilations()
+
+    def cause(self) -> str:
+        """Return ``recompiled``, or an empty text."""
+        before, self._before = self._before, compilations()
+        return "recompiled" if self._before != before else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paired:
+    """The result of a paired measurement."""
+
+    trial: Trial
+    runners: Sequence[TrainingRunner]
+    """The arms, the baseline first."""
+    cuts: Sequence[Cut]
+    """How each arm warmed up, and how its blocks are cut."""
+    comparison: Comparison
+    checks: Sequence[LongBlocks | None]
+    """For each arm the check with longer blocks, where it was made."""
+    foreign_load_pct: float | None
+    """On a CPU: share of the cores that other programs took meanwhile."""
+
+    def blocks(self) -> list[Block]:
+        """Return the timed blocks as they are stored."""
+        return [
+            Block(
+                trial=self.trial.id,
+                precision=self.runners[block.arm].name,
+                round=block.quad,
+                position=block.position,
+                steps=block.steps,
+                time_ms=block.time_ns / 1e6,
+                start_s=block.start_s,
+                skipped_steps=block.skipped_steps,
+                discarded=block.invalid,
+            )
+            for block in self.comparison.blocks
+        ]
+
+    def step_ns(self, arm: int) -> float:
+        """Return the median time of an arm's step over the rounds that count, or over all where none does."""
+        rounds = self.comparison.quads
+        return statistics.median(
+            block.step_ns for block in self.comparison.blocks if block.arm == arm and not (block.invalid and rounds)
+        )
+
+    def speedup(self, arm: int) -> Interval | None:
+        """Return the speedup over the baseline; None where there is none, and for the baseline itself."""
+        return self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
+
+    def speed(self, arm: int) -> Speed:
+        """Return what the measurement says of an arm."""
+        found, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
+        step_ns, speedup = self.step_ns(arm), self.speedup(arm)
+        return Speed(
+            steady=cut.warm.steady,
+            warmup_steps=cut.warm.steps,
+            switch_warmup_steps=cut.sizes.settle,
+            block_steps=cut.sizes.steps,
+            switch_transient_pct=cut.profile.transient_pct,
+            clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
+            paired=len(self.runners) > 1,
+            rounds=found.quads,
+            step_ms=step_ns / 1e6,
+            samples_per_s=self.trial.cell.batch_size / (step_ns / 1e9),
+            speedup=speedup.center if speedup else None,
+            speedup_low=speedup.low if speedup else None,
+            speedup_high=speedup.high if speedup else None,
+            skipped_steps=sum(block.skipped_steps for block in found.blocks if block.arm == arm),
+            discarded_rounds=len(found.invalid),
+            outlier_rounds=found.bursts[arm],
+            long_block_pct=100 * check.difference if check else None,
+            foreign_load_pct=self.foreign_load_pct,
+        )
+
+    def judge(self, arm: int) -> tuple[Status, str]:
+        """Return an arm's status, and why it is not ok."""
+        check, protocol = self.checks[arm], self.trial.protocol
+        if not self.runners[arm].finite():
+            return "nonfinite", "the loss became NaN or Inf while timing"
+        if not self.comparison.quads:
+            return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
+        if check is not None and not check.agree:
+            return "invalid", (
+                f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
+                "so the arms have not settled after a switch"
+            )
+        if not self.comparison.converged[arm]:
+            target, budget = f"{100 * protocol.target_ci:g} %", f"{protocol.time_budget_s:g} s"
+            return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
+        return "ok", ""
+
+
+def measure(
+    trial: Trial,
+    runners: Sequence[TrainingRunner],
+    device: Device,
+    send: Callable[[Message], None],
+    *,
+    seed: int,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    recut: Callable[[list[Cut]], list[Cut]] | None = None,
+    check: bool = False,
+) -> Paired:
+    """Warm the arms up, cut their blocks, and time them in ABBA rounds until the speedups are known well enough.
+
+    Args:
+        trial: whose protocol says when that is.
+        runners: the arms, built and compiled, the baseline first.
+        device: watched for disturbances; rounds that were disturbed do not count.
+        send: takes the progress.
+        seed: seed of the rounds' orders.
+        clock: a clock in nanoseconds; that of all processes where several train together.
+        recut: called when the arms are warm; returns how their blocks are cut.
+        check: whether to compare with longer blocks, and to time once more with those where the two disagree.
+    """
+    cuts = prepare(runners, trial.protocol.time_budget_s, clock=clock, say=lambda text: send(Progress(text=text)))
+    cuts = recut(cuts) if recut else cuts
+    report = _progress(trial, runners, send)
+    with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
+        poll = _poll(watch, trial.cell.placement.members)
+        for attempt in (1, 2):
+            sizes = [cut.sizes for cut in cuts]
+            found = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, edge=poll, watch=report)
+            checks: list[LongBlocks | None] = [None for _ in runners]
+            if check:
+                checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, clock=clock, edge=poll)
+            if attempt == 2 or all(one is None or one.agree for one in checks):
+                break
+            cuts = [replace(cut, sizes=lengthen(cut.sizes)) for cut in cuts]
+        foreign_pct = watch.foreign_load_pct()
+    return Paired(
+        trial=trial, runners=runners, cuts=cuts, comparison=found, checks=checks, foreign_load_pct=foreign_pct
+    )
+
+
+def _poll(watch: Watch, members: Sequence[str]) -> Callable[[], str]:
+    """Return what names, between two rounds, what disturbed the last: on the device, or something compiled in it.
+
+    Processes that train together gather what each saw, so that all discard the same rounds.
+
+    Args:
+        watch: watches the device; compiling is watched from now on.
+        members: the names of the devices that train together.
+    """
+    recompilations = Recompilations()
+
+    def poll() -> str:
+        causes = watch.edge(), recompilations.cause()  # both, whatever the first says
+        every = distributed.gathered("; ".join(cause for cause in causes if cause))
+        if len(every) == 1:
+            return every[0]
+        return "; ".join(f"device {name}: {cause}" for name, cause in zip(members, every, strict=True) if cause)
+
+    return poll
+
+
+def _progress(
+    trial: Trial, runners: Sequence[TrainingRunner], send: Callable[[Message], None]
+) -> Callable[[int, Sequence[Interval | None]], None]:
+    """Return a function that sends the running speedups, twice a second at most."""
+    start = last = time.monotonic()
+    budget_s = trial.protocol.time_budget_s * len(runners)
+
+    def report(rounds: int, speedups: Sequence[Interval | None]) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < PROGRESS_S:
+            return
+        last = now
+        running = [
+            f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
+            for runner, speedup in zip(runners, speedups, strict=True)
+            if speedup is not None and speedup.low is not None
+        ]
+        text = f"{rounds} rounds" + (": " + ", ".join(running) if running else "")
+        send(Progress(text=text, done=min(1.0, (now - start) / budget_s)))
+
+    return report

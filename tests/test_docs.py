@@ -1,0 +1,65 @@
+"""The documents name files that exist, link to pages and headings that exist, and show commands that parse."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bench.cli.parser import parse
+from bench.results.columns import COLUMNS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]
+NAMED = re.compile(r"`((?:bench|docs|perf|suites|tests)/[\w/.-]+)`")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
+COMMAND = re.compile(
+    r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?(?:torchrun [^`]*?|python )run_bench\.py ([^`\n]*)", re.MULTILINE
+)
+
+
+def each(pattern):
+    found = [
+        pytest.param(page, match, id=f"{page.name}:{match[0].strip()[:60]}")
+        for page in PAGES
+        for match in pattern.finditer(page.read_text())
+    ]
+    assert len(found) > 10
+    return found
+
+
+def slugs(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(("page", "match"), each(NAMED))
+def test_a_file_that_a_document_names_exists(page, match):
+    assert (ROOT / match[1]).exists()
+
+
+@pytest.mark.parametrize(("page", "match"), each(LINK))
+def test_a_link_leads_to_a_page_and_a_heading_that_exist(page, match):
+    target = page.parent / match[1] if match[1] else page
+    assert target.exists()
+    if match[2]:
+        assert match[2][1:] in slugs(target)
+
+
+@pytest.mark.parametrize(("page", "match"), each(COMMAND))
+def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkeypatch):
+    if "--help" in match[1] or any(mark in match[1] for mark in "$*\\"):
+        pytest.skip("it prints help, or the shell must complete it")
+    words = shlex.split(match[1].removesuffix("&"), comments=True)
+    for word in words:
+        if word.startswith("folder:"):
+            (tmp_path / word.removeprefix("folder:") / "train" / "class").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    parse(words)
+
+
+def test_the_columns_that_measuring_names_are_columns():
+    columns = {name for fields in COLUMNS.values() for name in fields}
+    named = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", (ROOT / "docs" / "measuring.md").read_text()))
+    assert len(named & columns) > 10
+    assert named - columns <= {"training_step"}
