@@ -3,7 +3,7 @@
 # make test-all  run the slow tests too
 # make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
-# Tests run in two processes at once, but those that judge times run alone:  make test WORKERS=4
+# Tests run in two processes at once, but for those that need a GPU:  make test WORKERS=4
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -19,12 +19,12 @@ bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow and not timing"
-	$(BIN)/python -m pytest -q -m "timing and not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --ignore tests/gpu
+	$(BIN)/python -m pytest -q tests/gpu
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not timing"
-	$(BIN)/python -m pytest -q -m timing
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not timing and not gpu"
+	$(BIN)/python -m pytest -q -m "timing or gpu"
 
 check: $(CHECKS)
 	$(BIN)/ruff format --check .

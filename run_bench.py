@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
@@ -11,8 +12,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from bench.cli.parser import Command, parse
+from bench.cli.parser import parse
 from bench.spec.errors import UsageError
+from bench.spec.request import Request
 
 STOPPED = 130
 
@@ -24,16 +26,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Ctrl-C, 143 by SIGTERM, 129 by the end of its terminal; 141: its output is no longer read, as in
     ``run_bench.py list | head -3``.
     """
-    with _ended_like_ctrl_c() as signals:
+    with _signals_as_ctrl_c() as signals:
         code = _main(argv)
     return 128 + signals[0] if code == STOPPED and signals else code
 
 
 def _main(argv: Sequence[str] | None) -> int:
     try:
-        command = parse(sys.argv[1:] if argv is None else argv)
-        commands = {"run": run, "report": report, "compare": compare, "list": show_list, "doctor": doctor}
-        code = commands[command.name](command)
+        options = parse(sys.argv[1:] if argv is None else argv)
+        commands = {"report": report, "compare": compare, "list": show_list, "doctor": doctor}
+        code = run(options) if isinstance(options, Request) else commands[options.command](options)
         if sys.stdout is not None:  # as it is where it was closed
             sys.stdout.flush()
         return code
@@ -50,64 +52,63 @@ def _main(argv: Sequence[str] | None) -> int:
         return STOPPED
 
 
-def run(command: Command) -> int:
+def run(request: Request) -> int:
     """Measure, store and report."""
     from bench.cli.display import show_plan
     from bench.launch import open_launcher, torchrun
     from bench.run import session
-    from bench.run.prepare import gather
+    from bench.run.prepare import prepare
 
     if (job := torchrun.read_job()) is not None and job.rank > 0:
-        return torchrun.follow(job, session.open_folder(command)[0] if command.resume else command)
-    command, folder = session.open_folder(command)
-    with closing(open_launcher(command, job)) as launcher:
-        question = gather(command, launcher)
-        named = command.gpus is not None or command.on is not None
-        show_plan(question.plan, question.environment, question.warnings, default_device=not named)
-        if command.dry_run:
+        return torchrun.follow(job, session.open_folder(request)[0] if request.resume else request)
+    request, folder = session.open_folder(request)
+    with closing(open_launcher(request, job)) as launcher:
+        prepared = prepare(request, launcher)
+        named = request.gpus is not None or request.on is not None
+        show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
+        if request.dry_run:
             return 0
-        folder, fine = session.execute(command, question, folder, launcher)
+        folder, fine = session.execute(prepared, folder, launcher)
     session.report([folder], session.report_folder([folder]))
     return 0 if fine else 1
 
 
-def report(command: Command) -> int:
-    """Report on runs that were made before."""
+def report(options: argparse.Namespace) -> int:
+    """Report on earlier runs."""
     from bench.run import session
 
-    runs = list(command.runs)
-    out = command.out or session.report_folder(runs)
-    session.report(runs, out, published=command.published, layers=command.layers, figures=command.figures)
+    out = options.out or session.report_folder(options.runs)
+    session.report(options.runs, out, published=options.published, layers=options.layers, figures=options.figures)
     return 0
 
 
-def compare(command: Command) -> int:
-    """Hold a run against an earlier one of the same questions."""
+def compare(options: argparse.Namespace) -> int:
+    """Compare a run with an earlier one of the same questions."""
     from bench.run import session
 
-    session.compare(*command.runs)
+    session.compare(options.old, options.new)
     return 0
 
 
-def doctor(command: Command) -> int:
+def doctor(options: argparse.Namespace) -> int:
     """Test the instrument itself on this machine."""
     from bench.doctor.doctor import examine
     from bench.launch.local import LocalLauncher
 
-    return 0 if examine(command, LocalLauncher()) else 1
+    return 0 if examine(options.gpus, options.out, LocalLauncher()) else 1
 
 
-def show_list(command: Command) -> int:
-    """Show what there is to measure, or to measure on."""
+def show_list(options: argparse.Namespace) -> int:
+    """Show the suites, precisions and techniques, or the devices."""
     from bench.planning import suite_registry
     from bench.run import session
 
-    print("\n".join(session.devices() if command.devices else suite_registry.overview()))
+    print("\n".join(session.devices() if options.gpus else suite_registry.overview()))
     return 0
 
 
 @contextmanager
-def _ended_like_ctrl_c() -> Iterator[list[int]]:
+def _signals_as_ctrl_c() -> Iterator[list[int]]:
     """Let signals to end do what Ctrl-C does, so that no process of ours goes on computing; yield those that come."""
     came: list[int] = []
 

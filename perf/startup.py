@@ -28,7 +28,7 @@ from bench.launch.local import LocalLauncher
 from bench.results.records import Device, TrialResult
 from bench.results.store import Store
 from bench.run import session
-from bench.run.prepare import gather
+from bench.run.prepare import prepare
 from bench.spec.ablation import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 
@@ -56,8 +56,8 @@ def plan() -> float:
     """Plan as ``--dry-run`` does; return the seconds that processes with torch took."""
     launcher = TimedLauncher()
     command, _ = session.open_folder(parse(PLAN))
-    question = gather(command, launcher)
-    show_plan(question.plan, question.environment, question.warnings, default_device=False)
+    prepared = prepare(command, launcher)
+    show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=False)
     return launcher.seconds
 
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.cli.parser import Command
 from bench.doctor import checks
 from bench.doctor.checks import Check, Checks, Probe
 from bench.launch.local import LocalLauncher
@@ -26,8 +25,13 @@ HEADERS = ("where", "check", "expected", "measured", "result", "what a failure m
 Rows = list[tuple[str, Check]]
 
 
-def examine(command: Command, launcher: LocalLauncher) -> bool:
-    """Run every self-test on the command's devices, print the table, and keep it if asked to.
+def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLauncher) -> bool:
+    """Run every self-test, print the table, and keep it.
+
+    Args:
+        gpus: the devices to test; None is every GPU, or else the CPU.
+        folder: where to keep the table; None keeps none.
+        launcher: what runs the probes.
 
     Returns:
         Whether none failed; what cannot be done here has not failed.
@@ -36,9 +40,9 @@ def examine(command: Command, launcher: LocalLauncher) -> bool:
         UsageError: there is no such device.
         OSError: the folder to keep the table in cannot be made.
     """
-    if command.out is not None:
-        command.out.mkdir(parents=True, exist_ok=True)
-    environment: Environment = launcher.call("bench.devices.survey:survey", command.gpus)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
     print(f"any: {checks.SIMULATED_ARMS} simulated arms", flush=True)
     rows: Rows = [("any", checks.estimator())]
     for device in environment.devices:
@@ -51,8 +55,8 @@ def examine(command: Command, launcher: LocalLauncher) -> bool:
             print(f"{where}: {name}", flush=True)
             rows += [(where, check) for check in _run(name, group, probe, device)]
     _show(rows)
-    if command.out is not None:
-        _keep(command.out, rows, environment)
+    if folder is not None:
+        _keep(folder, rows, environment)
     failed = sum(check.passed is False for _, check in rows)
     print(f"{failed} of {len(rows)} checks failed." if failed else "No check failed.")
     return not failed

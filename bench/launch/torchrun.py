@@ -39,6 +39,7 @@ from bench.launch.merge import agreed, merge_nodes, merge_placements
 from bench.launch.multi_node import NodeLostError, Part, run_parts
 from bench.results.records import Device, Environment, Message, Progress, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.request import Request
 from bench.spec.trial import DataSource, Placement, Rendezvous, SuiteRef, Trial
 
 JOIN_S = 600.0
@@ -288,21 +289,21 @@ class Hello:
         return f"rank {self.rank} ({self.host})"
 
 
-def hello(job: Job, options: Any) -> Hello:
+def hello(job: Job, request: Request) -> Hello:
     """Describe this rank.
 
     Args:
         job: its place.
-        options: the dataclass of the command line's options.
+        request: the command line's options.
     """
     import torch
 
     root = Path(__file__).resolve().parents[2]
     code = sorted(path for package in ("bench", "suites") for path in (root / package).rglob("*.py"))
     found = {"version of ampmeter": _digest(code), "build of torch": str(torch.__version__)}
-    own = [one.name for one in fields(options) if one.name not in FREE]
-    found |= {name.replace("_", " "): str(getattr(options, name)) for name in own}
-    found["suites"] = ",".join(_suite(word) for word in options.suites)
+    own = [one.name for one in fields(request) if one.name not in FREE]
+    found |= {name.replace("_", " "): str(getattr(request, name)) for name in own}
+    found["suites"] = ",".join(_suite(word) for word in request.suites)
     return Hello(
         rank=job.rank,
         node=job.node,
@@ -356,12 +357,12 @@ class TorchrunLauncher:
 
     overlapping = False
 
-    def __init__(self, job: Job, options: Any, store: Any = None, **channel: float) -> None:
+    def __init__(self, job: Job, request: Request, store: Any = None, **channel: float) -> None:
         """Wait for the other ranks.
 
         Args:
             job: this rank's place.
-            options: the dataclass of the command line's options.
+            request: the command line's options.
             store: a store of torch.distributed; None connects to the job's.
             channel: intervals of the channel.
 
@@ -380,7 +381,7 @@ class TorchrunLauncher:
         self._orders = [0] * job.world
         self._lost: dict[int, str] = {}
         try:
-            self._ranks = self._meet(hello(job, options), job.world)
+            self._ranks = self._meet(hello(job, request), job.world)
         except BaseException:
             self.close()
             raise
@@ -575,18 +576,18 @@ class TorchrunLauncher:
 # The other ranks.
 
 
-def follow(job: Job, options: Any, store: Any = None, **channel: float) -> int:
+def follow(job: Job, request: Request, store: Any = None, **channel: float) -> int:
     """Follow rank 0 until it ends; return 0, or 2 if nothing was run that was to be.
 
     Raises:
         UsageError: rank 0 does not answer, refuses this rank, or is lost.
     """
-    follower = Follower(job, options, store or open_store(job), **channel)
+    follower = Follower(job, request, store or open_store(job), **channel)
     try:
         begun = follower.follow()
     except NodeLostError as error:
         raise UsageError(f"Rank {job.rank} ends: rank 0 was lost ({error}).") from error
-    if begun or options.dry_run:
+    if begun or request.dry_run:
         return 0
     print(f"Rank {job.rank}: rank 0 ended before anything ran, and says why.")
     return 2
@@ -595,10 +596,10 @@ def follow(job: Job, options: Any, store: Any = None, **channel: float) -> int:
 class Follower:
     """A rank that follows rank 0's orders, through a fork server of its own."""
 
-    def __init__(self, job: Job, options: Any, store: Any, **channel: float) -> None:
+    def __init__(self, job: Job, request: Request, store: Any, **channel: float) -> None:
         """Say hello."""
-        self._job, self._options = job, options
-        self._files = {Path(word).name: str(Path(word).resolve()) for word in options.suites if word.endswith(".py")}
+        self._job, self._request = job, request
+        self._files = {Path(word).name: str(Path(word).resolve()) for word in request.suites if word.endswith(".py")}
         self._local = LocalLauncher()
         self._channel = Channel(store, job.rank, **channel)
 
@@ -611,7 +612,7 @@ class Follower:
         """
         why = "it was stopped"
         try:
-            self._channel.post(f"hello/{self._job.rank}", hello(self._job, self._options))
+            self._channel.post(f"hello/{self._job.rank}", hello(self._job, self._request))
             if problem := self._channel.wait("welcome", 0):
                 raise UsageError(problem)
             for number in count():
@@ -658,8 +659,8 @@ class Follower:
         if isinstance(value, SuiteRef) and value.file:
             return replace(value, file=self._files[Path(value.file).name])
         if isinstance(value, DataSource):
-            word = self._options.data if value.kind == "folder" else None
-            return DataSource.parse(word or str(value), self._options.data_dir, elsewhere=True)
+            word = self._request.data if value.kind == "folder" else None
+            return DataSource.parse(word or str(value), self._request.data_dir, elsewhere=True)
         return value
 
 

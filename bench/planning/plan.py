@@ -56,7 +56,7 @@ def make_plan(
 
     Args:
         request: what was asked.
-        suites: the suites.
+        suites: the suites, each with its parameters.
         data: their data.
         environment: the machine, with the devices to run on.
         flops: FLOPs of a training step per sample, for the estimate.
@@ -69,14 +69,14 @@ def make_plan(
     several = any(len(members(device.placement)) > 1 for device in environment.devices)
     trials: list[Trial] = []
     seconds: list[float | None] = []
-    for ref in request.suites:
+    for ref, suite in suites.items():
         for device in environment.devices:
             own = request
             if several and len(members(device.placement)) == 1:  # the reference of the devices that train together
                 own = replace(request, techniques=for_one_device(request.techniques))
-            planned = _trials_on(own, ref, suites[ref], data[ref], device, largest=largest)
+            planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
             trials += planned
-            seconds += [estimate_s(trial, suites[ref], data[ref], device, flops.get(ref)) for trial in planned]
+            seconds += [estimate_s(trial, suite, data[ref], device, flops.get(ref)) for trial in planned]
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
 

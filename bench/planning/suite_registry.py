@@ -9,13 +9,14 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 from bench.spec.errors import UsageError, nearest
 from bench.spec.precisions import PRECISIONS
+from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
 from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
@@ -57,8 +58,41 @@ def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
     return SuiteRef(name=suite.name, file=file, digest=hashlib.sha256(text).hexdigest()[:12], parameters=converted)
 
 
+def select(request: Request) -> dict[SuiteRef, Suite]:
+    """Return the suites of a request with their parameters: one for each variant and swept value.
+
+    Raises:
+        UsageError: a suite cannot be loaded, or a parameter or value is not one that they take.
+    """
+    refs = [refer(word, dict(request.parameters)) for word in request.suites]
+    known = {name for ref in refs for name in parameters(ref)}
+    for name, _ in (*request.parameters, *request.sweep):  # ignoring one would give wrong results
+        if name == "weights" and name not in known:
+            raise UsageError(
+                "No suite here takes initial weights. --weights is for suites whose function has an argument "
+                "'weights', such as intel_resnet18."
+            )
+        if name not in known:
+            raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
+    if len({ref.name for ref in refs}) < len(refs):
+        raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
+    return {variant: load(variant) for ref in refs for variant in _variants(ref, request.sweep)}
+
+
+def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> list[SuiteRef]:
+    """Return the variants that a suite names itself, or it alone, with all combinations of swept values."""
+    variants = [_changed(ref, variant) for variant in load(ref).variants] or [ref]
+    for name, words in sweep:
+        variants = [changed for one in variants for changed in vary(one, name, words)]
+    return variants
+
+
+def _changed(ref: SuiteRef, changes: Mapping[str, Parameter]) -> SuiteRef:
+    return replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **changes}.items())))
+
+
 def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> tuple[SuiteRef, ...]:
-    """Return the suite once for each value of ``--sweep``, or it alone where it has no such parameter.
+    """Return the suite once for each value of ``--sweep``, or it alone if it has no such parameter.
 
     Raises:
         UsageError: a word is no value of this parameter, two are the same, or the suite cannot be built with it.
@@ -69,12 +103,7 @@ def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> tuple[SuiteRef, ..
     values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
     if len(values) < len(words):
         raise UsageError(f"--sweep {name} has a value twice in '{','.join(words)}': name each once.")
-    varied = tuple(
-        replace(ref, parameters=tuple(sorted({**dict(ref.parameters), name: value}.items()))) for value in values
-    )
-    for one in varied:
-        load(one)
-    return varied
+    return tuple(_changed(ref, {name: value}) for value in values)
 
 
 def load(ref: SuiteRef) -> Suite:

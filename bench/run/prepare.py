@@ -1,12 +1,11 @@
-"""Everything that must be known, and be right, before anything runs: suites, machine, data, plan."""
+"""From a request to a plan that this machine can run: suites, machine, data."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from bench.cli.parser import Command
 from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
@@ -25,38 +24,38 @@ from bench.spec.trial import DataSource, SuiteRef, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """A plan, the machine it is for, and what its reader should be warned of."""
+class PreparedRun:
+    """A plan, the machine it is for, and warnings for its reader."""
 
     request: Request
+    suites: tuple[SuiteRef, ...]
     environment: Environment
     plan: Plan
     warnings: tuple[str, ...] = ()
     data: tuple[PreparedData, ...] = ()
     """Each source of the plan once."""
-    plan_again: Callable[[Largest], Plan] | None = None
-    """Makes the plan anew once the largest batches are known; None where the plan is whole."""
+    replan: Callable[[Largest], Plan] | None = None
+    """Makes the whole plan once the largest batches are known; None if the plan is whole."""
 
 
-def gather(command: Command, launcher: Launcher) -> Question:
-    """Turn a command into a question that this machine can answer.
+def prepare(request: Request, launcher: Launcher) -> PreparedRun:
+    """Load the suites, describe the machine, prepare the data and make the plan.
 
     Raises:
-        UsageError: it cannot, and why; nothing has been written but decoded images into the data folder.
+        UsageError: this machine cannot do what was asked for; nothing but decoded images has been written.
     """
-    request = _request(command)
+    suites = suite_registry.select(request)
     warnings = off_the_ladder(request)
-    suites = {ref: suite_registry.load(ref) for ref in request.suites}
     _require_lightning(suites)
     environment = launcher.survey(request.gpus)
     warnings += [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
     warnings += mismatched(environment)
     warnings += busy(environment, request.exclusive)
     warnings += emulated(environment, request)
-    for ref in request.suites:
+    for ref in suites:
         _fetch_weights(ref, launcher)
     data = _prepare_all(suites, request, launcher)
-    named = {ref.name: ref for ref in request.suites}
+    named = {ref.name: ref for ref in suites}
     warnings += [
         f"{name} is not trained on images, so it uses synthetic data whatever --data says."
         for name, ref in named.items()
@@ -67,82 +66,30 @@ def gather(command: Command, launcher: Launcher) -> Question:
         for name, ref in named.items()
         if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "synthetic"
     ]
-    flops = {ref: _count(ref, launcher) for ref in request.suites}
+    flops = {ref: _count(ref, launcher) for ref in suites}
 
-    def planned(largest: Largest | None = None) -> Plan:
+    def make(largest: Largest | None = None) -> Plan:
         plan = _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
         _require_full_batches(plan, data)
         _require_even_batches(plan, suites)
         return plan
 
-    plan = planned()
+    plan = make()
     warnings += idle_techniques(request)
     warnings += refused(plan, environment)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
-    again = planned if request.largest_batch else None
-    return Question(
+    return PreparedRun(
         request=request,
+        suites=tuple(suites),
         environment=environment,
         plan=plan,
         warnings=tuple(warnings),
         data=tuple({str(one.source): one for one in data.values()}.values()),
-        plan_again=again,
+        replan=make if request.largest_batch else None,
     )
-
-
-def _request(command: Command) -> Request:
-    refs = tuple(suite_registry.refer(word, dict(command.parameters)) for word in command.suites)
-    _require_used(command, refs)
-    if len({ref.name for ref in refs}) < len(refs):
-        raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
-    return Request(
-        suites=tuple(variant for ref in refs for variant in _variants(ref, command.sweep)),
-        gpus=command.gpus,
-        precisions=command.precisions,
-        batch_sizes=command.batch_sizes,
-        techniques=command.techniques,
-        largest_batch=command.largest_batch,
-        sweep=command.sweep,
-        epochs=command.epochs,
-        target_accuracy_pct=command.target_accuracy_pct,
-        clip_grad=command.clip_grad,
-        seeds=command.seeds,
-        data=command.data,
-        data_dir=command.data_dir,
-        phases=command.phases,
-        protocol=command.protocol,
-        exclusive=command.exclusive,
-        on=command.on,
-        accelerators=command.accelerators,
-    )
-
-
-def _require_used(command: Command, refs: tuple[SuiteRef, ...]) -> None:
-    """Refuse a --set that no suite has: a setting silently ignored would be a wrong result."""
-    known = {name for ref in refs for name in suite_registry.parameters(ref)}
-    for name, _ in (*command.parameters, *command.sweep):
-        if name == "weights" and name not in known:
-            raise UsageError(
-                "No suite here takes initial weights. --weights is for suites whose function has an argument "
-                "'weights', such as intel_resnet18."
-            )
-        if name not in known:
-            raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
-
-
-def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[SuiteRef, ...]:
-    """Return what a suite is compared as: the rows that it names itself, or it alone, with all swept values."""
-    own = tuple(
-        replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **variant}.items())))
-        for variant in suite_registry.load(ref).variants
-    )
-    refs = own or (ref,)
-    for name, words in sweep:
-        refs = tuple(varied for one in refs for varied in suite_registry.vary(one, name, words))
-    return tuple(dict.fromkeys(refs))
 
 
 def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:

@@ -15,7 +15,7 @@ import bench
 from bench import report as reporter
 from bench.cli.display import open_display
 from bench.cli.listing import lines
-from bench.cli.parser import Command, parse
+from bench.cli.parser import parse_run
 from bench.devices.processes import neighbours
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
@@ -26,47 +26,49 @@ from bench.report.reading import folders
 from bench.results.records import Environment
 from bench.results.store import Store, planned, read_run
 from bench.run.execute import Execution
-from bench.run.prepare import Question
+from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
+from bench.spec.request import Request
 
 SAMPLE_PERIOD_S = 0.2
 
 
-def open_folder(command: Command) -> tuple[Command, Path | None]:
-    """Find the folder that a command writes to, and for a bare ``--resume`` the command it goes on with.
+def open_folder(request: Request) -> tuple[Request, Path | None]:
+    """Return the folder of a run, and for a bare ``--resume`` the request of the run that it continues.
 
     Returns:
-        The command, and its folder; None where the folder is to be named after the device.
+        The request, and its folder; None if the folder is to be named after the device.
 
     Raises:
-        UsageError: the folder is there already, or there is no run to go on with.
+        UsageError: the folder exists already, or there is no run to continue.
     """
-    if (folder := command.resume) is not None:
-        if not command.suites:
-            words = list(_read_request(folder)["request"]["argv"])
-            if command.seeds:
-                words += ["--seeds", ",".join(map(str, command.seeds))]
-            command = replace(parse(words), resume=folder, out=None, dry_run=command.dry_run)
-        return command, folder
-    if command.out is not None and command.out.exists():
+    if (folder := request.resume) is not None:
+        if not request.suites:
+            words = list(_read_run(folder)["request"]["argv"])
+            if request.seeds:
+                words += ["--seeds", ",".join(map(str, request.seeds))]
+            request = replace(parse_run(words), resume=folder, out=None, dry_run=request.dry_run)
+        return request, folder
+    if request.out is not None and request.out.exists():
         raise UsageError(
-            f"'{command.out}' exists already. Use --resume {command.out} to go on with it, or another --out."
+            f"'{request.out}' exists already. Use --resume {request.out} to go on with it, or another --out."
         )
-    return command, command.out
+    return request, request.out
 
 
-def execute(command: Command, question: Question, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
-    """Run the question's plan; return the run's folder, and whether no trial failed or hung."""
-    folder = folder or _new_folder(question)
-    before = _earlier_start(folder, question)
-    gpus = () if question.request.on is not None else sampled(question.environment)  # on a cluster they are elsewhere
+def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
+    """Run the plan; return the run's folder, and whether no trial failed or hung."""
+    folder = folder or _new_folder(prepared)
+    before = _earlier_start(folder, prepared)
+    environment = prepared.environment
+    gpus = () if prepared.request.on is not None else sampled(environment)  # a cluster's are on other machines
     run = {
         "version": bench.__version__,
-        "request": {"argv": list(command.argv), **asdict(question.request)},
-        "environment": asdict(question.environment),
-        "data": [_source(data) for data in question.data],
-        "planned": [planned(trial) for trial in question.plan.trials],
-        "warnings": list(question.warnings),
+        "request": _described(prepared),
+        "environment": asdict(environment),
+        "data": [_source(data) for data in prepared.data],
+        "planned": [planned(trial) for trial in prepared.plan.trials],
+        "warnings": list(prepared.warnings),
         "started": before or _now(),
         "finished": None,
     }
@@ -76,7 +78,7 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
             launcher.on_start = lambda pid: sampler.own({pid})
             launcher.workspace = folder.resolve()
             store.write_run(run)
-            devices = {device.placement: device for device in question.environment.devices}
+            devices = {device.placement: device for device in environment.devices}
             execution = Execution(
                 store=store,
                 devices=devices,
@@ -86,14 +88,14 @@ def execute(command: Command, question: Question, folder: Path | None, launcher:
                 overlapping=launcher.overlapping,
             )
 
-            def replan(plan: Plan) -> None:
+            def rewrite(plan: Plan) -> None:
                 run["planned"] = [planned(trial) for trial in plan.trials]
                 store.write_run(run)
 
-            fine = _run(execution, question, replan)
+            fine = _run(execution, prepared, rewrite)
             store.add_samples(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
-            store.write_run({**run, "warnings": [*question.warnings, *launcher.notes, *lost], "finished": _now()})
+            store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
     except KeyboardInterrupt:
         display.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
         raise
@@ -114,16 +116,18 @@ def _source(data: PreparedData) -> dict[str, Any]:
     return {"source": str(data.source), **told}
 
 
-def _run(execution: Execution, question: Question, replan: Callable[[Plan], None]) -> bool:
-    """Run the plan; where the largest batches are to be found first, the searches, and then the plan with them.
+def _described(prepared: PreparedRun) -> dict[str, Any]:
+    """Return the request for run.json: the words, and what they mean."""
+    return {**asdict(prepared.request), "suites": [asdict(ref) for ref in prepared.suites]}
 
-    ``replan`` is told the whole plan once it is known.
-    """
-    if question.plan_again is None:
-        return execution.run(question.plan)
-    fine = execution.run(question.plan.only("fit"))
-    whole = question.plan_again(execution.largest(question.plan))
-    replan(whole)
+
+def _run(execution: Execution, prepared: PreparedRun, rewrite: Callable[[Plan], None]) -> bool:
+    """Run the plan; if it searches for the largest batches, then the whole plan with them, passed to ``rewrite``."""
+    if prepared.replan is None:
+        return execution.run(prepared.plan)
+    fine = execution.run(prepared.plan.only("fit"))
+    whole = prepared.replan(execution.largest(prepared.plan))
+    rewrite(whole)
     execution.display.note(f"The largest batches are known: {len(whole.trials)} trials at them and at others.")
     return execution.run(whole) and fine
 
@@ -175,41 +179,43 @@ def report_folder(runs: list[Path]) -> Path:
     return folders.report_folder(runs, Path("reports"))
 
 
-def _new_folder(question: Question) -> Path:
-    """Name a run after what it measures, where and when."""
-    suites = "+".join(ref.name for ref in question.request.suites)
-    devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in question.environment.devices)
+def _new_folder(prepared: PreparedRun) -> Path:
+    """Name a run after its suites, its devices and the time."""
+    suites = "+".join(ref.name for ref in prepared.suites)
+    devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
     where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
     name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
     return name if not name.exists() else name.with_name(f"{name.name}-{os.getpid()}")
 
 
-def _earlier_start(folder: Path, question: Question) -> str | None:
-    """Return when a run that is gone on with was started; refuse to go on with it on another machine.
+def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
+    """Return when the run to continue was started; None if the folder has none.
 
-    Seeds may be added, for each is a training of its own; nothing else that was asked may change.
+    Raises:
+        UsageError: it was made on another machine, or with another request; seeds may be added, because each is a
+            training of its own.
     """
     if not (folder / "run.json").exists():
         return None
-    run = _read_request(folder)
-    asked = json.loads(json.dumps(asdict(question.request), default=str))
-    free = {"data_dir", "on"}
-    if set(run["request"].get("seeds") or ()) <= set(asked["seeds"]):
+    run = _read_run(folder)
+    now = json.loads(json.dumps(_described(prepared), default=str))
+    free = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on"}  # suites hold their parameters
+    if set(run["request"].get("seeds") or ()) <= set(now["seeds"]):
         free.add("seeds")
-    changed = [name for name, value in asked.items() if run["request"].get(name) != value and name not in free]
+    changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(
             f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
             f"or only --resume {folder}, or start a new run with --out."
         )
     before = {device["placement"]: device["name"] for device in run["environment"]["devices"]}
-    for device in question.environment.devices:
+    for device in prepared.environment.devices:
         name = before.get(device.placement, device.name)
         if name != device.name:
             raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
-    was, now = _circumstances(run["environment"]), _circumstances(asdict(question.environment))
-    if was != now:
-        raise UsageError(f"The run in '{folder}' was made with {was}; this is {now}. Start a new run.")
+    was, here = _circumstances(run["environment"]), _circumstances(asdict(prepared.environment))
+    if was != here:
+        raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
 
@@ -220,8 +226,8 @@ def _circumstances(environment: dict[str, Any]) -> str:
     return f"torch {environment['torch']}" + (f" on {threads[0]} threads" if threads else "")
 
 
-def _read_request(folder: Path) -> dict[str, Any]:
-    """Read run.json of a run that is to be gone on with."""
+def _read_run(folder: Path) -> dict[str, Any]:
+    """Read run.json of a run to continue."""
     run = read_run(folder)
     request = run.get("request")
     if not isinstance(request, dict) or "argv" not in request or not {"environment", "started"} <= run.keys():

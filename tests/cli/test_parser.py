@@ -20,7 +20,6 @@ def test_words_become_a_command(tmp_path):
             *("--data", f"folder:{tmp_path}", "--set", "lr=0.2", "--target-ci", "0.5%", "--time-budget", "2m"),
         ]
     )
-    assert command.name == "run"
     assert command.suites == ("resnet50", "vit_b_16")
     assert command.gpus == ("0", "1")
     assert command.precisions == ("fp32", "amp-bf16")

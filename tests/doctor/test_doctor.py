@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,8 @@ def quick_statistics(monkeypatch):
 
 def examine(machine, *words, **other):
     launcher = ScriptedLauncher(machine, **other)
-    return doctor.examine(parse(["doctor", *words]), launcher), launcher
+    options = parse(["doctor", *words])
+    return doctor.examine(options.gpus, options.out, launcher), launcher
 
 
 def results(folder):
@@ -90,18 +92,18 @@ def test_a_gpu_is_asked_for_what_it_can_do(machine, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(machine):
     launcher = ScriptedLauncher(machine)
     with pytest.raises(OSError, match="/proc/none"):
-        doctor.examine(parse(["doctor", "--out", "/proc/none"]), launcher)
+        doctor.examine(None, Path("/proc/none"), launcher)
     assert launcher.called == []
 
 
 def test_the_command_is_read_and_its_exit_code_is_the_verdict(monkeypatch):
     command = parse(["doctor", "--gpus", "0,1", "--out", "kept"])
-    assert (command.name, command.gpus, str(command.out)) == ("doctor", ("0", "1"), "kept")
+    assert (command.command, command.gpus, str(command.out)) == ("doctor", ("0", "1"), "kept")
     assert parse(["doctor"]).gpus is None
     with pytest.raises(UsageError, match="--gpus must be GPU indices"):
         parse(["doctor", "--gpus", "gpu0"])
     with pytest.raises(UsageError, match="--suite"):
         parse(["doctor", "--suite", "mlp"])
     for fine, code in ((True, 0), (False, 1)):
-        monkeypatch.setattr(doctor, "examine", lambda command, launcher, fine=fine: fine)
+        monkeypatch.setattr(doctor, "examine", lambda gpus, folder, launcher, fine=fine: fine)
         assert run_bench.main(["doctor"]) == code

@@ -70,7 +70,8 @@ def burning(request):
         process.join()
 
 
-@pytest.mark.slow  # timing on a shared machine: run before a release, on a machine that is otherwise idle
+@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.parametrize("burning", [False, True], indirect=True, ids=["alone", "beside a burning process"])
 def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(tmp_path, burning):
     (tmp_path / "sleeper.py").write_text(SLEEPER)

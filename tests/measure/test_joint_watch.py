@@ -87,6 +87,7 @@ def watch(rank, others_pid):
             return mine.edge()
 
 
+@pytest.mark.slow
 def test_each_watches_its_own_and_takes_nobody_who_trains_with_it_for_a_stranger(tmp_path):
     first, second = together(tmp_path, watch, 77)
     assert first == "another process used the GPU (pid 77, 40 % of its time)"
@@ -101,6 +102,7 @@ def time_two(rank, trial):
     return [message for message in sent if isinstance(message, TrialResult)]
 
 
+@pytest.mark.slow
 def test_what_one_of_them_suffers_voids_the_quads_of_all(tmp_path, tiny_trial):
     tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
     trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))

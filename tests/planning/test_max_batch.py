@@ -19,7 +19,7 @@ from bench.planning.plan import Plan, make_plan
 from bench.results.records import Fit, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
-from bench.run.prepare import gather
+from bench.run.prepare import prepare
 from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.trial import DataSource
@@ -183,13 +183,13 @@ class Surveyed:
 
 def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(machine, tiny_file):
     words = ["--suite", str(tiny_file), "--batch-sizes", "max", "--precisions", "fp32", "--phases", "speed"]
-    question = gather(parse([*words, "--techniques", "grad-accumulation=3"]), Surveyed(machine))
-    (first,) = question.plan.trials  # it begins at 4, which the search makes a multiple
+    prepared = prepare(parse([*words, "--techniques", "grad-accumulation=3"]), Surveyed(machine))
+    (first,) = prepared.plan.trials  # it begins at 4, which the search makes a multiple
     cell = at_any_size(first.cell)
-    again = question.plan_again({(cell, "fp32"): 9})
+    again = prepared.replan({(cell, "fp32"): 9})
     assert {(trial.phase, trial.cell.batch_size) for trial in again.trials} == {("speed", 9)}
     with pytest.raises(UsageError, match="10 cannot be divided into 3 equal parts"):
-        question.plan_again({(cell, "fp32"): 10})
+        prepared.replan({(cell, "fp32"): 10})
 
 
 class Counting:

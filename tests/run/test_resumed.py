@@ -8,24 +8,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.cli.parser import parse
 from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.results.store import read_run
-from bench.run.prepare import Question
+from bench.run.prepare import PreparedRun
 from bench.run.session import execute
 from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.trial import SuiteRef
 
-REQUEST = Request(suites=(SuiteRef(name="mlp"),))
+REQUEST = Request(suites=("mlp",))
 
 
 def go(folder: Path, environment: Environment, request: Request = REQUEST) -> None:
     """Run a plan without trials in a folder."""
     launcher = SimpleNamespace(overlapping=False, notes=[])
-    question = Question(request=request, environment=environment, plan=Plan(trials=(), seconds=()))
-    execute(parse(["--suite", "mlp"]), question, folder, launcher)
+    plan = Plan(trials=(), seconds=())
+    suites = (SuiteRef(name="mlp"),)
+    execute(PreparedRun(request=request, suites=suites, environment=environment, plan=plan), folder, launcher)
 
 
 def on(machine: Environment, **changes: object) -> Environment:

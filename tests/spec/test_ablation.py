@@ -3,7 +3,7 @@
 import pytest
 
 from bench.cli.parser import parse
-from bench.run.prepare import gather
+from bench.run.prepare import prepare
 from bench.spec.ablation import ZEROED, AblationStep, arm_of, build_ablation, choose_mixed, parse_step, rebase
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
@@ -82,18 +82,18 @@ def test_where_none_of_the_precisions_named_is_mixed_the_ladder_goes_without_amp
     ],
 )
 def test_tf32_which_has_no_rung_is_told_of(machine, named, said):
-    (warning,) = (words for words in gather(laddered(named), Surveyed(machine)).warnings if "ladder" in words)
+    (warning,) = (words for words in prepare(laddered(named), Surveyed(machine)).warnings if "ladder" in words)
     assert warning == f"The ladder has no rung of tf32: it starts at IEEE fp32, {said}"
 
 
 def test_without_a_ladder_or_without_tf32_nothing_is_told(machine):
     for command in (laddered("fp32,amp-fp16"), parse([*WORDS, "--precisions", "fp32,tf32", "--phases", "memory"])):
-        assert not [words for words in gather(command, Surveyed(machine)).warnings if "ladder" in words]
+        assert not [words for words in prepare(command, Surveyed(machine)).warnings if "ladder" in words]
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared():
     with pytest.raises(UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8 in"):
-        gather(laddered("fp32,amp-bf16,fp8"), None)
+        prepare(laddered("fp32,amp-bf16,fp8"), None)
 
 
 def test_with_fp32_alone_or_where_the_mixed_precision_cannot_be_done_techniques_stand_on_fp32():

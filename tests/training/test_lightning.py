@@ -195,7 +195,7 @@ class Machine:
 def test_both_trainers_are_planned_and_only_the_plain_one_is_timed_step_by_step(twins, machine, monkeypatch):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
     command = parse(["--suite", str(twins), "--gpus", "cpu", "--precisions", "fp32", "--phases", "memory,train"])
-    question = prepare.gather(command, Machine(machine))
+    question = prepare.prepare(command, Machine(machine))
     planned = [(dict(one.cell.suite.parameters)["trainer"], one.phase) for one in question.plan.trials]
     assert planned == [("plain", "memory"), ("plain", "train"), ("lightning", "train")]
     assert len({one.id for one in question.plan.trials}) == len(question.plan.seconds) == 3
@@ -205,14 +205,14 @@ def test_lightning_is_asked_for_where_it_is_not_installed(twins, machine, monkey
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: None)
     command = parse(["--suite", str(twins), "--gpus", "cpu"])
     with pytest.raises(UsageError, match=r"pip install 'ampmeter\[lightning\]', or --set trainer=plain"):
-        prepare.gather(command, Machine(machine))
+        prepare.prepare(command, Machine(machine))
 
 
 def test_batches_that_cannot_be_shared_are_refused_before_anything_runs(twins, machine, monkeypatch):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
     words = ["--suite", str(twins), "--gpus", "cpu", "--batch-sizes", "7", "--set", "trainer=lightning"]
     with pytest.raises(UsageError, match="The batch size 7 cannot be divided among 2 devices"):
-        prepare.gather(parse([*words, "--set", "devices=2"]), Machine(machine))
+        prepare.prepare(parse([*words, "--set", "devices=2"]), Machine(machine))
 
 
 @pytest.mark.parametrize("place", ["cpu+cpu", "cpu+cpu@2"])
@@ -221,4 +221,4 @@ def test_lightning_is_given_one_device_and_a_number_and_not_several(twins, machi
     words = ["--suite", str(twins), "--gpus", place, "--batch-sizes", "8", "--phases", "train"]
     joined = replace(machine, devices=(replace(machine.devices[0], placement=place),))
     with pytest.raises(UsageError, match=rf"name one device, not {re.escape(place)}, and --set devices=2\."):
-        prepare.gather(parse([*words, "--set", "trainer=lightning"]), Machine(joined))
+        prepare.prepare(parse([*words, "--set", "trainer=lightning"]), Machine(joined))

@@ -1,4 +1,4 @@
-"""The ladder in words: what each technique brings on top of the ones below, as a table and a sentence."""
+"""The ablation: what each technique adds to those below it, as a table and a verdict."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ABOUT = (
     "interval clears the A/A noise"
 )
 LIMITS = {
-    "loader": "there the loader is the limit, not arithmetic",
-    "launch": "there launching kernels is the limit, not arithmetic",
-    "arithmetic": "there arithmetic is the limit, not the loader",
-    "launch or arithmetic": "there the loader is not the limit",
+    "loader": "limited by the loader, not by arithmetic",
+    "launch": "limited by launching kernels, not by arithmetic",
+    "arithmetic": "limited by arithmetic, not by the loader",
+    "launch or arithmetic": "not limited by the loader",
 }
 
 
@@ -108,27 +108,27 @@ PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
 
 
 def sentence(ladder: Climbed) -> Sentence:
-    """Say how far up the ladder it pays to climb, and which rung brings most."""
+    """Return the verdict: up to which ablation step the techniques pay off, and which one brings most."""
     subject = f"ladder of {ladder.title}"
     timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
     if not timed:
-        return Sentence(subject=subject, advice="no verdict", evidence="no rung was timed beside fp32")
+        return Sentence(subject=subject, advice="no verdict", evidence="nothing was timed beside fp32")
     faster = [row for row in timed if _faster(ladder, row["over_first"])]
     if faster:
-        rung = _lowest_unbeaten(ladder, faster)
-        found = f"{_over_fp32(ladder, rung)}{_memory(ladder, rung)}; {LIMITS[rung['limit']]}"
-        evidence = found + _fastest(ladder, faster, rung) + _brings(ladder, timed)
-        return Sentence(subject=subject, advice=f"climb to {rung['added']}", evidence=evidence)
+        advised = _lowest_unbeaten(ladder, faster)
+        evidence = f"{_over_fp32(ladder, advised)}{_memory(ladder, advised)}; {LIMITS[advised['limit']]}"
+        evidence += _fastest(ladder, faster, advised) + _largest_gain(ladder, timed)
+        return Sentence(subject=subject, advice=f"go up to {advised['added']}", evidence=evidence)
     top = max(timed, key=lambda row: row["over_first"].center)
-    found = f"the fastest rung, {top['added']}, is {_over_fp32(ladder, top)}; {LIMITS[top['limit']]}"
-    found += _brings(ladder, timed)
-    if all(_no_gain(row["over_first"]) for row in timed):
-        return Sentence(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {found}")
-    return Sentence(subject=subject, advice="no verdict", evidence=f"its intervals are too wide to say: {found}")
+    evidence = f"the fastest, {top['added']}, is {_over_fp32(ladder, top)}; {LIMITS[top['limit']]}"
+    evidence += _largest_gain(ladder, timed)
+    if all(row["over_first"].high is not None and row["over_first"].high <= 1 + stats.MARGIN for row in timed):
+        return Sentence(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {evidence}")
+    return Sentence(subject=subject, advice="no verdict", evidence=f"the intervals are too wide: {evidence}")
 
 
 def _lowest_unbeaten(ladder: Climbed, faster: list[Row]) -> Row:
-    """Return the lowest of the rungs that beat fp32 that none above it is shown to beat; nothing is above the last."""
+    """Return the lowest of the rows faster than fp32 that no higher one is shown to beat; none is above the last."""
 
     def beaten(place: int) -> bool:
         above = (ladder.gains[faster[place]["rung"], higher["rung"]][0] for higher in faster[place + 1 :])
@@ -137,41 +137,37 @@ def _lowest_unbeaten(ladder: Climbed, faster: list[Row]) -> Row:
     return next(row for place, row in enumerate(faster) if not beaten(place))
 
 
-def _fastest(ladder: Climbed, faster: list[Row], rung: Row) -> str:
-    """Name the fastest rung where that is one above the one that is advised."""
+def _fastest(ladder: Climbed, faster: list[Row], advised: Row) -> str:
+    """Name the fastest ablation step where that is one above the advised one."""
     top = max(faster, key=lambda row: row["over_first"].center)
-    gain, _ = ladder.gains.get((rung["rung"], top["rung"]), NOTHING)
+    gain, _ = ladder.gains.get((advised["rung"], top["rung"]), NOTHING)
     return "" if gain is None else f"; the fastest, {top['added']}, is not shown to beat it ({written(gain)}×)"
 
 
-def _brings(ladder: Climbed, timed: list[Row]) -> str:
-    """Name the rung that brings most on the one before, where that is beyond doubt."""
+def _largest_gain(ladder: Climbed, timed: list[Row]) -> str:
+    """Name the ablation step that gains most on the one that it builds on, where that is shown."""
     gains = [row for row in timed if _faster(ladder, row["over_last"])]
     if not gains:
-        return "; no rung is known to gain on the one before"
+        return "; none is shown to gain on the one that it builds on"
     best = max(gains, key=lambda row: row["over_last"].center)
-    evidence = _evidence(ladder, best, best["over_last"], "the one before", best["measured_in"])
-    return f"; the rung that brings most is {best['added']}, {evidence}"
+    evidence = _evidence(ladder, best, best["over_last"], "the one that it builds on", best["measured_in"])
+    return f"; the largest gain is that of {best['added']}, {evidence}"
 
 
 def _over_fp32(ladder: Climbed, row: Row) -> str:
     return _evidence(ladder, row, row["over_first"], BASELINE, row["first_in"])
 
 
-def _evidence(ladder: Climbed, row: Row, over: Interval, what: str, measured_in: str) -> str:
-    """Write a rung's ratio over another, with the marks that a precision's verdict has."""
+def _evidence(ladder: Climbed, row: Row, over: Interval, reference: str, measured_in: str) -> str:
+    """Write a ratio over a reference, with the marks that a precision's verdict has."""
     marks = [str(stats.verdict(over, ladder.floor))]
     marks += [measured_in] if measured_in == "one process" or "apart" in measured_in else []
     marks += ["unconverged"] if row["status"] == "unconverged" else []
-    return f"{written(over)}× as fast as {what} ({', '.join(marks)})"
+    return f"{written(over)}× as fast as {reference} ({', '.join(marks)})"
 
 
-def _no_gain(found: Interval) -> bool:
-    return found.high is not None and found.high <= 1 + stats.MARGIN
-
-
-def _faster(ladder: Climbed, found: Interval | None) -> bool:
-    return found is not None and stats.verdict(found, ladder.floor) == "FASTER"
+def _faster(ladder: Climbed, interval: Interval | None) -> bool:
+    return interval is not None and stats.verdict(interval, ladder.floor) == "FASTER"
 
 
 def _memory(ladder: Climbed, row: Row) -> str:

@@ -1,4 +1,4 @@
-"""A ladder as stairs: bars, intervals and colours, and a place for what was not timed."""
+"""Step plots of ablations: bars, intervals and colours, and a place for what was not timed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ run = test_ablation.run
 
 
 @pytest.mark.parametrize(("later", "ends_by"), [([4.0, 4.1, 3.9], 10.0), ([4.0, 40.0, 0.4], 25.0)])
-def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, later, ends_by) -> None:
+def test_an_interval_is_drawn_whole_unless_it_would_dwarf_the_bars(tmp_path, later, ends_by) -> None:
     builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})
     (ladder,) = climbed(load([builder.folder]))
     axes = Figure().subplots()
@@ -36,7 +36,7 @@ def test_the_stairs_show_an_interval_whole_unless_it_would_dwarf_them(tmp_path, 
     assert axes.get_ylim()[1] <= ends_by
 
 
-def test_a_rung_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
+def test_a_step_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
     axes, added = Figure().subplots(), ["fp32", "+ set-to-none", "+ non-blocking"]
     precision = ["fp32"] * 3
     rows = pd.DataFrame(
@@ -48,7 +48,7 @@ def test_a_rung_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
 
 
 @pytest.mark.parametrize("mixed", ["fp32", "amp-fp16"])
-def test_a_bar_has_the_colour_of_what_its_rung_computes_in(tmp_path: Path, mixed: str) -> None:
+def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> None:
     times = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
     builder = apart(RunBuilder(tmp_path / "run"), times)
     builder.lost("ladder", "amp-bf16", "unsupported", batch=64)
@@ -62,7 +62,7 @@ def test_a_bar_has_the_colour_of_what_its_rung_computes_in(tmp_path: Path, mixed
     assert set(axes.get_legend_handles_labels()[1]) == {"fp32", mixed}  # none that was not timed
 
 
-def test_a_dot_is_where_the_whisker_says_the_rung_is_and_the_plot_says_what_a_bar_is(run: RunBuilder) -> None:
+def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot(run: RunBuilder) -> None:
     (ladder,) = climbed(load([run.folder]))
     rows = ladder.rows.assign(epoch_s=[4.0, 2.4, 1.9, np.nan])  # medians, of a machine that drifted
     axes = Figure().subplots()
@@ -78,7 +78,7 @@ def test_a_dot_is_where_the_whisker_says_the_rung_is_and_the_plot_says_what_a_ba
     ]
 
 
-def test_a_rung_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
+def test_a_step_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
     (ladder,) = climbed(load([run.folder]))
     axes = Figure().subplots()
     steps._times(axes, ladder.rows)

@@ -1,68 +1,121 @@
-"""The ladder's table: each rung against fp32 and against the one before, from blocks that are known."""
+"""An ablation's table, verdict and notes, from blocks that are known."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.report import report
-from bench.report.analysis.ablation import climbed
+from bench.report.analysis.ablation import Climbed, climbed
+from bench.report.how_to_read import LOADED, RESIDENT, how_to_read
 from bench.report.page import publish
 from bench.report.reading.load import load
 from bench.report.tables.ablation import sentence, short, table_of
 from bench.report.tables.facts import notes
-from bench.results.records import AblationResult, Block, MemoryPeak, TrialResult
+from bench.results.records import AblationResult, Block, Device, MemoryPeak, Status, TrialResult
 from bench.results.store import Store
-from tests.report.builders import RunBuilder, timed
+from tests.report.builders import GPU, MIB, RunBuilder, timed
+from tests.report.tables.lines import lines, words
 
-STEPS_MS = {"fp32": 8.0, "amp-bf16": 4.0, "amp-bf16+set-to-none": 3.2}
+AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
+STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
+
+
+def ablation_of(builder: RunBuilder) -> Climbed:
+    (found,) = climbed(load([builder.folder]))
+    return found
+
+
+def climb(step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationResult:
+    return AblationResult(
+        ablation_step=step, loader_ms=loader_ms, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited
+    )
+
+
+def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
+    """Add the steady peaks of ablation steps; None is not measured."""
+    field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
+    for name, size in mib.items():
+        if size is not None:
+            result = TrialResult(precision=name, status="ok", memory=MemoryPeak(**{field: int(size * MIB)}))
+            builder.add(builder.trial("ladder_memory", [name], 64), result)
+
+
+def climbing(
+    builder: RunBuilder,
+    speeds: dict[str, list[list[float]]],
+    *,
+    status: Status = "ok",
+    host_ratios: tuple[float | None, ...] = (None,) * 9,
+    limited: int | None = None,
+) -> Climbed:
+    """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
+
+    ``status`` is that of the first process; ``limited`` is the step that the loader limits.
+    """
+    for replicate in range(len(speeds["fp32"])):
+        trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
+        blocks = [
+            Block(trial=trial.id, precision=name, round=number, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
+            for name, processes in speeds.items()
+            for number, speed in enumerate(processes[replicate])
+        ]
+        with Store(builder.folder) as store:
+            store.add_blocks(blocks)
+        results = [
+            TrialResult(
+                precision=name,
+                status=status if replicate == 0 else "ok",
+                speed=timed(8 / float(np.median(processes[replicate])), 64, host_ratio=host_ratios[step]),
+                ablation=climb(step, loader_ms=3.0, limited=step == limited),
+            )
+            for step, (name, processes) in enumerate(speeds.items())
+        ]
+        builder.add(trial, *results)
+    return ablation_of(builder)
+
+
+def scattered(center: float, *noise: float) -> list[list[float]]:
+    """Three processes of five rounds, all of a process off by the same."""
+    return [[center * (1 + off)] * 5 for off in noise or (0.0, 0.0, 0.0)]
+
+
+def drifting(step_ms: float) -> list[list[float]]:
+    """Three processes of rounds in which the machine slows down, alike for all; the middle one takes ``step_ms``."""
+    return [[8 / step_ms / (1 + 0.1 * number) for number in (-2, -1, 0, 1, 2)]] * 3
+
+
+def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
+    """Ablation steps that do not fit together: all at once run out of memory, and then each is alone."""
+    for replicate in range(max(map(len, steps_ms.values()))):
+        joint = builder.trial("ladder", list(steps_ms), 64, replicate=replicate)
+        builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
+        for step, (name, values) in enumerate(steps_ms.items()):
+            if replicate < len(values):
+                speed = timed(values[replicate], 64, paired=False)
+                result = TrialResult(precision=name, status="ok", speed=speed, ablation=climb(step))
+                builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
+    return builder
+
+
+def shown(builder: RunBuilder) -> dict[str, dict[str, str]]:
+    return {line["ablation step"]: line for line in lines(table_of(ablation_of(builder)))}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunBuilder:
     builder = RunBuilder(tmp_path / "run", suite="vit_b_16")
-    for name, mib in zip(STEPS_MS, (100, 60, 50), strict=True):
-        trial = builder.trial("ladder_memory", [name], 64)
-        builder.add(
-            trial, TrialResult(precision=name, status="ok", memory=MemoryPeak(peak_allocated_bytes=mib * 2**20))
-        )
-    for replicate in range(3):
-        trial = builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate)
-        results, blocks = [], []
-        for rung, (name, step_ms) in enumerate(STEPS_MS.items()):
-            climb = AblationResult(
-                ablation_step=rung, loader_ms=3.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=rung == 2
-            )
-            speed = timed(step_ms, 64, speedup=8.0 / step_ms if rung else None, host_ratio=(0.9, 0.2, 0.9)[rung])
-            results.append(TrialResult(precision=name, status="ok", speed=speed, ablation=climb))
-            for quad in range(5):
-                drift = 1 + 0.1 * quad  # of the machine, alike for all
-                blocks.append(
-                    Block(
-                        trial=trial.id,
-                        precision=name,
-                        round=quad,
-                        position=rung,
-                        steps=10,
-                        time_ms=10 * step_ms * drift,
-                        start_s=0.0,
-                    )
-                )
-        with Store(builder.folder) as store:
-            store.add_blocks(blocks)
-        builder.add(trial, *results)
-    missing = "amp-bf16+set-to-none+non-blocking"
-    builder.add(
-        builder.trial("ladder", [missing], 64), TrialResult(precision=missing, status="unsupported", detail="no GPU")
-    )
-    return builder
+    peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
+    speeds = {name: drifting(step_ms) for name, step_ms in STEPS_MS.items()}
+    climbing(builder, speeds, host_ratios=(0.9, 0.2, 0.9), limited=2)
+    return builder.lost("ladder", "amp-bf16+set-to-none+non-blocking", "unsupported", "no GPU", batch=64)
 
 
-def test_rungs_stand_in_order_with_both_ratios_time_per_epoch_and_memory(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
-    made = table_of(ladder)
-    columns = [dict(zip(made.headers, row, strict=True)) for row in made.rows]
+def test_ablation_steps_are_in_order_with_both_ratios_time_per_epoch_and_memory(run: RunBuilder) -> None:
+    columns = lines(table_of(ablation_of(run)))
     assert [row["ablation step"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
     assert [row["time/epoch (s)"] for row in columns] == ["4.000", "2.000", "1.600", "–"]
     assert [row["over fp32 [95 % interval]"] for row in columns[1:3]] == [
@@ -79,60 +132,38 @@ def test_rungs_stand_in_order_with_both_ratios_time_per_epoch_and_memory(run: Ru
     assert columns[3]["status"] == "unsupported: no GPU"
 
 
-def test_the_verdict_says_how_far_it_pays_to_climb(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
+def test_the_verdict_advises_up_to_where_techniques_pay_off(run: RunBuilder) -> None:
+    ladder = ablation_of(run)
     said = sentence(ladder)
-    assert said.advice == "climb to + set-to-none"
+    assert said.advice == "go up to + set-to-none"
     assert said.evidence == (
-        "2.500 [2.500, 2.500]× as fast as fp32 (FASTER) at −50 % peak memory; there the loader is the limit, not "
-        "arithmetic; the rung that brings most is amp-bf16, 2.000 [2.000, 2.000]× as fast as the one before (FASTER)"
+        "2.500 [2.500, 2.500]× as fast as fp32 (FASTER) at −50 % peak memory; limited by the loader, not by "
+        "arithmetic; the largest gain is that of amp-bf16, 2.000 [2.000, 2.000]× as fast as the one that it builds on "
+        "(FASTER)"
     )
     assert report([run.folder], run.folder / "report", figures="none")[1] == [str(said)]
 
 
-def test_where_no_rung_gains_the_advice_is_fp32(run: RunBuilder) -> None:
+def test_where_nothing_gains_the_advice_is_fp32(run: RunBuilder) -> None:
     blocks = run.folder / "blocks.csv"
     lines = blocks.read_text().splitlines()
     swapped = [line.replace(",fp32,", ",swap,").replace(",amp-bf16+set-to-none,", ",fp32,") for line in lines]
     blocks.write_text("\n".join(line.replace(",swap,", ",amp-bf16+set-to-none,") for line in swapped) + "\n")
-    (ladder,) = climbed(load([run.folder]))
+    ladder = ablation_of(run)
     assert sentence(ladder).advice == "stay with fp32"
-    assert sentence(ladder).evidence.startswith("nothing gains: the fastest rung, amp-bf16, is 0.800")
+    assert sentence(ladder).evidence.startswith("nothing gains: the fastest, amp-bf16, is 0.800")
 
 
-def test_rungs_are_not_taken_for_precisions_and_the_page_has_the_stairs(run: RunBuilder, tmp_path: Path) -> None:
+def test_ablation_steps_are_not_precisions_and_the_page_has_their_plot(run: RunBuilder, tmp_path: Path) -> None:
     runs = load([run.folder])
     assert runs.trials.empty
     assert runs.blocks.empty
     text = publish(runs, tmp_path / "report")[0].read_text()
-    assert "climb to + set-to-none" in text
+    assert "go up to + set-to-none" in text
     assert (tmp_path / "report" / "vit-b-16-nvidia-test-1-b64-ladder.png").stat().st_size > 10_000
 
 
-def climb(rung: int, *, limited: bool = False) -> AblationResult:
-    return AblationResult(ablation_step=rung, loader_ms=1.0, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited)
-
-
-def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
-    """Rungs that do not fit together: in each process all at once run out of memory, and then each is alone."""
-    for replicate in range(max(map(len, steps_ms.values()))):
-        joint = builder.trial("ladder", list(steps_ms), 64, replicate=replicate)
-        builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
-        for rung, (name, values) in enumerate(steps_ms.items()):
-            if replicate < len(values):
-                speed = timed(values[replicate], 64, paired=False)
-                result = TrialResult(precision=name, status="ok", speed=speed, ablation=climb(rung))
-                builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
-    return builder
-
-
-def shown(builder: RunBuilder) -> dict[str, dict[str, str]]:
-    (ladder,) = climbed(load([builder.folder]))
-    made = table_of(ladder)
-    return {row[0]: dict(zip(made.headers, row, strict=True)) for row in made.rows}
-
-
-def test_rungs_measured_apart_have_an_interval_over_processes(tmp_path: Path) -> None:
+def test_steps_measured_apart_have_an_interval_over_processes(tmp_path: Path) -> None:
     steps = {"fp32": [8.0, 8.1, 7.9], "amp-bf16": [4.0, 4.05, 3.95], "amp-bf16+set-to-none": [4.0, 4.05, 3.95]}
     rows = shown(apart(RunBuilder(tmp_path / "run"), steps))
     assert [row["status"] for row in rows.values()] == ["ok"] * 3
@@ -147,13 +178,13 @@ def test_one_process_each_gives_a_ratio_that_says_it_has_no_interval(tmp_path: P
     row = shown(builder)["amp-bf16"]
     assert row["over fp32 [95 % interval]"] == "2.000 (no interval)"
     assert row["measured in"] == "one process apart"
-    (ladder,) = climbed(load([builder.folder]))
+    ladder = ablation_of(builder)
     assert sentence(ladder).advice == "no verdict"
     assert "2.000 (no interval)× as fast" in sentence(ladder).evidence
-    assert sentence(ladder).evidence.endswith("no rung is known to gain on the one before")
+    assert sentence(ladder).evidence.endswith("none is shown to gain on the one that it builds on")
 
 
-def test_a_rung_that_ran_out_of_memory_is_a_row_and_those_above_stand_below_it(tmp_path: Path) -> None:
+def test_a_step_that_ran_out_of_memory_is_a_row_and_those_above_build_on_the_one_below(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run")
     where = "CUDA out of memory | File train.py, line 1 / raise"
     builder.lost("ladder_memory", "amp-bf16+set-to-none", "oom", where, batch=64)
@@ -171,7 +202,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     rows = shown(builder)
     assert {row["over fp32 [95 % interval]"] for row in rows.values()} == {"–"}
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.000 [")
-    (ladder,) = climbed(load([builder.folder]))
+    ladder = ablation_of(builder)
     assert sentence(ladder).advice == "no verdict"
     publish(load([builder.folder]), tmp_path / "report")
     assert list((tmp_path / "report").glob("*-ladder.svg"))
@@ -195,15 +226,14 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
+    ladder = ablation_of(run)
     made = short(ladder)
-    words = [column.header for column in made.columns if column.align == "left"]
-    assert words == ["ablation step", "limited by", "status"]
+    assert words(made) == ["ablation step", "limited by", "status"]
     assert {"over fp32 [95 % interval]", "over the one it builds on [95 % interval]"} <= set(made.headers)
     assert made.title.startswith("Ladder of vit_b_16")
 
 
-def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
+def test_steps_with_equal_notes_share_a_row(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run")
     for replicate in range(3):
         results = [
@@ -211,16 +241,14 @@ def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
                 precision=name,
                 status="unconverged",
                 detail="too wide",
-                speed=timed(4.0, 64, foreign_load_pct=30.0, steady=rung != 1),
-                ablation=climb(rung),
+                speed=timed(4.0, 64, foreign_load_pct=30.0, steady=step != 1),
+                ablation=climb(step),
             )
-            for rung, name in enumerate(STEPS_MS)
+            for step, name in enumerate(STEPS_MS)
         ]
         builder.add(builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate), *results)
-    told = notes(load([builder.folder]).climbs)
-    assert told is not None
     every = "fp32, amp-bf16, + set-to-none"
-    rows = [dict(zip(told.headers, row, strict=True)) for row in told.rows]
+    rows = lines(notes(load([builder.folder]).climbs))
     assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
         ("unconverged", every, "3"),
         ("not steady", "amp-bf16", "3"),
@@ -228,16 +256,98 @@ def test_rungs_of_which_the_same_is_said_share_a_note(tmp_path: Path) -> None:
     ]
 
 
-def test_how_to_read_speaks_of_the_steps_that_were_timed(run: RunBuilder, tmp_path: Path) -> None:
-    resident, fed = "timed on data already on the device", "timed with the loader that feeds them"
-    only = publish(load([run.folder]), tmp_path / "only", figures="none")[0].read_text()
-    assert (resident in only, fed in only) == (False, True)
-    run.train("fp32", [90.0], batch=64)
-    trained = publish(load([run.folder]), tmp_path / "trained", figures="none")[0].read_text()
-    assert (resident in trained, fed in trained) == (False, True)
-    run.memory("fp32", 100.0)
-    both = publish(load([run.folder]), tmp_path / "both", figures="none")[0].read_text()
-    assert (resident in both, fed in both) == (True, True)
-    speed = RunBuilder(tmp_path / "speed").memory("fp32", 100.0)
-    plain = publish(load([speed.folder]), tmp_path / "plain", figures="none")[0].read_text()
-    assert (resident in plain, fed in plain) == (True, False)
+def test_how_to_read_describes_the_steps_that_were_timed(run: RunBuilder, tmp_path: Path) -> None:
+    def described(builder: RunBuilder) -> tuple[bool, bool]:
+        text = how_to_read(load([builder.folder]))
+        return RESIDENT in text, LOADED in text
+
+    assert described(run) == (False, True)
+    assert described(run.train("fp32", [90.0], batch=64)) == (False, True)
+    assert described(run.memory("fp32", 100.0)) == (True, True)
+    assert described(RunBuilder(tmp_path / "speed").memory("fp32", 100.0)) == (True, False)
+
+
+def test_a_step_that_is_not_shown_to_gain_on_a_lower_one_is_not_advised(tmp_path: Path) -> None:
+    speeds = {"fp32": scattered(1), AMP: scattered(2), ZEROED_AMP: scattered(2.1, -0.1, 0.0, 0.1)}
+    said = sentence(climbing(RunBuilder(tmp_path / "run"), speeds))
+    assert said.advice == "go up to amp-bf16"
+    assert "2.000 [2.000, 2.000]× as fast as fp32 (FASTER)" in said.evidence
+    assert "; the fastest, + set-to-none, is not shown to beat it (1.046 [0.8" in said.evidence
+
+
+def test_a_higher_step_is_advised_where_the_interval_between_the_two_shows_a_gain(
+    tmp_path: Path,
+) -> None:
+    noise = (-0.1, 0.0, 0.1)
+    speeds = {"fp32": scattered(1), AMP: scattered(2, *noise), ZEROED_AMP: scattered(2.2, *noise)}
+    ladder = climbing(RunBuilder(tmp_path / "run"), speeds)
+    lower, higher = ladder.rows["over_first"].iloc[1:]
+    assert lower.high > higher.center
+    assert sentence(ladder).advice == "go up to + set-to-none"
+    assert "the fastest," not in sentence(ladder).evidence
+
+
+def test_a_step_below_one_without_a_gain_is_beaten_by_the_one_above_both(tmp_path: Path) -> None:
+    speeds = {"fp32": scattered(1), AMP: scattered(2), ZEROED_AMP: scattered(2.0, -0.01, 0.0, 0.01)}
+    speeds |= {f"{ZEROED_AMP}+compile": scattered(3), f"{ZEROED_AMP}+compile+checkpointing": scattered(2.5)}
+    assert sentence(climbing(RunBuilder(tmp_path / "run"), speeds)).advice == "go up to + compile"
+
+
+def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge(tmp_path: Path) -> None:
+    one = {"fp32": [[1.0] * 5], AMP: [[1.2, 1.3, 1.25, 1.24, 1.26]]}
+    said = sentence(climbing(RunBuilder(tmp_path / "one"), one, status="unconverged"))
+    assert said.advice == "go up to amp-bf16"
+    assert "× as fast as fp32 (FASTER, one process, unconverged)" in said.evidence
+    assert said.evidence.endswith("× as fast as the one that it builds on (FASTER, one process, unconverged)")
+    three = climbing(RunBuilder(tmp_path / "three"), {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
+    assert "× as fast as fp32 (FASTER, unconverged)" in sentence(three).evidence  # one of the three is
+    assert list(three.rows["status"]) == ["unconverged"] * 2
+    steps = {"fp32": [8.0, 8.1], AMP: [4.0, 4.1]}
+    (alone,) = climbed(load([apart(RunBuilder(tmp_path / "apart"), steps).folder]))
+    assert "× as fast as fp32 (FASTER, 2 processes apart)" in sentence(alone).evidence
+    wide = climbing(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
+    assert sentence(wide).advice == "no verdict"
+    assert "× as fast as fp32 (INCONCLUSIVE, one process)" in sentence(wide).evidence
+
+
+@pytest.mark.parametrize(
+    ("batch", "least", "gain", "said"),
+    [
+        (64, 0.98, 1.04, ("no verdict", "A/A noise, here 5.1 %")),
+        (64, 0.9999, 1.005, ("go up to amp-bf16", "A/A noise, here 0.0 %")),
+        (128, 0.98, 1.04, ("go up to amp-bf16", "A/A noise, assumed to be 1.0 %.")),
+        (128, 0.9999, 1.005, ("stay with fp32", "A/A noise, assumed to be 1.0 %.")),
+    ],
+)
+def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(
+    tmp_path: Path, batch: int, least: float, gain: float, said: tuple[str, str]
+) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    for replicate, ratio in enumerate((least, 1.0, 1 / least)):
+        trial = builder.trial("floor", ["fp32"], batch, replicate=replicate)
+        trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))  # which are ablation steps
+        speed = timed(8.0, batch, speedup=ratio, speedup_low=ratio - 0.01, speedup_high=ratio + 0.01)
+        builder.add(trial, TrialResult(precision="fp32", status="ok", speed=speed))
+    ladder = climbing(builder, {"fp32": scattered(1), AMP: scattered(gain)})
+    assert sentence(ladder).advice == said[0]
+    assert said[1] in table_of(ladder).about
+
+
+@pytest.mark.parametrize(
+    ("kind", "mib", "told"),
+    [
+        ("cpu", (480.0, 476.0), "(FASTER), peak memory not told apart; "),
+        ("cpu", (480.0, 432.0), "(FASTER) at −10 % peak memory; "),
+        ("cuda", (480.0, 475.2), "(FASTER) at −1 % peak memory; "),
+        ("cpu", (480.0, None), "(FASTER); "),
+        ("cpu", (None, 432.0), "(FASTER); "),
+    ],
+)
+def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(
+    tmp_path: Path, kind: str, mib: tuple[float | None, ...], told: str
+) -> None:
+    device = GPU if kind == "cuda" else Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x")
+    builder = RunBuilder(tmp_path / "run", device=device)
+    peaks(builder, dict(zip(("fp32", AMP), mib, strict=True)))
+    ladder = climbing(builder, {"fp32": scattered(1), AMP: scattered(2)})
+    assert f"as fast as fp32 {told}" in sentence(ladder).evidence

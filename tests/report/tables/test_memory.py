@@ -1,143 +1,188 @@
-"""Where the memory went: which trials the table takes, and in which order and unit it tells them."""
+"""The tables of memory and energy: which trials they take, in which order and unit, and what is compared."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.summary import summarise
+from bench.report.analysis.speed import KEY
+from bench.report.analysis.summary import energies, summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM
-from bench.report.tables.memory import memory
-from bench.results.records import Device, MemoryPeak, TrialResult
+from bench.report.tables.memory import energy, memory
+from bench.results.records import Device, Energy, MemoryPeak, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
+from tests.report.tables.lines import column, lines, words
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
-KINDS = {
-    "tracked_peak_bytes": 90 * MIB,
-    "parameter_bytes": 20 * MIB,
-    "gradient_bytes": 18 * MIB,
-    "optimizer_bytes": 40 * MIB,
-    "activation_bytes": 11 * MIB,
-    "temporary_bytes": 1 * MIB,
-}
-ON_A_GPU = {
-    "peak_allocated_bytes": 100 * MIB,
-    "first_peak_bytes": 150 * MIB,
-    "peak_reserved_bytes": 200 * MIB,
-    "driver_used_bytes": 500 * MIB,
-}
+KINDS_MIB = {"tracked_peak": 90, "parameter": 20, "gradient": 18, "optimizer": 40, "activation": 11, "temporary": 1}
+GPU_MIB = {"peak_allocated": 100, "first_peak": 150, "peak_reserved": 200, "driver_used": 500}
+KINDS = {f"{name}_bytes": size * MIB for name, size in KINDS_MIB.items()}
+ON_A_GPU = {f"{name}_bytes": size * MIB for name, size in GPU_MIB.items()}
 
 
-class MemoryRun(RunBuilder):
-    """A run whose memory trials say where it went."""
+class Run(RunBuilder):
+    """A run whose memory and energy trials have their details."""
 
-    def held(self, precision: str, *, batch: int = 128, status: str = "ok", **figures: int | None) -> MemoryRun:
+    def held(self, precision: str, *, batch: int = 128, status: str = "ok", **figures: int | None) -> Run:
         result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))
         self.add(self.trial("memory", [precision], batch), result)
         return self
 
+    def drew(
+        self, precision: str, joules: float, *, batch: int = 128, source: str = "counter", status: str = "ok", **more
+    ) -> Run:
+        figures = {"energy_net_j_per_step": joules - 0.5, "idle_power_w": 71.2, "mean_power_w": 312.4} | more
+        found = Energy(energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=100, **figures)
+        self.add(
+            self.trial("energy", [precision], batch), TrialResult(precision=precision, status=status, energy=found)
+        )
+        return self
+
+    def table(self, of=memory):
+        return of(load([self.folder]).trials)
+
 
 @pytest.fixture
-def run(tmp_path: Path) -> MemoryRun:
-    return MemoryRun(tmp_path / "run", suite="vit")
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run", suite="vit")
 
 
-def table(run: MemoryRun):
-    return memory(load([run.folder]).trials)
-
-
-def test_every_kind_has_its_own_column(run: MemoryRun) -> None:
-    made = table(run.held("fp32", **KINDS, **ON_A_GPU))
-    (row,) = [dict(zip(made.headers, row, strict=True)) for row in made.rows]
-    assert row == {
-        "suite": "vit",
-        "device": "NVIDIA Test 1",
-        "batch size": "128",
-        "precision": "fp32",
-        "peak (MiB)": "100.0",
-        "tensors (MiB)": "90.0",
-        "parameters (MiB)": "20.0",
-        "gradients (MiB)": "18.0",
-        "optimizer (MiB)": "40.0",
-        "activations (MiB)": "11.0",
-        "temporaries (MiB)": "1.0",
-        "first step (MiB)": "150.0",
-        "reserved (MiB)": "200.0",
-        "driver (MiB)": "500.0",
-    }
-    assert [column.align for column in made.columns] == ["left", "left", "right", "left", *["right"] * 10]
+def test_every_kind_of_memory_has_its_own_column(run: Run) -> None:
+    table = run.held("fp32", **KINDS, **ON_A_GPU).table()
+    assert lines(table) == [
+        {
+            "suite": "vit",
+            "device": "NVIDIA Test 1",
+            "batch size": "128",
+            "precision": "fp32",
+            "peak (MiB)": "100.0",
+            "tensors (MiB)": "90.0",
+            "parameters (MiB)": "20.0",
+            "gradients (MiB)": "18.0",
+            "optimizer (MiB)": "40.0",
+            "activations (MiB)": "11.0",
+            "temporaries (MiB)": "1.0",
+            "first step (MiB)": "150.0",
+            "reserved (MiB)": "200.0",
+            "driver (MiB)": "500.0",
+        }
+    ]
+    assert words(table) == ["suite", "device", "precision"]
 
 
 def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path: Path) -> None:
-    run = MemoryRun(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB)
-    made = table(run)
-    assert made.headers[4:] == [
-        "peak (MiB)",
-        "tensors (MiB)",
-        "parameters (MiB)",
-        "gradients (MiB)",
-        "optimizer (MiB)",
-        "activations (MiB)",
-        "temporaries (MiB)",
-    ]
-    assert made.rows[0][4] == "95.0"
-    assert "driver" not in made.about
+    table = Run(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB).table()
+    kinds = ("peak", "tensors", "parameters", "gradients", "optimizer", "activations", "temporaries")
+    assert table.headers[4:] == [f"{kind} (MiB)" for kind in kinds]
+    assert column(table, "peak (MiB)") == ["95.0"]
+    assert "driver" not in table.about
 
 
-def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run: MemoryRun) -> None:
+def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run: Run) -> None:
     for precision, batch in (("amp-bf16", 256), ("amp-bf16", 64), ("fp32", 256), ("fp32", 64)):
         run.held(precision, batch=batch, **KINDS, **ON_A_GPU)
-    assert [row[2:4] for row in table(run).rows] == [
-        ["64", "fp32"],
-        ["64", "amp-bf16"],
-        ["256", "fp32"],
-        ["256", "amp-bf16"],
-    ]
+    order = [("64", "fp32"), ("64", "amp-bf16"), ("256", "fp32"), ("256", "amp-bf16")]
+    assert [(line["batch size"], line["precision"]) for line in lines(run.table())] == order
 
 
-def test_large_figures_are_told_in_gib_and_an_unknown_one_as_a_dash(run: MemoryRun) -> None:
-    made = table(
-        run.held("fp32", **KINDS, **ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None})
-    )
-    assert made.headers[-2:] == ["reserved (GiB)", "driver (GiB)"]
-    assert made.rows[0][-2:] == ["20.00", "–"]
-    assert made.rows[0][4] == "0.10"
+def test_large_figures_are_in_gib_and_an_unknown_one_is_a_dash(run: Run) -> None:
+    figures = KINDS | ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None}
+    (line,) = lines(run.held("fp32", **figures).table())
+    assert (line["reserved (GiB)"], line["driver (GiB)"], line["peak (GiB)"]) == ("20.00", "–", "0.10")
 
 
-def test_only_trials_that_were_counted_are_told(run: MemoryRun) -> None:
+def test_only_trials_that_count_are_in_the_table_of_memory(run: Run) -> None:
     run.memory("fp32", 10).lost("memory", "amp-fp16", "oom").speed()
-    assert table(run) is None
+    assert run.table() is None
     run.held("amp-bf16", **KINDS, **ON_A_GPU).held("tf32", status="invalid", **KINDS, **ON_A_GPU)
-    assert [row[3] for row in table(run).rows] == ["amp-bf16"]
+    assert column(run.table(), "precision") == ["amp-bf16"]
 
 
 def test_the_sum_over_devices_stands_beside_the_largest_ones_peak(tmp_path: Path) -> None:
-    run = MemoryRun(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
-    alone = MemoryRun(tmp_path / "alone").held("fp32", **KINDS, **ON_A_GPU)
-    run.held("fp32", **KINDS, **ON_A_GPU, all_devices_bytes=190 * MIB)
-    made = table(run)
-    assert made.headers[4:7] == ["peak (MiB)", "sum of peaks (MiB)", "tensors (MiB)"]
-    assert made.rows[0][4:6] == ["100.0", "190.0"]
-    assert "sum of peaks" not in " ".join(table(alone).headers)
-    for folder, held in ((run.folder, "100.0; sum 190.0"), (alone.folder, "100.0")):
+    both = Run(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
+    alone = Run(tmp_path / "alone").held("fp32", **KINDS, **ON_A_GPU)
+    both.held("fp32", **KINDS, **ON_A_GPU, all_devices_bytes=190 * MIB)
+    assert both.table().headers[4:7] == ["peak (MiB)", "sum of peaks (MiB)", "tensors (MiB)"]
+    assert column(both.table(), "sum of peaks (MiB)") == ["190.0"]
+    assert "sum of peaks" not in " ".join(alone.table().headers)
+    for folder, held in ((both.folder, "100.0; sum 190.0"), (alone.folder, "100.0")):
         page = write_report([folder], tmp_path / "out", figures="none").read_text()
         assert f"| {held} | baseline |" in page
         assert (SUM in page) == ("sum" in held)
 
 
-def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart(tmp_path: Path) -> None:
-    said = {}
-    for device, field in ((CPU, "peak_resident_bytes"), (GPU, "peak_allocated_bytes")):
-        for saved in (4, 6):
-            run = MemoryRun(tmp_path / f"{device.kind}-{saved}", device=device).speed()
-            run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
-            (sentence,) = sentences(summarise(load([run.folder]).trials))
-            said[device.kind, saved] = sentence.evidence
-    assert "peak memory not told apart" in said["cpu", 4]
-    assert "less peak memory" not in said["cpu", 4]
-    assert "15 % less peak memory" in said["cpu", 6]
-    assert "10 % less peak memory" in said["cuda", 4]
+@pytest.mark.parametrize(
+    ("device", "field", "saved", "evidence"),
+    [
+        (CPU, "peak_resident_bytes", 4, "peak memory not told apart"),
+        (CPU, "peak_resident_bytes", 6, "15 % less peak memory"),
+        (GPU, "peak_allocated_bytes", 4, "10 % less peak memory"),
+    ],
+)
+def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart(
+    tmp_path: Path, device: Device, field: str, saved: int, evidence: str
+) -> None:
+    run = Run(tmp_path / "run", device=device).speed()
+    run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
+    (sentence,) = sentences(summarise(load([run.folder]).trials))
+    assert evidence in sentence.evidence
+
+
+def energy_change(run: Run, precision: str, batch: int = 128) -> float:
+    found = run.table(energies).reset_index()
+    return found[(found["precision"] == precision) & (found["batch_size"] == batch)]["energy_change"].item()
+
+
+def test_a_run_without_energy_has_no_table_of_it(run: Run) -> None:
+    run.speed().memory("fp32", 10)
+    assert run.table(energy) is None
+    assert run.table(energies).empty
+
+
+def test_energy_is_compared_with_fp32_of_the_same_cell(run: Run) -> None:
+    run.drew("fp32", 4.0).drew("amp-bf16", 1.0).drew("fp32", 8.0, batch=256).drew("amp-bf16", 6.0, batch=256)
+    run.drew("tf32", 3.0, batch=64).speed().memory("fp32", 10)
+    assert energy_change(run, "amp-bf16") == pytest.approx(-0.75)
+    assert energy_change(run, "amp-bf16", 256) == pytest.approx(-0.25)
+    assert math.isnan(energy_change(run, "fp32"))
+    assert math.isnan(energy_change(run, "tf32", 64))
+    assert list(run.table(energies).index.names) == KEY
+
+
+def test_energies_of_different_sources_are_not_compared(run: Run) -> None:
+    run.drew("fp32", 4.0).drew("amp-bf16", 1.0, source="power")
+    assert math.isnan(energy_change(run, "amp-bf16"))
+    assert column(run.table(energy), "energy ÷ fp32") == ["baseline", "–"]
+
+
+def test_the_table_of_energy_has_what_was_read_and_its_source(run: Run) -> None:
+    first, second = lines(run.drew("amp-bf16", 1.6).drew("fp32", 4.0).table(energy))
+    assert (first["precision"], first["energy ÷ fp32"]) == ("fp32", "baseline")
+    assert second == {
+        "suite": "vit",
+        "device": "NVIDIA Test 1",
+        "batch size": "128",
+        "precision": "amp-bf16",
+        "source": "counter",
+        "energy/step (J)": "1.600",
+        "above idle (J)": "1.100",
+        "samples/J": "80.00",
+        "mean power (W)": "312",
+        "idle power (W)": "71.2",
+        "energy ÷ fp32": "0.400",
+    }
+
+
+def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(run: Run) -> None:
+    run.drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None).lost("energy", "amp-bf16", "unsupported")
+    first, second, third = run.drew("tf32", 1.0, status="nonfinite").table(energy).rows
+    assert (first[6], first[9]) == ("–", "–")
+    assert [row[4:] for row in (second, third)] == [
+        ["–", word, "–", "–", "–", "–", "–"] for word in ("nonfinite", "unsupported")
+    ]
+    assert math.isnan(energy_change(run, "tf32"))

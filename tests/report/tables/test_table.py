@@ -1,0 +1,65 @@
+"""What a table is: columns with their cells, and rows of data."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from bench.report.tables.format import records
+from bench.report.tables.table import figures, optional, table, words
+from bench.stats import Interval
+from tests.report.tables.lines import words as headers_of_words
+
+ROWS = [
+    {"name": "a", "size": 1234.5, "status": "unconverged", "lost": 0, "nothing": None},
+    {"name": "", "size": math.nan, "status": "oom", "lost": 2, "nothing": None},
+    {"name": "c", "size": 2.0, "status": "ok", "lost": 1, "nothing": None},
+]
+
+
+def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
+    made = table(
+        "Title",
+        ROWS,
+        [
+            words("name", "name"),
+            figures("size", "size", 3),
+            figures("per 2", "size", lambda value: f"{value:.2f}", per=2),
+            figures("marked", "size", 1, status="status", lost="lost"),
+        ],
+        "About.",
+        ["A footnote."],
+    )
+    assert made.rows == [
+        ["a", "1,234", "617.25", "1,234†"],
+        ["–", "–", "–", "oom"],
+        ["c", "2.00", "1.00", "2‡"],
+    ]
+    assert headers_of_words(made) == ["name"]
+    assert [footnote[0] for footnote in made.footnotes] == ["†", "‡", "A"]
+
+
+def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_rows_is_none():
+    columns = [figures("kept", "nothing"), *optional(figures("left out", "nothing"), figures("size", "size"))]
+    assert table("", ROWS, columns).headers == ["kept", "size"]
+    assert table("", [], columns) is None
+
+
+def test_rows_as_dicts_are_those_of_pandas_with_the_same_types():
+    interval = Interval(center=1.0, low=None, high=None, n=1)
+    frame = pd.DataFrame(
+        {
+            "words": ["a", "b"],
+            "category": pd.Series(["x", "y"], dtype="category"),
+            "whole": [1, 2],
+            "number": [0.5, math.inf],
+            "flag": [True, False],
+            "objects": pd.Series([interval, np.float64(2.5)], dtype=object),
+            "flags": pd.Series([np.bool_(True), None], dtype=object),
+        },
+        index=[7, 3],
+    )
+    found, wanted = records(frame), frame.to_dict("records")
+    assert found == wanted
+    assert [list(map(type, row.values())) for row in found] == [list(map(type, row.values())) for row in wanted]
+    assert records(frame[:0]) == []
