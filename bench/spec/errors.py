@@ -14,6 +14,12 @@ class UnsupportedError(UsageError):
     """A technique cannot be used with this suite or on this device; the message says why."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint at the known word most like ``word``, or an empty string if none is similar."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

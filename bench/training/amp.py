@@ -24,7 +24,7 @@ def apply(precision: Precision) -> None:
 
 
 def read_back(precision: Precision, device: torch.device) -> Switches:
-    """Return what the switches are now, and the error of an fp32 matrix product under them."""
+    """Return the switches as they are now, and the error of an fp32 matrix product under them."""
     matmul, conv = backend_of(device).fp32_switches()
     return Switches(
         fp32_matmul=matmul,
@@ -43,19 +43,19 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 class StaticScaler(torch.amp.GradScaler):
-    """A GradScaler whose scale stays what it is; a step with a gradient that is not finite is skipped all the same."""
+    """A GradScaler with a constant scale; steps with a gradient that is not finite are skipped as usual."""
 
     def __init__(self, device: str, scale: float) -> None:
         super().__init__(device, init_scale=scale)
         self._static = scale
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Forget what was found in the gradients, and leave the scale alone or set it to ``new_scale``."""
+        """Reset what was found in the gradients, and keep the scale or set it to ``new_scale``."""
         super().update(self._static if new_scale is None else new_scale)
 
 
 def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
-    """Return the precision's GradScaler; where it does not scale, one that does nothing."""
+    """Return the precision's GradScaler, disabled where the precision does not scale the loss."""
     if precision.scale is not None:
         return StaticScaler(device.type, precision.scale)
     return torch.amp.GradScaler(
@@ -69,10 +69,10 @@ def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSca
 
 
 def use_float8(model: nn.Module) -> None:
-    """Let torchao turn the model's linear layers, in place, into ones that multiply in float8, forward and backward.
+    """Let torchao convert the model's linear layers, in place, to multiply in float8, forward and backward.
 
-    The scales are those of each tensor at each use, torchao's default. Left as they are: layers whose sizes are no
-    multiple of 16, which the hardware's float8 products take no others than.
+    The scales are torchao's default, one for each tensor at each use. Layers whose sizes are no multiples of 16, which
+    the hardware's float8 products need, stay as they are.
     """
     from torchao.float8 import convert_to_float8_training
 

@@ -1,11 +1,10 @@
-"""Checkpoints: a training after some epoch, written whole or not at all, to go on from.
+"""Checkpoints: the state of a training after an epoch, written atomically, to resume from.
 
-What is kept is what the next epoch depends on: weights, the optimizer's and the schedule's state, the GradScaler's
-scale and the state of all generators. Data order and augmentation are a function of seed and epoch, so the
-number of epochs says the rest. On a CPU, and in the same precision, a training that goes on from a checkpoint ends
-with the same bits as one that was never interrupted.
+A checkpoint holds what the next epoch depends on: weights, the states of optimizer and schedule, the GradScaler's scale
+and the states of all random generators. Data order and augmentation follow from seed and epoch. On a CPU, in the same
+precision, a resumed training ends with the same bits as one that was never interrupted.
 
-Of processes that train together, which have the same weights, the first one keeps its state and all generators'.
+Of processes that train together, which have the same weights, the first keeps its state and all generators'.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ class Checkpoint:
     scaler: dict[str, Any]
     """Empty where the precision does not scale the loss."""
     generators: dict[str, Tensor]
-    """States of the generators that ``chance`` names, with the rank behind the name in all but the first process."""
+    """States of the generators by the names of ``rng.KINDS``, followed by the rank in all but the first process."""
 
     @staticmethod
     def of(arm: Arm, config: str, epochs: Sequence[EpochResult]) -> Checkpoint:
-        """Take the state of ``arm``; tensors are its own, not copies, so write it before training goes on.
+        """Take the state of ``arm``; its tensors are not copied, so write it before training continues.
 
-        All processes that train together must call it.
+        All processes that train together must call this.
         """
         own = {_generator(kind): state for kind, state in rng.states(arm.device).items()}
         generators = {name: state for each in distributed.gathered(own) for name, state in each.items()}
@@ -60,11 +59,10 @@ class Checkpoint:
         )
 
     def restore(self, arm: Arm) -> None:
-        """Bring ``arm``, newly built from the same suite, to this state.
+        """Restore this state to ``arm``, newly built from the same suite.
 
-        The arm may be of another precision: kept are its fp32 weights, where it has any. Where the checkpoint holds
-        no scale, having been trained without loss scaling, the arm goes on with its new GradScaler; where the arm
-        does not scale, the checkpoint's scale is of no use.
+        The arm may be of another precision: fp32 weights are kept where there are any. Where the checkpoint holds no
+        scale, the arm keeps its new GradScaler; an arm that does not scale ignores the checkpoint's scale.
         """
         arm.weights.load_state_dict(self.model)
         arm.optimizer.load_state_dict(self.optimizer)
@@ -76,7 +74,7 @@ class Checkpoint:
         rng.restore(own, arm.device)
 
     def write(self, path: Path) -> None:
-        """Replace ``path``, atomically: a process killed here leaves the checkpoint that was there before."""
+        """Replace ``path`` atomically: a process that is killed here leaves the previous checkpoint."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         state["epochs"] = [asdict(epoch) for epoch in self.epochs]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +82,7 @@ class Checkpoint:
         with draft.open("wb") as file:
             torch.save(state, file)
             file.flush()
-            os.fsync(file.fileno())  # Now, for written back later it would disturb the next epoch's time.
+            os.fsync(file.fileno())  # now, for writing it back later would disturb the next epoch's time
         draft.replace(path)
 
 
@@ -93,9 +91,9 @@ def _generator(kind: str) -> str:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return what is in ``path``, its tensors on the CPU; None where there is nothing that can be read.
+    """Return the checkpoint in ``path``, its tensors on the CPU; None where there is none that can be read.
 
-    It is loaded with ``weights_only=True``: a file that holds more than tensors and plain values cannot be read.
+    It is loaded with ``weights_only=True``, which refuses anything but tensors and plain values.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

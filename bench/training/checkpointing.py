@@ -1,8 +1,8 @@
-"""Checkpointed activations: a model's blocks keep their inputs alone, and run forward again in backward.
+"""Activation checkpointing: blocks keep their inputs alone, and compute their activations again in backward.
 
-Blocks are the children of the outermost nn.Sequential and nn.ModuleList: those that have parts of their own, as
-residual blocks and encoder layers have, each by itself. A Sequential of plain layers is cut into about √n runs of
-layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, section 4.1).
+Blocks are the children of the outermost nn.Sequential and nn.ModuleList that have children themselves, such as residual
+blocks and encoder layers, each by itself. A Sequential of plain layers is cut into about √n runs of layers
+(Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, section 4.1).
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ FEWEST_LAYERS = 3
 
 
 def recompute_activations(model: nn.Module, *, compiled: bool = False) -> int:
-    """Let the model's blocks keep no activations, in place; return how many blocks there are.
+    """Checkpoint the activations of the model's blocks, in place; return the number of blocks.
 
-    Random numbers drawn in a block are drawn again as they were, and batch norm counts each batch once, so that
-    training is the same.
+    Random numbers are drawn again as they were and batch norm counts each batch once, so that training is the same.
 
     Raises:
-        UnsupportedError: the model has no such blocks, or has batch norm in them and will be compiled.
+        UnsupportedError: the model has no blocks, or has batch norm and will be compiled.
     """
     if compiled and any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise UnsupportedError("torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice")
@@ -103,7 +102,7 @@ def _contexts(norms: Sequence[_BatchNorm]) -> tuple[AbstractContextManager[None]
 
 @contextmanager
 def _uncounted(norms: Sequence[_BatchNorm]) -> Iterator[None]:
-    """Leave running statistics alone: the batch was counted when it ran forward first."""
+    """Leave running statistics unchanged: the batch was counted in the first forward pass."""
     held = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     try:
         for norm in norms:

@@ -2,7 +2,7 @@
 
 Captured are the forward pass, the loss and the backward pass, of all parts where gradients are accumulated. Clipping,
 GradScaler, optimizer and schedule stay outside: ``GradScaler.step`` asks the device whether a gradient overflowed,
-which nothing may do while a graph is captured, and an optimizer would be captured with the learning rate of that
+which is forbidden during a capture, and an optimizer would be captured with the learning rate of that
 moment (PyTorch's notes, "CUDA semantics", section "Usage with torch.cuda.amp").
 """
 
@@ -27,7 +27,7 @@ class GraphedStep:
     """Gradients of a batch, computed by a graph from the fourth batch on; all batches have one shape."""
 
     gradients: Callable[[Tensor, Tensor], Tensor]
-    """Does it without a graph: takes inputs and targets, leaves gradients behind and returns the loss."""
+    """Computes them without a graph: takes inputs and targets and returns the loss."""
     device: torch.device
     done: int = 0
     held: tuple[Tensor, ...] = ()
@@ -38,7 +38,7 @@ class GraphedStep:
         self.graph = backend_of(self.device).graph()
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Leave the batch's gradients behind; return the loss, a tensor that no later step overwrites.
+        """Compute the batch's gradients; return the loss, a tensor that no later step overwrites.
 
         Raises:
             UnsupportedError: the step does what cannot be captured, such as asking for a value on the host.

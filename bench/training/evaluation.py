@@ -1,4 +1,4 @@
-"""How good a model is: mean loss and accuracy on data that it was not trained on, under its precision and in fp32."""
+"""Evaluation: mean loss and accuracy on test data, under the precision trained in and in fp32."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from bench.spec.precisions import BASELINE, PRECISIONS
-from bench.training import amp as switches
-from bench.training import distributed
-from bench.training import techniques as how
+from bench.training import amp, distributed
 from bench.training.step import Arm
+from bench.training.techniques import arrange
 
 
 @torch.no_grad()
 def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
-    A sample that the model answers with NaN is not right, whatever its class.
+    A sample whose outputs hold a NaN counts as wrong.
     """
     arm.model.eval()
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
@@ -27,7 +26,7 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
     count, classified = 0, False
     for inputs, targets in batches:
         with arm.autocast():
-            outputs = arm.model(how.arrange(inputs, arm.techniques))
+            outputs = arm.model(arrange(inputs, arm.techniques))
             loss = arm.loss(outputs, targets)
         total += loss.double() * len(inputs)
         classified = not targets.is_floating_point()
@@ -49,9 +48,9 @@ def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[f
     Where there is a master copy, it is what is evaluated.
     """
     plain = PRECISIONS[BASELINE]
-    switches.apply(plain)
+    amp.apply(plain)
     try:
         with arm.weights.in_fp32():
             return evaluate(replace(arm, precision=plain), batches)
     finally:
-        switches.apply(arm.precision)
+        amp.apply(arm.precision)

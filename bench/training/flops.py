@@ -31,8 +31,8 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
                 targets = torch.zeros(COUNTED_BATCH, dtype=torch.int64)
             loss = build_loss(suite, data)
             counted = operations.count(lambda: loss(model(inputs), targets).backward()).flops_per_step
-    except Exception as error:  # whatever a user's model does: an estimate is all that is lost
-        print(f"{suite.name}: FLOPs not counted: {error}")  # the run itself will tell, if it fails too
+    except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
+        print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
         return None
     return None if counted is None else counted / COUNTED_BATCH
 

@@ -1,13 +1,13 @@
-"""Weights held in 16 bits, with an fp32 master copy or without one.
+"""Weights in 16 bits, with or without an fp32 master copy.
 
 With a master copy a step is that of *Mixed Precision Training* (Micikevicius et al., arXiv 1710.03740, section 3):
 the weights are a 16-bit copy of the master's (1), the forward pass is in 16 bits (2), the loss in fp32 (3), which the
 GradScaler multiplies by its scale (4), the backward pass is in 16 bits (5), each weight's gradient is widened to fp32
-as soon as it is whole (6), the GradScaler divides it by its scale (7), and the optimizer updates the master (8).
-Batch norm has fp32 weights and statistics there. Without a master copy, the naive control, everything but the loss is
-in 16 bits, and the optimizer updates the 16-bit weights themselves.
+as soon as it is complete (6), the GradScaler divides it by its scale (7), and the optimizer updates the master (8).
+Batch norm keeps fp32 weights and statistics. Without a master copy, the naive control, everything but the loss is in
+16 bits, and the optimizer updates the 16-bit weights themselves.
 
-All of it hangs on the model and the optimizer as hooks, so that the training step is the same for every precision.
+All of it is hooks on the model and the optimizer, so that the training step is the same for every precision.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bench.spec.precisions import Precision
 
 
 class Weights:
-    """A model's weights in the type that a precision holds them in, and the fp32 ones that they are copies of."""
+    """A model's weights in the type of a precision, and their fp32 master copies."""
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
-        """Turn ``model`` into the precision's type in place; a precision with fp32 weights leaves it alone."""
+        """Convert ``model`` to the precision's type in place; with fp32 weights it is unchanged."""
         self._model = model
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
@@ -54,12 +54,12 @@ class Weights:
         return [self._masters.get(weight, weight) for weight in self._model.parameters()]
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Copy the masters into the weights after each step of ``optimizer``; a step that is skipped changes none."""
+        """Copy the masters into the weights after each step that ``optimizer`` takes."""
         if self._masters:
             optimizer.register_step_post_hook(lambda *_: self._copy_masters())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the model's state dict with each master in its weight's place, so that nothing is lost."""
+        """Return the model's state dict with masters in place of their 16-bit weights."""
         state: dict[str, Tensor] = self._model.state_dict()
         for name, weight in self._model.named_parameters(remove_duplicate=False):
             if weight in self._masters:
@@ -68,7 +68,7 @@ class Weights:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Load a state dict of any precision's, rounded to the types that are held here."""
+        """Load the state dict of any precision, rounded to the types here."""
         self._model.load_state_dict(state)
         for name, weight in self._model.named_parameters():
             if weight in self._masters:
@@ -76,7 +76,7 @@ class Weights:
 
     @contextmanager
     def in_fp32(self) -> Iterator[None]:
-        """Let the model compute in fp32 meanwhile, with the masters, or the 16-bit weights widened."""
+        """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
         with ExitStack() as stack:
             for linear in self._float8:
                 linear.forward = MethodType(nn.Linear.forward, linear)  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bench.data.cifar10 import FAILURES, patience
 from bench.planning import suite_registry
-from bench.spec.errors import UsageError
+from bench.spec.errors import UsageError, first_line
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 
@@ -81,7 +81,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a file that is no state dict raises nearly anything
         # torch's own text advises to load what may run code.
         refused = isinstance(error, pickle.UnpicklingError)
-        why = "it is no file of torch.save's, or holds more than tensors" if refused else _first_line(error)
+        why = "it is no file of torch.save's, or holds more than tensors" if refused else first_line(error)
         raise UsageError(
             f"The weights file '{path}' cannot be read ({why}). Save model.state_dict() with torch.save, or give "
             "--weights none."
@@ -108,7 +108,3 @@ def _load(model: nn.Module, state: dict[str, Tensor], head: str, where: str) -> 
         listed = ", ".join(sorted(problems)[:3]) + ", …" * (len(problems) > 3)
         raise UsageError(f"The weights of {where} are not those of this model: {listed}.")
     model.load_state_dict({**own, **{name: value for name, value in state.items() if name not in skipped}})
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,7 +1,7 @@
-"""Random numbers of whoever draws them in a training: torch, Python's ``random`` and NumPy's global generator.
+"""The global random generators of a training: torch's, Python's ``random`` and NumPy's.
 
-A suite of one's own may draw from any of them, in its weights, its dropout or its loss. All are seeded alike for
-every precision, and their states are kept as tensors, so that a checkpoint holds nothing that would have to run code.
+A user's suite may draw from any of them, in its weights, its dropout or its loss. All are seeded alike for every
+precision. Their states are kept as tensors, so that a checkpoint can be loaded without running code.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def seed_all(seed: int) -> None:
 
 
 def states(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of the global generators, and of a GPU's own, by name, as bytes."""
+    """Return the states of the global generators and of the device's own, by name, as bytes."""
     version, words, spare = random.getstate()
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
-    found = {
+    host = {
         "python": _packed([version, words, spare]),
         "numpy": _packed({**legacy, "state": {**legacy["state"], "key": legacy["state"]["key"].tolist()}}),
     }
-    return found | {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
+    return host | {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
 
 
 def restore(kept: dict[str, Tensor], device: torch.device) -> None:
-    """Bring the generators to states that ``states`` returned, as far as there are any of theirs."""
+    """Restore the states that ``states`` returned, those of generators that exist here."""
     for each in {torch.device("cpu"), device}:
         if each.type in kept:
             backend_of(each).set_rng_state(kept[each.type])

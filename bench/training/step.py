@@ -1,7 +1,7 @@
 """Training, in plain sight: one step and one loop for every precision.
 
-What a precision changes is what ``Arm`` holds: a region that autocasts, a GradScaler that scales, weights that are
-16-bit copies of others, or none of these. The step itself is the same for all.
+What differs by precision is what ``Arm`` holds: an autocast region, a GradScaler that scales, weights that are 16-bit
+copies of a master copy, or none of these.
 """
 
 from __future__ import annotations
@@ -20,36 +20,30 @@ from bench.devices.backend import backend_of
 from bench.spec.precisions import Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
-from bench.training import amp as switches
-from bench.training import distributed
-from bench.training import techniques as how
+from bench.training import amp, distributed
 from bench.training.checkpointing import recompute_activations
 from bench.training.cuda_graphs import GraphedStep
 from bench.training.master_weights import Weights
 from bench.training.rng import seed_all
 from bench.training.synced_norm import synchronised_norms
-
-# How many optimizer steps were taken, and not skipped by a GradScaler.
+from bench.training.techniques import arrange, compiled, cut, fused, require_supported
 
 
 class TakenSteps:
-    """Counts an optimizer's steps, as a hook on it; those that a GradScaler skips do not count.
+    """Counts an optimizer's steps, as a hook on it, without those that a GradScaler skips.
 
-    They never reach an ordinary optimizer. A fused one is called all the same, with a tensor on the device that
-    tells it to change nothing; these tensors are kept, and looked at when the count is asked for.
+    Skipped steps never reach an ordinary optimizer. A fused one is called with a tensor on the device that tells it to
+    change nothing; these tensors are kept, and read when the count is asked for.
     """
 
-    def __init__(self, watched: torch.optim.Optimizer | None = None) -> None:
-        """Hang on an optimizer, or, where nothing skips its steps, on none."""
+    def __init__(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Register the hook; without an optimizer, whoever takes the steps adds to ``called``."""
         self.called, self._found_inf = 0, list[Tensor]()
-        """Of an optimizer that nothing skips, whoever takes its steps counts them here."""
-        if watched is not None:
-            watched.register_step_post_hook(self)
+        if optimizer is not None:
+            optimizer.register_step_post_hook(self)
 
-    def __call__(  # the signature that torch gives hooks
-        self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
-    ) -> None:
-        """Count one."""
+    def __call__(self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        """Count one; the signature is torch's."""
         self.called += 1
         if (found := getattr(optimizer, "found_inf", None)) is not None:
             self._found_inf.append(found)
@@ -74,21 +68,21 @@ class Arm:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     scaled: bool
-    """Whether the scaler does anything; where it does not, a step leaves it alone."""
+    """Whether the scaler is enabled; a step leaves a disabled one alone."""
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
-    """The model's, and what the optimizer updates in their place where there is a master copy."""
+    """The model's weights, and the master copy that the optimizer updates where there is one."""
     forward: Callable[..., Tensor]
-    """The model in the training step: itself, or what torch.compile made of it."""
+    """The model in the training step: itself, compiled, or wrapped for several devices."""
     region: AbstractContextManager[None] | None
-    """The training step's autocast region, made once; None where the precision has none."""
+    """The training step's autocast region, entered anew each step; None where the precision has none."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     clip_grad: float | None = None
-    """Gradients are scaled down to this norm, over all parameters, where theirs is larger."""
+    """The norm over all parameters that gradients are clipped to."""
     techniques: Techniques = PLAIN
     graph: GraphedStep | None = None
-    """Computes the gradients by a CUDA graph, where one is used."""
+    """The CUDA graph that computes the gradients, where one is used."""
 
     @property
     def loss_scale(self) -> float | None:
@@ -96,8 +90,8 @@ class Arm:
         return self.scaler.get_scale() if self.scaled else None
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return a region in which the forward pass and the loss run as the precision says now."""
-        return switches.autocast(self.precision, self.device)
+        """Return a new region in which the forward pass and the loss run under the precision."""
+        return amp.autocast(self.precision, self.device)
 
 
 def build_arm(
@@ -111,7 +105,7 @@ def build_arm(
     clip_grad: float | None = None,
     techniques: Techniques = PLAIN,
 ) -> Arm:
-    """Build a suite's model, loss and optimizer, with the same initial weights for every precision, but for rounding.
+    """Build a suite's model, loss and optimizer; initial weights are the same for every precision but for rounding.
 
     Args:
         suite: the recipe.
@@ -120,13 +114,13 @@ def build_arm(
         device: where the model is moved to after it has been initialised on the CPU.
         seed: seed of the initial weights and of dropout.
         steps: optimizer steps of the whole run, for the schedule; None trains at a constant rate.
-        clip_grad: the norm to clip gradients to; None leaves them alone.
-        techniques: how else it is trained.
+        clip_grad: the norm to clip gradients to; None does not clip.
+        techniques: the techniques to train with.
 
     Raises:
         UnsupportedError: a technique does not go with this suite or device.
     """
-    how.require_supported(techniques, suite, data, device)
+    require_supported(techniques, suite, data, device)
     seed_all(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
@@ -137,12 +131,12 @@ def build_arm(
         recompute_activations(model, compiled=techniques.compile)
     loss = build_loss(suite, data)
     if precision.conversion:
-        switches.CONVERSIONS[precision.conversion](model)
+        amp.CONVERSIONS[precision.conversion](model)
     weights = Weights(model, precision)
-    scaler = switches.grad_scaler(precision, device)
+    scaler = amp.grad_scaler(precision, device)
     optimizer = suite.optimizer(weights.trained())
     if techniques.fused_optimizer:
-        optimizer = how.fused(optimizer, scaled=scaler.is_enabled())
+        optimizer = fused(optimizer, scaled=scaler.is_enabled())
     schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
     taken = TakenSteps(optimizer if scaler.is_enabled() else None)  # a hook costs some microseconds a step
     weights.follow(optimizer)
@@ -157,7 +151,7 @@ def build_arm(
         taken=taken,
         weights=weights,
         forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
-        region=switches.autocast(precision, device) if precision.autocast else None,
+        region=amp.autocast(precision, device) if precision.autocast else None,
         schedule=schedule,
         clip_grad=clip_grad,
         techniques=techniques,
@@ -169,9 +163,9 @@ def build_arm(
 
 def _forward(model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Callable[..., Tensor]:
     if distributed.ranks() > 1:
-        seed_all(seed + 7919 * distributed.rank())  # dropout is not to be the same in every part of a batch
+        seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device, techniques)
-    return how.compiled(model) if techniques.compile else model
+    return compiled(model) if techniques.compile else model
 
 
 def build_loss(suite: Suite, data: Data) -> nn.Module:
@@ -190,7 +184,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
         targets: shape (batch,) of classes, or (batch, *target shape).
 
     Returns:
-        The loss, a scalar still on the device, so that nothing waits for it; its graph is used up.
+        The loss, a scalar on the device that nothing has waited for; its graph is used up.
     """
     loss = arm.graph(inputs, targets) if arm.graph else leave_gradients(arm, inputs, targets)
     if arm.clip_grad is not None:
@@ -208,18 +202,18 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Run forward and backward over a batch, in as many parts as gradients are accumulated over.
+    """Drop the gradients and compute those of a batch, in as many parts as they are accumulated over.
 
-    Takes what ``training_step`` takes, drops the gradients there were, and returns the mean of the parts' losses.
+    Takes what ``training_step`` takes; returns the mean of the parts' losses.
     """
     techniques = arm.techniques
     arm.optimizer.zero_grad(set_to_none=techniques.set_to_none)
     if techniques.channels_last:
-        inputs = how.arrange(inputs, techniques)
+        inputs = arrange(inputs, techniques)
     if (parts := techniques.grad_accumulation) == 1:
         return _add_gradients(arm, inputs, targets)
-    chunks = how.cut(inputs, targets, parts)
-    return torch.stack([_add_gradients(arm, some, wanted, parts).detach() for some, wanted in chunks]).sum()
+    chunks = cut(inputs, targets, parts)
+    return torch.stack([_add_gradients(arm, *chunk, parts).detach() for chunk in chunks]).sum()
 
 
 def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int = 1) -> Tensor:
@@ -238,13 +232,13 @@ def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int = 1) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """What one pass over the training data came to."""
+    """The result of one pass over the training data."""
 
     loss: float
     """Mean over the epoch's batches."""
     seconds: float
     wait_seconds: float
-    """Host time spent in asking for the next batch."""
+    """Host time spent waiting for the next batch."""
     samples: int
     skipped_steps: int
 
@@ -256,13 +250,13 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
     taken = arm.taken.count
     synchronize(arm.device)
     clock = distributed.clock()
-    start, asked = clock(), time.perf_counter_ns()
+    start, wait_start = clock(), time.perf_counter_ns()
     for inputs, targets in batches:
-        wait_ns += time.perf_counter_ns() - asked
+        wait_ns += time.perf_counter_ns() - wait_start
         losses.append(training_step(arm, inputs, targets).detach())
         samples += len(inputs)
-        asked = time.perf_counter_ns()
-    wait_ns += time.perf_counter_ns() - asked
+        wait_start = time.perf_counter_ns()
+    wait_ns += time.perf_counter_ns() - wait_start
     synchronize(arm.device)
     seconds = (clock() - start) / 1e9
     return Epoch(

@@ -1,4 +1,4 @@
-"""How techniques change what an arm is made of: the layout of its tensors, its optimizer, its compiled forward pass."""
+"""What techniques change in an arm: the layout of its tensors, its optimizer, its forward pass."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from bench.devices.backend import backend_of
-from bench.spec.errors import UnsupportedError
+from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
 
 COMPILED_ARMS = 64
-"""So many versions of one model may be compiled in a process: each arm is one, and torch gives up after eight."""
+"""Versions of one model that may be compiled in a process: each arm is one, and torch gives up after eight."""
 
 
 def require_supported(techniques: Techniques, suite: Suite, data: Data, device: torch.device) -> None:
-    """Refuse what can be known before a model is built.
+    """Refuse techniques that do not go with a suite or device, as far as that is known before a model is built.
 
     Raises:
-        UnsupportedError: with the reason.
+        UnsupportedError: one does not.
     """
     if techniques.channels_last and len(data.input_shape) != 3:
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
@@ -37,17 +37,17 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
 
 
 def arrange(inputs: Tensor, techniques: Techniques) -> Tensor:
-    """Return inputs in the layout that the model's weights have; what is no batch of images stays as it is."""
+    """Return a batch of images in the layout of the model's weights; other inputs are unchanged."""
     if techniques.channels_last and inputs.dim() == 4:
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs
 
 
 def cut(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return a batch in equal parts, whose mean losses have the whole batch's as their mean.
+    """Return a batch in equal parts, so that the mean of their mean losses is the whole batch's.
 
     Raises:
-        ValueError: there are no such parts; those of other sizes would weigh their samples unequally.
+        ValueError: the batch cannot be divided equally.
     """
     if len(inputs) % parts:
         raise ValueError(f"a batch of {len(inputs)} cannot be cut into {parts} equal parts for grad-accumulation")
@@ -58,11 +58,11 @@ def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Opti
     """Return the same optimizer, new and with torch's own ``fused=True``.
 
     Args:
-        optimizer: as the suite builds it, before its first step.
+        optimizer: before its first step.
         scaled: whether a GradScaler may skip its steps.
 
     Raises:
-        UnsupportedError: it has no such kernel, or none for this device, type or setting.
+        UnsupportedError: it has no fused kernel, or none for this device, type or option.
     """
     kind = type(optimizer)
     if "fused" not in inspect.signature(kind).parameters:
@@ -74,17 +74,17 @@ def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Opti
     try:
         made: torch.optim.Optimizer = build(groups, lr=groups[0]["lr"], fused=True)
     except (RuntimeError, ValueError) as error:
-        raise UnsupportedError(f"fused-optimizer: {kind.__name__} says: {_first_line(error)}") from error
+        raise UnsupportedError(f"fused-optimizer: {kind.__name__} says: {first_line(error)}") from error
     if scaled and isinstance(made, torch.optim.SGD):
-        _begin_momentum(made)
+        _initialise_momentum(made)
     return made
 
 
-def _begin_momentum(optimizer: torch.optim.SGD) -> None:
-    """Give every weight a momentum of zero, from which the first step makes what it makes without one.
+def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
+    """Give every weight a momentum of zero, with which the first step is the same as without one.
 
-    torch's fused SGD allocates momentum in its first step without writing to it where the GradScaler lets that step
-    be skipped, and the next step goes on with whatever was in that memory.
+    torch's fused SGD allocates momentum in its first step without writing to it where the GradScaler skips that step,
+    and the next step reads whatever was in that memory.
     """
     for group in optimizer.param_groups:
         if group["momentum"] and group["dampening"]:
@@ -94,7 +94,7 @@ def _begin_momentum(optimizer: torch.optim.SGD) -> None:
 
 
 def compiled(model: nn.Module) -> Callable[..., Tensor]:
-    """Return the model's forward pass as torch.compile makes it at its first call; the model itself stays as it is."""
+    """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged."""
     config: Any = torch._dynamo.config
     for name in ("recompile_limit", "cache_size_limit"):  # torch < 2.7 knows the latter alone
         if hasattr(config, name):
@@ -111,10 +111,10 @@ def compilations() -> int:
 
 
 def require_compiler(kind: str) -> None:
-    """Refuse to compile where torch.compile does not work.
+    """Refuse to compile on a kind of device where torch.compile does not work.
 
     Raises:
-        UnsupportedError: with the reason.
+        UnsupportedError: it does not.
     """
     if why := _broken_compiler(kind):
         raise UnsupportedError(f"compile: torch.compile does not work here: {why}")
@@ -122,26 +122,22 @@ def require_compiler(kind: str) -> None:
 
 @cache
 def _broken_compiler(kind: str) -> str | None:
-    """Compile a function of one line, once for each kind of device; return why that failed, None where it worked.
+    """Compile a small function, once for each kind of device; return why that failed, None where it worked.
 
-    It needs all that compiling needs, a compiler of C++ or Triton, and pays for the first import.
+    It needs the compiler that a model needs, C++ or Triton, and pays for the first import.
     """
     try:
         torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
-    except Exception as error:  # whatever a compiler that is missing or broken raises
-        return _first_line(error.__cause__ or error)
+    except Exception as error:  # a missing or broken compiler raises nearly anything
+        return first_line(error.__cause__ or error)
     return None
 
 
 def refused(error: BaseException) -> str | None:
-    """Say why a technique cannot be used here, if that is what an error says; None for any other error."""
+    """Return why a technique cannot be used here, if that is the error; None for any other error."""
     if isinstance(error, UnsupportedError):
         return str(error)
-    # What torch.compile cannot compile is no fault of the model's, which runs without it.
+    # A model that torch.compile cannot compile runs without it.
     if type(error).__module__.startswith("torch._dynamo"):
-        return f"compile: {type(error).__name__}: {_first_line(error)}"
+        return f"compile: {type(error).__name__}: {first_line(error)}"
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -17,7 +17,7 @@ from bench.phases.arms import TrainingRunner
 from bench.results.records import Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
-from bench.training import amp as switches
+from bench.training import amp
 from tests.arms import arms
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -50,8 +50,8 @@ def test_fp32_is_ieee_and_tf32_is_not():
     for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3)):
         if unsupported_reason(PRECISIONS[name], "cuda", torch.cuda.get_device_capability(0)):
             continue
-        switches.apply(PRECISIONS[name])
-        read = switches.read_back(PRECISIONS[name], GPU)
+        amp.apply(PRECISIONS[name])
+        read = amp.read_back(PRECISIONS[name], GPU)
         assert read.fp32_matmul == ("tf32" if name == "tf32" else "ieee")
         assert low <= read.matmul_error < high
 
@@ -127,7 +127,7 @@ def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
     for name, dtype in (("fp32", "float32"), ("amp-fp16", "float16")):
 
         def step(name=name):
-            with switches.autocast(PRECISIONS[name], GPU):
+            with amp.autocast(PRECISIONS[name], GPU):
                 loss = layer(inputs).float().sum()
             loss.backward()
 

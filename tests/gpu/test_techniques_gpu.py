@@ -14,7 +14,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.spec.trial import Placement
-from bench.training import amp as switches
+from bench.training import amp
 from bench.training.cuda_graphs import WARM_UP
 from bench.training.step import build_arm, train_epoch, training_step
 from tests.arms import arms
@@ -31,7 +31,7 @@ def gently(parameters):
 
 
 def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
-    switches.apply(PRECISIONS[precision])  # else convolutions are in TF32, in some layouts and not in others
+    amp.apply(PRECISIONS[precision])  # else convolutions are in TF32, in some layouts and not in others
     suite = Suite(name="small", title="", data=DATA, model=model, optimizer=optimizer, batch_size=8)
     return build_arm(suite, DATA, PRECISIONS[precision], GPU, seed=0, techniques=techniques)
 

@@ -73,7 +73,7 @@ def compiler(monkeypatch, count):
 
         return forward
 
-    monkeypatch.setattr(techniques, "compiled", compiled)
+    monkeypatch.setattr("bench.training.step.compiled", compiled)
     return sent, during
 
 

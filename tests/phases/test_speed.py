@@ -18,7 +18,7 @@ from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.stats import Interval
-from bench.training import amp as switches
+from bench.training import amp
 from tests.arms import arms
 
 ARMS = ("fp32", "amp-fp16")
@@ -67,7 +67,7 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
 def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkeypatch):
     class Turns(nn.Linear):
         def forward(self, inputs):
-            switches.apply(PRECISIONS["tf32"])
+            amp.apply(PRECISIONS["tf32"])
             return super().forward(inputs)
 
     def model(data):
@@ -78,7 +78,7 @@ def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkey
     try:
         _, (result,) = run(names=("fp32",))
     finally:
-        switches.apply(PRECISIONS["fp32"])
+        amp.apply(PRECISIONS["fp32"])
     assert result.status == "invalid"
     assert "changed the fp32 switches from matmul ieee" in result.detail
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bench.spec.precisions import PRECISIONS
-from bench.training import amp as switches
+from bench.training import amp
 from tests.phases.test_training import Bench, paint
 
 
@@ -18,18 +18,18 @@ def test_a_model_that_allows_tf32_when_it_is_made_is_trained_without(monkeypatch
 
     class Looks(nn.Flatten):
         def forward(self, inputs):
-            seen.append(switches.read_back(PRECISIONS["fp32"], torch.device("cpu")).fp32_matmul)
+            seen.append(amp.read_back(PRECISIONS["fp32"], torch.device("cpu")).fp32_matmul)
             return super().forward(inputs)
 
     def model(data):
-        switches.apply(PRECISIONS["tf32"])
+        amp.apply(PRECISIONS["tf32"])
         return nn.Sequential(Looks(), nn.Linear(192, 2))
 
     bench.suite = replace(bench.suite, model=model)
     try:
         _, result = bench.run()
     finally:
-        switches.apply(PRECISIONS["fp32"])
+        amp.apply(PRECISIONS["fp32"])
     assert set(seen) == {result.switches.fp32_matmul} == {"ieee"}
 
 

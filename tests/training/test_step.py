@@ -8,8 +8,7 @@ from torch import nn
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques
-from bench.training import amp as switches
-from bench.training import distributed
+from bench.training import amp, distributed
 from bench.training.evaluation import evaluate, evaluate_fp32
 from bench.training.step import build_arm, train_epoch, training_step
 
@@ -171,14 +170,14 @@ def test_evaluation_in_fp32_is_that_of_an_fp32_arm_and_leaves_the_arm_as_it_was(
 
 def test_evaluation_in_fp32_switches_tf32_off_and_back_on():
     arm, seen = make("tf32"), []
-    arm.model.register_forward_pre_hook(lambda *_: seen.append(switches.read_back(arm.precision, CPU).fp32_matmul))
-    switches.apply(arm.precision)
+    arm.model.register_forward_pre_hook(lambda *_: seen.append(amp.read_back(arm.precision, CPU).fp32_matmul))
+    amp.apply(arm.precision)
     try:
         evaluate(arm, iter(batches(1)))
         evaluate_fp32(arm, iter(batches(1)))
         evaluate(arm, iter(batches(1)))
     finally:
-        switches.apply(PRECISIONS["fp32"])
+        amp.apply(PRECISIONS["fp32"])
     assert seen == ["tf32", "ieee", "tf32"]
 
 

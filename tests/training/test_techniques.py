@@ -10,9 +10,9 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques, refusal
-from bench.training import techniques as how
 from bench.training.evaluation import evaluate
 from bench.training.step import build_arm, train_epoch, training_step
+from bench.training.techniques import fused
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(3, 8, 8), classes=3)
@@ -207,7 +207,7 @@ def test_steps_that_overflow_are_skipped_and_counted_with_a_fused_optimizer_too(
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
     weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
-    made = how.fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
+    made = fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
     assert type(made) is torch.optim.AdamW
     assert [(group["lr"], group["weight_decay"], group["eps"]) for group in made.param_groups] == [
         (0.5, 0.01, 1e-3),
@@ -238,7 +238,7 @@ FLAT = Data(input_shape=(192,), classes=3)
     ],
 )
 def test_what_cannot_be_done_is_told(monkeypatch, techniques, given, reason):
-    monkeypatch.setattr(how, "require_compiler", lambda kind: None)
+    monkeypatch.setattr("bench.training.techniques.require_compiler", lambda kind: None)
     with pytest.raises(UnsupportedError, match=reason):
         make(techniques, **given)
 
