@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import stats
-from bench.devices.capabilities import unsupported_reason
+from bench.devices.backend import backend_of
 from bench.measure.quads import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
@@ -134,7 +134,7 @@ def against_itself(device: torch.device, repeats: int) -> Table:
 
 def against_solo(device: torch.device, pairs: int) -> Table:
     """Make table 2."""
-    other = "amp-bf16" if unsupported_reason(PRECISIONS["amp-bf16"], device.type, None) is None else "amp-fp16"  # type: ignore[arg-type]
+    other = "amp-bf16" if backend_of(device).unsupported_reason(PRECISIONS["amp-bf16"]) is None else "amp-fp16"
     table = Table("", "interleaved", "solo runs", "apart by", "joint interval", "warm-up", "steps", "equal?")
     table.title = f"2. Speedup of {other} over fp32: rounds against {pairs} pairs of {SOLO_S:g}-second runs"
     small = device.type == "cpu"

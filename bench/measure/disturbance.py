@@ -16,7 +16,7 @@ from typing import Protocol as Interface
 
 import psutil
 
-from bench.devices.nvidia import Nvml, NvmlFailure, ProcessLoads, ThrottleTimes, open_nvml
+from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Device
 
 CAUSES = {
@@ -76,14 +76,14 @@ def open_watch(
         return
     own_pids = gather(os.getpid())
     uuid = device.uuids[rank] if len(device.uuids) == len(own_pids) > 1 else device.uuid
-    nvml = open_nvml() if uuid else None
-    if nvml is None or uuid is None:
+    monitor = open_monitor() if uuid else None
+    if monitor is None or uuid is None:
         yield BlindWatch()
         return
-    with nvml:
+    with monitor:
         try:
-            watch: Watch = GpuWatch(nvml, uuid, clock, own_pids)
-        except NvmlFailure as failure:
+            watch: Watch = GpuWatch(monitor, uuid, clock, own_pids)
+        except DeviceLostError as failure:
             print(f"Throttling and neighbours are not watched: {failure}")
             watch = BlindWatch()
         yield watch
@@ -150,20 +150,20 @@ def _family_time(process: psutil.Process) -> float:
 class GpuWatch(BlindWatch):
     """Reads one GPU's throttle counters and process loads."""
 
-    def __init__(self, nvml: Nvml, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
+    def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
         """Begin now.
 
         Args:
-            nvml: a session.
+            monitor: a session.
             uuid: the GPU's.
             clock: a clock in seconds.
             own_pids: this process, and those that train with it.
 
         Raises:
-            NvmlFailure: NVML does not know the GPU, or it is lost.
+            DeviceLostError: NVML does not know the GPU, or it is lost.
         """
-        self._nvml, self._uuid, self._clock, self._own_pids = nvml, uuid, clock, own_pids
-        self._throttle, self._loads = ThrottleTimes(nvml, uuid), ProcessLoads(nvml, uuid)
+        self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
+        self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
         self._began_s = self._last_s = self._looked_s = clock()
         self._capped_s, self._lost = 0.0, ""
 
@@ -176,7 +176,7 @@ class GpuWatch(BlindWatch):
         if not self._lost:
             try:
                 return "; ".join([*self._throttling(), *self._neighbours()])
-            except NvmlFailure as failure:
+            except DeviceLostError as failure:
                 self._lost = f"the GPU was lost to NVML: {failure}"
         return self._lost
 
@@ -191,7 +191,7 @@ class GpuWatch(BlindWatch):
         held_s = self._throttle.since(now_s - self._last_s)
         self._last_s = now_s
         self._capped_s += held_s.get("sw_power_cap", 0.0)
-        active = set(self._nvml.clock_event_reasons(self._uuid) or ())
+        active = set(self._monitor.clock_event_reasons(self._uuid) or ())
         if self._throttle.told.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
             active.discard("hw_slowdown")
         return [
@@ -216,4 +216,4 @@ class GpuWatch(BlindWatch):
 
         In a container it may give the host's ids, and what looks foreign would be this very process.
         """
-        return os.getpid() in loads or os.getpid() in (self._nvml.process_pids(self._uuid) or ())
+        return os.getpid() in loads or os.getpid() in (self._monitor.process_pids(self._uuid) or ())

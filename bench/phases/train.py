@@ -16,7 +16,7 @@ from torch import Tensor
 from bench.data import Batches, Share, open_batches
 from bench.data.transfer import feed
 from bench.devices.energy import meters
-from bench.devices.nvidia import NvmlFailure, open_nvml
+from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.measure.energy import total
 from bench.phases.arms import compile_s
 from bench.phases.context import open_context, set_precision
@@ -188,15 +188,15 @@ def _energy_counter(device: Device) -> Callable[[], float | None]:
 
     It returns None where one of them has no counter.
     """
-    nvml = open_nvml() if device.energy == "counter" else None
-    boards = meters(nvml, device) if nvml is not None else ()
+    monitor = open_monitor() if device.energy == "counter" else None
+    boards = meters(monitor, device) if monitor is not None else ()
     if len(boards) < distributed.ranks():
         return lambda: None
 
     def read() -> float | None:
         try:
             return total([board.energy_j() for board in boards])
-        except NvmlFailure:
+        except DeviceLostError:
             return None
 
     return read

@@ -7,14 +7,13 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.summary import summarise
 from bench.report.figures.sweeps import _places, draw
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.sweeps import parse, swept, table_of
+from bench.report.tables.sweeps import swept, table_of
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 
@@ -116,11 +115,3 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
 def test_values_that_would_touch_are_drawn_evenly_spaced() -> None:
     assert _places([512, 1024], [256, 512, 1024]) == [512.0, 1024.0]
     assert _places([64, 128], [64, 65, 128]) == [0.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [("", {}), ("lr=0.1", {"lr": "0.1"}), ("weights=a b=c lr=0.1", {"weights": "a", "b": "c", "lr": "0.1"})],
-)
-def test_parameters_are_read_back(text: str, parts: dict[str, str]) -> None:
-    assert parse(text) == parts
