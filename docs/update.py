@@ -13,6 +13,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
-PART = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PART = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def architecture() -> str:
@@ -96,6 +97,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
+    **{file: partial(columns.table, file) for file in columns.COLUMNS},
 }
 
 
@@ -112,8 +114,6 @@ def main() -> int:
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
         text = page.read_text()
         updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", text)
-        if page.parent.name == "results":
-            updated = columns.filled(updated)
         if updated != text:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:

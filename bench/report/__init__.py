@@ -40,11 +40,11 @@ def report(
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
-    from bench.report.analysis.ablation import climbed
+    from bench.report.analysis.ablation import ablations
     from bench.report.page import publish
     from bench.report.reading.load import load
     from bench.report.tables.ablation import short
 
     loaded = load(runs)
     page, sentences = publish(loaded, out, published=published, layers=layers, figures=figures)
-    return page, [str(sentence) for sentence in sentences], [short(one) for one in climbed(loaded)]
+    return page, [str(sentence) for sentence in sentences], [short(one) for one in ablations(loaded)]

@@ -35,6 +35,6 @@ LINES = (
 
 def how_to_read(runs: Runs) -> list[str]:
     """Return how to read a report of these runs, without the lines on measurements that they do not have."""
-    only_ablations = not runs.climbs.empty and runs.trials["phase"].eq("train").all()
-    left_out = [RESIDENT] if only_ablations else [LOADED] if runs.climbs.empty else []
+    only_ablations = not runs.ablations.empty and runs.trials["phase"].eq("train").all()
+    left_out = [RESIDENT] if only_ablations else [LOADED] if runs.ablations.empty else []
     return [line for line in LINES if line not in left_out]

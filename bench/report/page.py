@@ -111,9 +111,9 @@ def compose(
     figures: plots.Choice = "overview",
 ) -> Report:
     """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
-    summary, ablations = summarise(runs.trials), ablation.climbed(runs)
+    summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     drawn = figures != "none"
-    trials = pd.concat([runs.trials, runs.climbs], ignore_index=True)
+    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     sections = [
         Section(title="Machines", tables=shown(*facts.machines(runs.runs))),
         *_matrices(summary, runs, out, drawn=drawn),
@@ -153,7 +153,7 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> l
     return list(sections.values())
 
 
-def _ablation(one: ablation.Climbed, out: Path, *, drawn: bool) -> Section:
+def _ablation(one: ablation.AblationSummary, out: Path, *, drawn: bool) -> Section:
     drawings = steps.draw(one, out) if drawn else []
     return Section(title=one.name, tables=[ablation_tables.table_of(one)], plots=drawings)
 

@@ -1,7 +1,4 @@
-"""The columns of a run's CSVs: everything that the fields of the records say about them, derived in one place.
-
-docs/update.py writes their tables into results/README.md.
-"""
+"""The columns of a run's CSVs: all that the fields of the records say about them, derived in one place."""
 
 from __future__ import annotations
 
@@ -149,12 +146,3 @@ def table(file: str) -> str:
     meaning = descriptions()[file]
     rows = [f"| `{field.name}` | {field.values} | {meaning[field.name]} |" for field in COLUMNS[file].values()]
     return "\n".join(["| column | values | meaning |", "| --- | --- | --- |", *rows])
-
-
-def filled(page: str) -> str:
-    """Return results/README.md with the tables of columns as they are, each between its two markers."""
-    for file in RECORDS:
-        begin, end = f"<!-- columns of {file} -->\n", "\n<!-- end of columns -->"
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}{table(file)}{end}{rest.partition(end)[2]}"
-    return page

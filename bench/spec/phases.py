@@ -36,6 +36,8 @@ class Phase:
     """Estimates a trial's seconds, without the start of its process; None where nothing can be said beforehand."""
     results: tuple[str, ...]
     """The fields of ``TrialResult`` that it fills, beside the switches."""
+    file: str = "trials.csv"
+    """The CSV in which reports look for the details of its results."""
     key: Literal["replicate", "seed"] | None = None
     """What is repeated, and so tells trials of the same precisions apart; None is measured once."""
     arms: Literal["each", "together", "baseline"] = "each"
@@ -104,6 +106,7 @@ PHASES: dict[str, Phase] = {
             default=True,
             joint=True,
             results=("speed", "operations"),
+            file="blocks.csv",
             estimate=lambda work: _rounds_s(work, work.arms),
         ),
         Phase(
@@ -124,6 +127,7 @@ PHASES: dict[str, Phase] = {
             recipe_batch=True,
             checkpoints=True,
             results=("training",),
+            file="epochs.csv",
             estimate=lambda work: 1.1 * work.epochs * work.steps_per_epoch * work.step_s,
         ),
         Phase(
@@ -133,6 +137,7 @@ PHASES: dict[str, Phase] = {
             trains_on_data=True,
             recipe_batch=True,
             results=(),
+            file="numerics.csv",
             estimate=lambda work: 80 * work.step_s,  # 60 steps, those in float64, and counting gradients
         ),
         Phase(
@@ -159,6 +164,7 @@ PHASES: dict[str, Phase] = {
             trains_on_data=True,
             has_children=True,
             results=("speed", "ablation"),
+            file="blocks.csv",
             # Beside the rounds, 15 continuous steps of each show whether it waits for the loader.
             estimate=lambda work: _rounds_s(work, work.arms) + work.arms * 15 * work.step_s,
         ),

@@ -11,7 +11,7 @@ from torch import nn
 from bench.measure.rounds import Comparison, LongBlocks
 from bench.measure.timing import Sizes, TimedBlock
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import inference, paired, speed
+from bench.phases import paired, speed
 from bench.phases.paired import Paired
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
@@ -20,6 +20,7 @@ from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import amp
 from tests.arms import arms
+from tests.phases.run_phase import result_of, run_phase
 
 ARMS = ("fp32", "amp-fp16")
 MS = 1_000_000
@@ -32,10 +33,8 @@ def run(tiny_trial, cpu, monkeypatch):
 
     def go(replicate=0, names=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
-        trial = replace(tiny_trial, phase="speed", arms=arms(*names), replicate=replicate, protocol=quick)
-        messages = []
-        speed.run(trial, cpu, messages.append)
-        return [[message for message in messages if isinstance(message, kind)] for kind in (Block, TrialResult)]
+        sent = run_phase(tiny_trial, cpu, "speed", *names, replicate=replicate, protocol=quick)
+        return [[message for message in sent if isinstance(message, kind)] for kind in (Block, TrialResult)]
 
     return go
 
@@ -132,9 +131,5 @@ def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_tr
 
 def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monkeypatch):
     monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
-    quick = Protocol(time_budget_s=0.02, replicates=1)
-    messages = []
-    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), protocol=quick)
-    inference.run(trial, cpu, messages.append)
-    (result,) = [message for message in messages if isinstance(message, TrialResult)]
+    result = result_of(run_phase(tiny_trial, cpu, "inference", "amp-fp16"))
     assert result.inference.inference_samples_per_s == pytest.approx(2000.0)

@@ -54,7 +54,7 @@ def test_nothing_counts_as_missing_where_rungs_stand_elsewhere_than_planned(tmp_
     execute(tmp_path / "run", plan, cpu, [refused])
     planned = [entry_of(one) for one in plan.trials]
     (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": SCHEMA}))
-    climbs = load([tmp_path / "run"]).climbs
+    climbs = load([tmp_path / "run"]).ablations
     assert missing(planned, climbs) == []
     without = climbs[climbs["precision"] != f"{TOP}+compile"]
     assert [one["phase"] for one in missing(planned, without)] == ["ladder_memory", "ladder", "ladder"]

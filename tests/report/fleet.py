@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.spec.trial import Placement
 from tests.report.builders import RunBuilder
 
 ARMS = ("fp32", "amp-bf16")
@@ -42,6 +43,12 @@ def edit_run(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     run = json.loads(path.read_text())
     change(run)
     path.write_text(json.dumps(run))
+
+
+def place(row: dict[str, str], placement: str) -> None:
+    """Claim that a row was measured on another placement."""
+    kind = "cpu" if placement.startswith("cpu") else "cuda"
+    row.update(placement=placement, members="+".join(Placement(name=placement).members), device_kind=kind)
 
 
 def copy(

@@ -1,4 +1,4 @@
-"""What ladders have come to: each rung against fp32 and against the rung that it stands on, its memory and limits."""
+"""Ablations: each step against fp32 and against the step before it, its memory, and what limits it."""
 
 from __future__ import annotations
 
@@ -14,196 +14,192 @@ from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
 from bench.report.analysis.noise import ASSUMED, floors
 from bench.report.analysis.summary import memory_change
+from bench.report.format import UNKNOWN, known, processes
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
-from bench.report.tables.format import UNKNOWN, known, processes
+from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.ablation import FIXED, AblationStep, parse_step
+from bench.spec.ablation import FIXED, AblationStep
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
-Gains = Mapping[tuple[str, str], tuple[Interval | None, str]]
-"""How many times as fast as a lower rung a higher one is, and in what that was measured, by the names of both."""
-NOTHING = (None, UNKNOWN)
+Gain = tuple[Interval | None, str]
+"""How many times as fast one step is as another, and in what that was measured."""
+Gains = Mapping[tuple[str, str], Gain]
+"""The gain of a step over a lower one, by the names of both, the lower one first."""
+NOTHING: Gain = (None, UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Climbed:
-    """One ladder: a suite on a device at a batch size."""
+class AblationSummary:
+    """One ablation: a suite on a device at a batch size."""
 
     title: str
     slug: str
     rows: pd.DataFrame
-    """A row for each rung, in order: rung (its name), precision, added, stands_on, status, detail, step_ms, epoch_s,
+    """A row for each step, in order: rung (its name), precision, added, stands_on, status, detail, step_ms, epoch_s,
     over_first, over_last (intervals of ratios, or None), first_in, measured_in (what those two were measured in),
-    memory_bytes, memory_change (a share of fp32's, NaN where it is not told apart), wait_pct, loader_ms, limit (a
-    word of ladder.LIMITS), accuracy (an interval in per cent, or None) and trained (a status word, empty where it was
+    memory_bytes, memory_change (a share of fp32's, NaN where it is not told apart), wait_pct, loader_ms, limit (what
+    limits it, in a word), accuracy (an interval in per cent, or None) and trained (a status word, empty where it was
     not)."""
     gains: Gains
     measured_floor: float | None
-    """How far fp32 was from itself at this batch size, as a share; None where that was not measured."""
+    """The A/A noise at this batch size, as a share; None where it was not measured."""
 
     @property
     def name(self) -> str:
-        """What a section or a table of it is called."""
+        """The title of its section or table."""
         return f"Ladder of {self.title}"
 
     @property
     def floor(self) -> float:
-        """The share beyond which a gain is one."""
+        """The share that a gain must exceed."""
         return ASSUMED if self.measured_floor is None else self.measured_floor
 
 
-def climbed(runs: Runs) -> list[Climbed]:
-    """Return the ladders that the runs have climbed."""
-    if runs.climbs.empty:
+def ablations(runs: Runs) -> list[AblationSummary]:
+    """Return the ablations that the runs have measured."""
+    if runs.ablations.empty:
         return []
-    names = runs.climbs.merge(subjects(runs.climbs), how="left")
-    measured = floors(runs.trials).reset_index()
-    ladders = []
-    for key, trials in names.groupby(CELL, sort=False):
+    named = runs.ablations.merge(subjects(runs.ablations), how="left")
+    noise = floors(runs.trials).reset_index()
+    found = []
+    for key, trials in named.groupby(CELL, sort=False):
         assert isinstance(key, tuple)
-        blocks, trained, floor = runs.climb_blocks, runs.trials[runs.trials["phase"] == "train"], measured
+        blocks, trained, floor = runs.ablation_blocks, runs.trials[runs.trials["phase"] == "train"], noise
         for name, value in zip(CELL, key, strict=True):
             blocks = blocks[blocks[name] == value]
-            if name != "techniques":  # a ladder's are its rungs
+            if name != "techniques":  # those of an ablation are its steps
                 trained, floor = (rows[rows[name] == value] for rows in (trained, floor))
         first = trials.iloc[0]
         batch = f"{first['batch_size']:.0f}"
-        gains = _gains(trials, blocks)
-        ladders.append(
-            Climbed(
+        steps, usable = _steps(trials), _usable(trials)
+        logs = _logs(blocks)
+        gains = {pair: _gain(logs, usable, *pair) for pair in combinations([step.name for step in steps], 2)}
+        found.append(
+            AblationSummary(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
                 slug=f"{first['slug']}-b{batch}-ladder",
-                rows=_rows(trials, gains, trained),
+                rows=_rows(steps, trials, gains, trained),
                 gains=gains,
                 measured_floor=None if floor.empty else float(floor["floor"].max()),
             )
         )
-    return ladders
+    return found
 
 
-def _rungs(trials: pd.DataFrame) -> list[AblationStep]:
-    """Return the rungs of a ladder from the lowest up."""
-    return sorted((parse_step(str(name)) for name in trials["precision"].unique()), key=lambda rung: rung.rank)
+def _steps(trials: pd.DataFrame) -> list[AblationStep]:
+    """Return the steps of an ablation, the lowest first."""
+    arms = trials[["arm_precision", "arm_techniques"]].drop_duplicates().itertuples(index=False)
+    steps = (AblationStep(precision=precision, techniques=listed(techniques)) for precision, techniques in arms)
+    return sorted(steps, key=lambda step: step.rank)
 
 
 def _usable(trials: pd.DataFrame) -> pd.DataFrame:
     return trials[(trials["phase"] == "ladder") & trials["status"].isin(MEASURED) & trials["step_ms"].gt(0)]
 
 
-def _gains(trials: pd.DataFrame, blocks: pd.DataFrame) -> Gains:
-    names, logs, usable = [rung.name for rung in _rungs(trials)], _logs(blocks), _usable(trials)
-    return {pair: _over(logs, usable, *pair) for pair in combinations(names, 2)}
-
-
-def _rows(trials: pd.DataFrame, gains: Gains, trained: pd.DataFrame) -> pd.DataFrame:
+def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained: pd.DataFrame) -> pd.DataFrame:
     timed, memory = trials[trials["phase"] == "ladder"], trials[trials["phase"] == "ladder_memory"]
     usable = _usable(trials)
-    held = memory[memory["status"].isin(MEASURED)]
-    peaks = held.assign(peak=held["peak_allocated_bytes"].fillna(held["peak_resident_bytes"]))
-    peak = peaks.groupby("precision")["peak"].max()
+    peaks = memory["peak_allocated_bytes"].fillna(memory["peak_resident_bytes"])
+    peak = peaks[memory["status"].isin(MEASURED)].groupby(memory["precision"]).max()
     body: list[dict[str, Any]] = []
-    for rung in _rungs(trials):
-        mine = usable[usable["precision"] == rung.name]
-        over_first, first_in = gains.get((BASELINE, rung.name), NOTHING)
-        over_last, measured_in = gains.get((rung.previous.name, rung.name), NOTHING) if rung.previous else NOTHING
-        status, detail = _status(timed, memory, mine, rung.name)
-        word, accuracy = _accuracy(trained, rung)
+    for step in steps:
+        own = usable[usable["precision"] == step.name]
+        over_first, first_in = gains.get((BASELINE, step.name), NOTHING)
+        over_last, measured_in = gains.get((step.previous.name, step.name), NOTHING) if step.previous else NOTHING
+        status, detail = _status(timed, memory, own, step.name)
+        word, accuracy = _accuracy(trained, step)
         body.append(
             {
-                "rung": rung.name,
-                "precision": rung.precision,
-                "added": rung.added,
-                "stands_on": rung.previous.added if rung.previous else UNKNOWN,
+                "rung": step.name,
+                "precision": step.precision,
+                "added": step.added,
+                "stands_on": step.previous.added if step.previous else UNKNOWN,
                 "status": status,
                 "detail": detail,
-                "step_ms": mine["step_ms"].median(),
-                "epoch_s": (mine["step_ms"] * mine["steps_per_epoch"]).median() / 1000,
+                "step_ms": own["step_ms"].median(),
+                "epoch_s": (own["step_ms"] * own["steps_per_epoch"]).median() / 1000,
                 "over_first": over_first,
                 "over_last": over_last,
                 "first_in": first_in,
                 "measured_in": measured_in,
-                "memory_bytes": peak.get(rung.name, float("nan")),
-                "wait_pct": mine["wait_pct"].median(),
-                "loader_ms": mine["loader_ms"].median(),
-                "limit": _limit(mine),
+                "memory_bytes": peak.get(step.name, float("nan")),
+                "wait_pct": own["wait_pct"].median(),
+                "loader_ms": own["loader_ms"].median(),
+                "limit": _limit(own),
                 "accuracy": accuracy,
                 "trained": word,
             }
         )
     rows = pd.DataFrame(body)
     fp32 = pd.Series(peak.get(BASELINE, float("nan")), index=rows.index)
-    placement = pd.Series(str(trials.iloc[0]["placement"]), index=rows.index)
-    return rows.assign(memory_change=memory_change(rows["memory_bytes"], fp32, placement))
+    kind = pd.Series(str(trials.iloc[0]["device_kind"]), index=rows.index)
+    return rows.assign(memory_change=memory_change(rows["memory_bytes"], fp32, kind))
 
 
-def _status(timed: pd.DataFrame, memory: pd.DataFrame, mine: pd.DataFrame, name: str) -> tuple[str, str]:
-    """Return a rung's word and its detail: what was measured counts, else what the timing said, else its memory.
+def _status(timed: pd.DataFrame, memory: pd.DataFrame, own: pd.DataFrame, name: str) -> tuple[str, str]:
+    """Return a step's status and its detail: of what was measured, else of the timing, else of its memory.
 
-    Of processes that measured it, one that is unconverged makes it so, as among precisions.
+    One unconverged process makes it unconverged, as among precisions.
     """
-    if len(mine):
-        wide = mine[mine["status"] == "unconverged"]
-        said = wide if len(wide) else mine
-        return str(said.iloc[-1]["status"]), str(said.iloc[-1]["detail"])
-    for rows in (timed, memory[~memory["status"].isin(MEASURED)]):
-        if len(said := rows[rows["precision"] == name]):
-            return str(said.iloc[-1]["status"]), str(said.iloc[-1]["detail"])
+    wide, unmeasured = own[own["status"] == "unconverged"], memory[~memory["status"].isin(MEASURED)]
+    for rows in (wide, own, timed[timed["precision"] == name], unmeasured[unmeasured["precision"] == name]):
+        if len(rows):
+            return str(rows.iloc[-1]["status"]), str(rows.iloc[-1]["detail"])
     return UNKNOWN, ""
 
 
 def _logs(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Return ln(time of a step) of each rung in each quad that counts: a row a quad, a column a rung."""
+    """Return ln(time of a step) in each ABBA round that counts: a row for each round, a column for each step."""
     counted = blocks[blocks["discarded"] == ""]
     log = np.log(counted["time_ms"] / counted["steps"])
-    by_quad = counted[["trial", "round", "precision"]].astype({"trial": str, "precision": str}).assign(log=log)
-    return by_quad.pivot_table(index=["trial", "round"], columns="precision", values="log", aggfunc="mean")
+    by_round = counted[["trial", "round", "precision"]].astype({"trial": str, "precision": str}).assign(log=log)
+    return by_round.pivot_table(index=["trial", "round"], columns="precision", values="log", aggfunc="mean")
 
 
-def _over(logs: pd.DataFrame, usable: pd.DataFrame, below: str, name: str) -> tuple[Interval | None, str]:
-    """Return how many times as fast as another a rung is, and in what that was measured.
+def _gain(logs: pd.DataFrame, usable: pd.DataFrame, lower: str, higher: str) -> Gain:
+    """Return how many times as fast as a lower step a higher one is.
 
-    Quad by quad and process by process where both were timed together; else Welch's interval on the logarithms of
-    their steps, over the processes that each was alone in.
+    Round by round and process by process where both were timed together; else Welch's interval on the logarithms of
+    their step times, over the processes that each was alone in.
     """
     each = []
-    if {below, name} <= set(logs.columns) & set(usable["precision"]):
-        found = (logs[below] - logs[name]).dropna()
-        each = [stats.quads_interval(quads.to_numpy()) for _, quads in found.groupby(level="trial", sort=False)]
+    if {lower, higher} <= set(logs.columns) & set(usable["precision"]):
+        ratios = (logs[lower] - logs[higher]).dropna()
+        each = [stats.quads_interval(rounds.to_numpy()) for _, rounds in ratios.groupby(level="trial", sort=False)]
     if each:
-        together = stats.process_interval([one.center for one in each], each[0])
-        return together.exp(), processes(len(each))
-    steps = [np.log(usable.loc[usable["precision"] == rung, "step_ms"].to_numpy()) for rung in (below, name)]
+        return stats.process_interval([one.center for one in each], each[0]).exp(), processes(len(each))
+    steps = [np.log(usable.loc[usable["precision"] == name, "step_ms"].to_numpy()) for name in (lower, higher)]
     count = min(step.size for step in steps)
-    return (stats.welch_interval(*steps).exp(), f"{processes(count)} apart") if count else (None, UNKNOWN)
+    return (stats.welch_interval(*steps).exp(), f"{processes(count)} apart") if count else NOTHING
 
 
-def _limit(mine: pd.DataFrame) -> str:
-    """Return what a rung's step takes its time for: the loader, launching kernels, or arithmetic."""
-    if mine.empty:
+def _limit(own: pd.DataFrame) -> str:
+    """Return what limits a step: the loader, launching kernels, or arithmetic."""
+    if own.empty:
         return UNKNOWN
-    if (mine["loader_limited"] == "yes").mean() >= 0.5:
+    if (own["loader_limited"] == "yes").mean() >= 0.5:
         return "loader"
-    ratio = mine["host_ratio"].median()
+    ratio = own["host_ratio"].median()
     if known(ratio):
         return "launch" if ratio >= LAUNCH_BOUND else "arithmetic"
-    return "arithmetic" if str(mine.iloc[0]["placement"]).startswith("cpu") else "launch or arithmetic"
+    return "arithmetic" if own.iloc[0]["device_kind"] == "cpu" else "launch or arithmetic"
 
 
-def _accuracy(trained: pd.DataFrame, rung: AblationStep) -> tuple[str, Interval | None]:
-    """Return how the run's training of what a rung computes ended, and its accuracy over seeds.
+def _accuracy(trained: pd.DataFrame, step: AblationStep) -> tuple[str, Interval | None]:
+    """Return how the run's training of what a step computes ended, and its accuracy over seeds.
 
-    What becomes of gradients between steps, and how batches get to the device, changes no arithmetic: a training
-    with those techniques or without is the same.
+    How gradients are dropped and how batches reach the device change no arithmetic, so those techniques do not matter.
 
     Args:
-        trained: rows of the train phase at the ladder's batch size.
-        rung: the rung.
+        trained: rows of the train phase at the ablation's batch size.
+        step: the ablation step.
     """
-    wanted = set(rung.techniques) - set(FIXED)
-    computes = trained["techniques"].map(lambda text: set(filter(None, str(text).split("+"))) - set(FIXED) == wanted)
-    rows = trained[(trained["precision"] == rung.precision) & computes.astype(bool)]
+    wanted = set(step.techniques) - set(FIXED)
+    same = trained["techniques"].map(lambda cell: set(listed(cell)) - set(FIXED) == wanted).astype(bool)
+    rows = trained[(trained["precision"] == step.precision) & same]
     if rows.empty:
         return "", None
     scores = rows.loc[rows["status"].isin(MEASURED), "test_accuracy_pct"].dropna()

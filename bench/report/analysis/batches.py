@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report.format import known, ratio, records
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import known, ratio, records
 from bench.spec.precisions import BASELINE
 
 Row = Mapping[Hashable, Any]

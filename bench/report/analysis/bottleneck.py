@@ -1,10 +1,10 @@
-"""Why a precision gains nothing, or less than the device offers: in one sentence, from what was measured."""
+"""What limits a precision, in one sentence from what was measured: the device, launching, memory, or the loader."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.tables.format import known, number, ratio
+from bench.report.format import known, number, ratio
 from bench.spec.precisions import find_precision
 
 LITTLE_GAIN = 1.1
@@ -13,6 +13,15 @@ LAUNCH_BOUND = 0.8
 """Host time over GPU time from which launching kernels is what limits."""
 LITTLE_OF_CEILING = 25.0
 """Share of the ceiling, in per cent, below which arithmetic is not what limits."""
+
+WAITING_PCT = 10.0
+"""Share of training time spent waiting for batches from which the loader may be the limit."""
+OF_THE_STEP = 0.9
+"""But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
+STORAGE = {
+    "host": "; the images came from host memory",
+    "file": "; the images came from the disk, for they do not fit into memory",
+}
 
 
 def reason(arm: pd.Series, baseline: pd.Series | None) -> str:
@@ -45,14 +54,6 @@ def reason(arm: pd.Series, baseline: pd.Series | None) -> str:
     return ""
 
 
-# Where the loader, not arithmetic, is what training waits for: in words.
-
-WAITING_PCT = 10.0
-"""Share of training time spent waiting for batches from which the loader may be what limits."""
-OF_THE_STEP = 0.9
-"""But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
-
-
 def remarks(rows: pd.DataFrame) -> list[str]:
     """Return a sentence for each arm of each cell whose training the loader limits.
 
@@ -80,9 +81,4 @@ def _remark(arm: pd.Series) -> str:
         said += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
     if alone:
         said += f"; without waiting it would have reached {number(100 * share / busy, 2)} %"
-    places = {
-        "host": "the images came from host memory",
-        "file": "the images came from the disk, for they do not fit into memory",
-    }
-    place = places.get(str(arm["data_storage"]), "")
-    return f"{said}; {place}." if place else f"{said}."
+    return f"{said}{STORAGE.get(str(arm['data_storage']), '')}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -12,16 +12,46 @@ from bench.report.analysis.matrix import RECIPE
 from bench.report.analysis.speed import KEY
 from bench.report.reading.labels import placement
 from bench.report.reading.load import Run
+from bench.report.reading.sources import fingerprints
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
-# What one placement of a run was measured with, and in what that differs from another's.
 
-SOFTWARE = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver"}
-"""Keys of run.json's environment, and of its nodes on a cluster, with their names in sentences."""
-LIMITS = {"sm_clock_limit_mhz": "clock limit", "memory_clock_limit_mhz": "memory clock limit"}
-LIMITS |= {"power_limit_w": "power limit", "threads": "number of threads"}
-"""What may be set on a device; several that train together have no power limit of their own."""
+@dataclass(frozen=True, slots=True)
+class _Software:
+    """A version in run.json's environment, and in its nodes on a cluster."""
+
+    name: str
+    why: str
+    on: Literal["any", "cuda", "cpu"] = "any"
+    """The kind of device that it matters for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """What may be set on a device; several that train together have no power limit of their own."""
+
+    name: str
+    unit: str
+    why: str
+
+
+SOFTWARE = {
+    "torch": _Software("torch", "Another version has other kernels and other defaults."),
+    "cuda": _Software("CUDA", "Its libraries hold the matrix products.", "cuda"),
+    "cudnn": _Software("cuDNN", "It holds the convolutions, and chooses among them.", "cuda"),
+    "driver": _Software("driver", "It sets clocks and power, and compiles some kernels.", "cuda"),
+    "openmp": _Software("OpenMP's spinning", "On a CPU that others use it can change a step many times over.", "cpu"),
+}
+LIMITS = {
+    "power_limit_w": _Limit("power limit", "W", "Less power means lower clocks under load."),
+    "sm_clock_limit_mhz": _Limit("clock limit", "MHz", "The same name stands for boards of other clocks."),
+    "memory_clock_limit_mhz": _Limit("memory clock limit", "MHz", "Memory traffic is slower or faster by it."),
+    "threads": _Limit("number of threads", "threads", "A CPU's step time follows it."),
+}
+NAMED = 4
+"""More runs or devices than this of one value are counted, not named; the last value is named "the others"."""
+SWITCHES = ["fp32_matmul", "fp32_conv"]
 
 
 def nodes(run: Run, placement: str) -> list[Mapping[str, Any]]:
@@ -56,31 +86,24 @@ def differing(one: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[
 
     A version that is known of one alone differs; a limit must be known of both.
     """
-    on_cpu = one[1].startswith("cpu")
-    found = [
-        name
-        for key, name in SOFTWARE.items()
-        if not (on_cpu and key != "torch") and software(*one, key) != software(*other, key)
+    kind = "cpu" if one[1].startswith("cpu") else "cuda"
+    names = [
+        part.name
+        for key, part in SOFTWARE.items()
+        if part.on in ("any", kind) and software(*one, key) != software(*other, key)
     ]
-    if on_cpu and software(*one, "openmp") != software(*other, "openmp"):
-        found.append("OpenMP's spinning")
-    found += ["text of the recipe"] if digest(one[0], suite) != digest(other[0], suite) else []
+    names += ["text of the recipe"] if digest(one[0], suite) != digest(other[0], suite) else []
     limits = [_device(*placed) for placed in (one, other)]
-    for key, name in LIMITS.items():
+    for key, limit in LIMITS.items():
         first, second = (device.get(key) for device in limits)
-        found += [name] if None not in (first, second) and first != second else []
-    return found
+        names += [limit.name] if None not in (first, second) and first != second else []
+    return names
 
 
 def _device(run: Run, placement: str) -> Mapping[str, Any]:
     devices = run.part("environment").get("devices") or []
     found = (one for one in devices if isinstance(one, dict) and str(one.get("placement")) == placement)
     return next(found, {})
-
-
-NAMED = 4
-"""More runs or devices than this of one value are counted, not named; the last value is named "the others"."""
-SWITCHES = ["fp32_matmul", "fp32_conv"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,19 +171,16 @@ def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
 
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield the software: of GPUs' libraries only where there are GPUs."""
-    on_gpu = set(rows.loc[~rows["placement"].str.startswith("cpu"), "run"])
-    facts = [
-        ("torch", "torch", False, "Another version has other kernels and other defaults."),
-        ("CUDA", "cuda", True, "Its libraries hold the matrix products."),
-        ("cuDNN", "cudnn", True, "It holds the convolutions, and chooses among them."),
-        ("driver", "driver", True, "It sets clocks and power, and compiles some kernels."),
-        ("OpenMP's spinning", "openmp", False, "On a CPU that others use it can change a step many times over."),
-    ]
-    for name, key, gpu, why in facts:
-        asked = [run for run in runs if run.part("environment") and (not gpu or run.label in on_gpu)]
-        if name.startswith("OpenMP"):
-            asked = [run for run in asked if run.label not in on_gpu and key in run.part("environment")]
-        yield Fact(name=name, values=dict(item for run in asked for item in _versions(run, rows, key)), why=why)
+    on_gpu = set(rows.loc[rows["device_kind"] != "cpu", "run"])
+    for key, part in SOFTWARE.items():
+        relevant = [
+            run
+            for run in runs
+            if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")
+            and (key in run.part("environment") or (run.part("environment") and key != "openmp"))
+        ]
+        values = dict(item for run in relevant for item in _versions(run, rows, key))
+        yield Fact(name=part.name, values=values, why=part.why)
 
 
 def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
@@ -182,25 +202,19 @@ def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         for device in run.part("environment").get("devices") or []
         if isinstance(device, dict) and (run.label, str(device.get("placement"))) in used
     ]
-    facts = [
-        ("power limit", "power_limit_w", "W", "Less power means lower clocks under load."),
-        ("clock limit", "sm_clock_limit_mhz", "MHz", "The same name stands for boards of other clocks."),
-        ("memory clock limit", "memory_clock_limit_mhz", "MHz", "Memory traffic is slower or faster by it."),
-        ("number of threads", "threads", "threads", "A CPU's step time follows it."),
-    ]
     for kind in dict.fromkeys(str(device.get("name")) for _, device in devices):
         alike = [(run, device) for run, device in devices if str(device.get("name")) == kind]
         several = len({(run.label, device.get("placement")) for run, device in alike}) > len(
             {run.label for run, _ in alike}
         )
-        for name, key, unit, why in facts:
+        for key, limit in LIMITS.items():
             values = {
                 f"{run.label}'s {placement(str(device.get('placement')))}" if several else run.label: _figure(
-                    device.get(key), unit
+                    device.get(key), limit.unit
                 )
                 for run, device in alike
             }
-            yield Fact(name=f"{name} of {kind}", values=values, why=why)
+            yield Fact(name=f"{limit.name} of {kind}", values=values, why=limit.why)
 
 
 def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
@@ -226,7 +240,7 @@ def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     folders = [run for run in runs if str(sources.get(run.label, "")).startswith("folder:")]
     hosts = {run.part("environment").get("host") for run in folders}
     if len(hosts) > 1 and len({sources[run.label] for run in folders}) == 1:
-        known = {run.label: _fingerprint(run) for run in folders}
+        known = {run.label: ", ".join(fingerprints(run).values()) or None for run in folders}
         why = "One path on two machines may hold other images."
         yield Fact(name="images (fingerprint)", values=known, why=why, needed=True)
 
@@ -285,10 +299,3 @@ def _protocol(asked: object) -> str | None:
     count = asked.get("replicates")
     processes = "1 process" if count == 1 else f"{count} processes"
     return f"{processes} of {float(budget or 0):g} s an arm, to ±{100 * float(target or 0):g} %"
-
-
-def _fingerprint(run: Run) -> str | None:
-    found = [
-        str(part["fingerprint"]) for part in run.list("data") if isinstance(part, dict) and part.get("fingerprint")
-    ]
-    return ", ".join(found) or None

@@ -15,10 +15,10 @@ from bench.report.analysis.comparability import warnings
 from bench.report.analysis.noise import ASSUMED
 from bench.report.analysis.speed import KEY
 from bench.report.analysis.summary import summarise, told_apart
+from bench.report.format import UNKNOWN, known, ratio, records
 from bench.report.reading.completeness import remark
 from bench.report.reading.load import Run, Runs, load
 from bench.report.reading.sources import remarks
-from bench.report.tables.format import UNKNOWN, known, ratio, records
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 
@@ -62,7 +62,7 @@ def compare(old: Path, new: Path) -> Comparison:
             f"The two runs have no measured cell and precision in common: {_difference((old, new), timed)}. "
             "Measure the same in both."
         )
-    pairs["memory_told"] = told_apart(pairs["placement"], pairs["memory_bytes_new"], pairs["memory_bytes_old"])
+    pairs["memory_told"] = told_apart(pairs["device_kind_new"], pairs["memory_bytes_new"], pairs["memory_bytes_old"])
     gains = _speedups(runs.trials)
     rows = [_row(pair, runs.runs, gains) for pair in records(pairs)]
     return Comparison(rows=rows, cautions=_cautions(runs), apart=_apart(timed, runs.runs))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,17 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.speed import KEY
 from bench.report.analysis.verdict import reference_batch
+from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import records
+from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
 RECIPE = ["suite", "parameters"]
 STEPS, EPOCHS = "throughput of the step", "time per epoch"
+Row = Mapping[Hashable, Any]
+"""A row of the summary."""
 Shared = Mapping[Hashable, Mapping[Hashable, float]]
 """Of each arm of each cell, indexed by ``KEY``, the logarithms by the process or seed that the cell's arms share."""
 
@@ -93,36 +97,24 @@ def _moments(logs: tuple[float, ...]) -> stats.Moments:
 
 def matrices(summary: pd.DataFrame, trials: pd.DataFrame) -> list[Matrix]:
     """Return the matrices of every recipe that several subjects measured: by throughput, and by time per epoch."""
-    found: list[Matrix] = []
     recipes = enumerate(summary.groupby(RECIPE, sort=False))
-    several = [(number_of, key, rows) for number_of, (key, rows) in recipes if len(rows[SUBJECT].drop_duplicates()) > 1]
+    several = [(number, key, rows) for number, (key, rows) in recipes if len(rows[SUBJECT].drop_duplicates()) > 1]
     gains, times = (_gains(trials), _times(trials)) if several else ({}, {})
-    for number_of, key, rows in several:
+    found = []
+    for number, key, rows in several:
         title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
-        slug = f"matrix-{key[0]}" if not key[1] else f"matrix-{key[0]}-{number_of}"
-        found += [made for made in (_by_step(title, slug, rows, gains), _by_epoch(title, slug, rows, times)) if made]
-    return found
+        slug = f"matrix-{key[0]}-{number}" if key[1] else f"matrix-{key[0]}"
+        found += [_by_step(title, slug, rows, gains), _by_epoch(title, slug, rows, times)]
+    return [matrix for matrix in found if matrix is not None]
 
 
 def _by_step(title: str, slug: str, rows: pd.DataFrame, gains: Shared) -> Matrix | None:
+    def setup(row: Row) -> dict[str, Any]:
+        beside = gains.get(tuple(row[column] for column in KEY), {})
+        return {"logs": tuple(np.log(row["paces"])), "beside": beside}
+
     chosen, batches = _at_batch(rows, "samples_per_s", "speed_status")
-    names = _names(chosen)
-    setups = [
-        Setup(
-            name=name,
-            subject=tuple(row[column] for column in SUBJECT),
-            precision=row["precision"],
-            batch=int(row["batch_size"]),
-            figure=row["samples_per_s"],
-            status=row["speed_status"],
-            logs=tuple(np.log(row["paces"])),
-            paired=_paired(row["speedup"], row["low"], row["high"]),
-            beside=gains.get(tuple(row[column] for column in KEY), {}),
-        )
-        for name, row in zip(names, records(chosen), strict=True)
-        if row["samples_per_s"] > 0
-    ]
-    absent = _absent(names, chosen, "samples_per_s", "speed_status")
+    setups, absent = _setups(chosen, "samples_per_s", "speed_status", ("speedup", "low", "high"), setup)
     return _ordered(Matrix(title=title, slug=slug, basis=STEPS, batches=batches, setups=setups, absent=absent))
 
 
@@ -131,28 +123,50 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, times: Shared) -> Matri
     trained = rows[rows["train_status"].notna()]
     if trained.empty:
         return None
+
+    def setup(row: Row) -> dict[str, Any]:
+        beside = times[tuple(row[column] for column in KEY)]
+        return {"logs": tuple(beside.values()), "beside": beside}
+
     most = trained.groupby("data", sort=False)["run"].nunique().idxmax()
     chosen, batches = _at_batch(trained[trained["data"] == most], "time_per_epoch_s", "train_status")
-    names = _names(chosen)
-    setups = [
-        Setup(
-            name=name,
-            subject=tuple(row[column] for column in SUBJECT),
-            precision=row["precision"],
-            batch=int(row["batch_size"]),
-            figure=row["time_per_epoch_s"],
-            status=row["train_status"],
-            logs=tuple(times[tuple(row[column] for column in KEY)].values()),
-            paired=_paired(row["epoch_speedup"], row["epoch_low"], row["epoch_high"]),
-            beside=times[tuple(row[column] for column in KEY)],
-        )
-        for name, row in zip(names, records(chosen), strict=True)
-        if row["time_per_epoch_s"] > 0
-    ]
-    absent = _absent(names, chosen, "time_per_epoch_s", "train_status")
+    speedup = ("epoch_speedup", "epoch_low", "epoch_high")
+    setups, absent = _setups(chosen, "time_per_epoch_s", "train_status", speedup, setup)
     absent += [f"what was trained on {data}" for data in trained["data"].unique() if data != most]
     slug = f"{slug}-epochs"
     return _ordered(Matrix(title=title, slug=slug, basis=EPOCHS, batches=batches, setups=setups, absent=absent))
+
+
+def _setups(
+    rows: pd.DataFrame, figure: str, status: str, speedup: tuple[str, str, str], setup: Callable[[Row], dict[str, Any]]
+) -> tuple[list[Setup], list[str]]:
+    """Return the setups of rows that have a figure, and the others, each with its status.
+
+    Args:
+        rows: rows of the summary.
+        figure: the column of the figure.
+        status: the column of its status.
+        speedup: the columns of its speedup over fp32, with the interval.
+        setup: returns the logarithms of a row.
+    """
+    setups, absent = [], []
+    for name, row in zip(_names(rows), records(rows), strict=True):
+        if not row[figure] > 0:
+            absent.append(f"{name} ({row[status]})")
+            continue
+        setups.append(
+            Setup(
+                name=name,
+                subject=tuple(row[column] for column in SUBJECT),
+                precision=row["precision"],
+                batch=int(row["batch_size"]),
+                figure=row[figure],
+                status=row[status],
+                paired=_paired(*(row[column] for column in speedup)),
+                **setup(row),
+            )
+        )
+    return setups, absent
 
 
 def _gains(trials: pd.DataFrame) -> Shared:
@@ -208,7 +222,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
     places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
-    places |= rows["placement"].str.match(r"cpu[+@]")
+    places |= (rows["device_kind"] == "cpu") & rows["members"].map(lambda cell: len(listed(cell)) > 1)
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, records(rows), strict=True):
@@ -220,10 +234,6 @@ def _names(rows: pd.DataFrame) -> list[str]:
         told = f" ({', '.join(more)})" if more else ""
         names.append(f"{row['device']}{told}, {row['precision']}")
     return names
-
-
-def _absent(names: list[str], rows: pd.DataFrame, figure: str, status: str) -> list[str]:
-    return [f"{name} ({row[status]})" for name, row in zip(names, records(rows), strict=True) if not row[figure] > 0]
 
 
 def _paired(center: float, low: float, high: float) -> stats.Interval | None:

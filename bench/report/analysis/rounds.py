@@ -12,22 +12,20 @@ from bench.report.analysis.speed import KEY
 from bench.spec.precisions import BASELINE
 from bench.stats import CONFIDENCE, TRIM, Interval
 
-# The hierarchical bootstrap: a second opinion on intervals over processes.
-
 Values = NDArray[np.float64]
-TOGETHER = 4
-"""Arms at once: more no longer fit into a core's cache."""
+ARMS_AT_ONCE = 4
+"""More no longer fit into a core's cache."""
 
 
 def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 1000, seed: int = 0) -> list[Interval]:
-    """Return the hierarchical bootstrap's interval of each arm's log-speedup: processes drawn anew, and quads in each.
+    """Return the hierarchical bootstrap's interval of each arm's log-speedup.
 
-    A second opinion on ``stats.process_interval``, free of its assumption that the processes' centres are normal.
-    Arms share their draws where their processes have as many quads: each interval is of its own arm alone, so that
-    it need not be independent of the others', and drawing is most of the work.
+    Processes are drawn anew, and rounds in each: a second opinion on ``stats.process_interval``, which assumes that
+    the processes' centres are normal. Arms share their draws where their processes have as many rounds, since drawing
+    is most of the work; no interval uses two arms.
 
     Args:
-        arms: for each arm each process's log-ratios, quad by quad.
+        arms: for each arm each process's log-ratios, round by round.
         resamples: how often to draw.
         seed: seed of the draws.
 
@@ -41,8 +39,8 @@ def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 1000,
             alike.setdefault((process, values.size), []).append(arm)
     for (process, size), members in alike.items():
         times = _draw(size, resamples, np.random.default_rng((seed, process, size)))
-        for start in range(0, len(members), TOGETHER):
-            some = members[start : start + TOGETHER]
+        for start in range(0, len(members), ARMS_AT_ONCE):
+            some = members[start : start + ARMS_AT_ONCE]
             means = _trimmed_means(np.stack([arms[arm][process] for arm in some]), times)
             for arm, found in zip(some, means, strict=True):
                 centers[arm][process] = found
@@ -51,9 +49,9 @@ def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 1000,
     return [_interval(found, drawn[len(found)], samples) for found, samples in zip(centers, arms, strict=True)]
 
 
-def _draw(size: int, resamples: int, chance: np.random.Generator) -> NDArray[np.float32]:
+def _draw(size: int, resamples: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Return how often each of ``size`` values is drawn in each resample, of shape (size, resamples)."""
-    picked = chance.integers(0, size, size=(resamples, size))
+    picked = rng.integers(0, size, size=(resamples, size))
     picked += np.arange(resamples)[:, None] * size
     times = np.bincount(picked.ravel(), minlength=size * resamples).reshape(resamples, size)
     return np.ascontiguousarray(times.T, dtype=np.float32)  # whole numbers, exact up to 2^24, and BLAS knows the type
@@ -100,20 +98,20 @@ def _trimmed_mean(values: Values) -> float:
 
 
 def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Return ln(baseline time / arm time) of each quad that counts.
+    """Return ln(baseline time / arm time) of each ABBA round that counts.
 
     Args:
         blocks: rows of blocks.csv of speed trials, with the columns of their cells.
 
     Returns:
-        A row for each quad and arm: the columns of ``KEY``, ``trial``, ``round`` and ``log_ratio``.
+        A row for each round and arm: the columns of ``KEY``, ``trial``, ``round`` and ``log_ratio``.
     """
     counted = blocks[blocks["discarded"] == ""].reset_index(drop=True)
     log: pd.Series = np.log(counted["time_ms"] / counted["steps"])  # type: ignore[assignment]
-    quad = _numbers(counted, ["run", "trial", "round"])
-    groups = log.groupby([quad, _numbers(counted, ["precision"])], sort=False)
-    first = groups.head(1).index  # of each arm's blocks in a quad
-    mean = counted.loc[first, [*KEY, "trial", "round"]].assign(log=groups.mean().to_numpy(), number=quad[first])
+    round_ = _numbers(counted, ["run", "trial", "round"])
+    groups = log.groupby([round_, _numbers(counted, ["precision"])], sort=False)
+    first = groups.head(1).index  # of each arm's blocks in a round
+    mean = counted.loc[first, [*KEY, "trial", "round"]].assign(log=groups.mean().to_numpy(), number=round_[first])
     baseline = mean.loc[mean["precision"] == BASELINE, ["number", "log"]]
     arms = mean[mean["precision"] != BASELINE].merge(baseline, on="number", suffixes=("", "_fp32"))
     result: pd.DataFrame = arms.assign(log_ratio=arms["log_fp32"] - arms["log"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,31 +13,24 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.comparability import differing, host
 from bench.report.analysis.speed import KEY
+from bench.report.format import known, records
 from bench.report.reading.load import SUBJECT, Run, Runs
-from bench.report.tables.format import known, records
+from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.techniques import for_one_device
-from bench.spec.trial import members as placed
-
-# Several devices, and the one that they are held against: of the same run, or else of one in like circumstances.
 
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
 
 
-def is_joined(row: Row) -> bool:
-    """Say whether a row is of several devices that trained together."""
-    return len(members(row)) > 1
-
-
-def members(row: Row) -> list[str]:
-    """Return the devices' placements, one for each device."""
-    return list(placed(str(row["placement"])))
+def members(row: Row) -> tuple[str, ...]:
+    """Return the placements of the devices that trained together; of one alone, its own."""
+    return listed(row["members"])
 
 
 def techniques(row: Row) -> tuple[str, ...]:
     """Return a row's techniques, but for those that mean nothing on one device."""
-    return for_one_device(tuple(filter(None, str(row["techniques"]).split("+"))))
+    return for_one_device(listed(row["techniques"]))
 
 
 def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
@@ -46,11 +39,11 @@ def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
     In the same run that is a device among them; in another, where the same number may be another board, one of the same
     name.
     """
-    names = re.sub(r"^\d+ × ", "", str(row["device"])).split(" + ")
+    names = json.loads(row["device_names"])
     return [
         one
         for one in timed
-        if not is_joined(one)
+        if len(members(one)) == 1
         and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
         and techniques(one) == techniques(row)
         and (one["placement"] in members(row) if one["run"] == row["run"] else one["device"] in names)
@@ -136,7 +129,7 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list
     timed = [row for row in records(summary) if known(row["step_ms"])]
     by_label, communication = {run.label: run for run in runs.runs}, _communication(runs.trials)
     found, remarks = [], []
-    joined = [row for row in records(rows) if known(row["step_ms"]) and is_joined(row)]
+    joined = [row for row in records(rows) if known(row["step_ms"]) and len(members(row)) > 1]
     for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
         own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
         lines = [line for row in own for line in _lines(row, timed, by_label, communication)]
@@ -156,7 +149,7 @@ def _lines(
             continue
         many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
         speedup = stats.welch_interval(many, few).exp()
-        on_cpu = str(one["placement"]).startswith("cpu")
+        on_cpu = one["device_kind"] == "cpu"
         unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
         yield {
             **{name: row[name] for name in ("where", "precision", "batch_size", "samples_per_s")},

@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 
 from bench import stats
 from bench.report.analysis.noise import ASSUMED, floors
+from bench.report.format import processes
 from bench.report.reading.load import CELL
-from bench.report.tables.format import processes
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
 KEY = [*CELL, "precision"]
 COLUMNS = ["speed_status", "step_ms", "samples_per_s", "speedup", "low", "high", "verdict", "measured_in"]
+
+DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
+DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,15 @@ def _together(arm: _Processes, paired: NDArray[np.bool_]) -> stats.Interval:
         n=int(quads) if math.isfinite(quads) else 0,
     )
     return stats.process_interval(arm.center[paired], within)
+
+
+def details(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return how each arm of each cell was timed, indexed by ``KEY``.
+
+    Figures are medians over processes, counts are summed over them, and ``compute_dtypes`` is the first one's.
+    """
+    rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
+    groups = rows.groupby(KEY, sort=False)
+    table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
+    table["unsteady"] = rows["steady"].eq("no").groupby([rows[name] for name in KEY], sort=False).sum()
+    return table.join(groups["compute_dtypes"].first())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.analysis.speed import KEY, speeds, status_of
+from bench.report.analysis.speed import KEY, details, speeds, status_of
 from bench.report.analysis.training import trainings
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, SUBJECT
-from bench.report.tables.diagnostics import details
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, precision_rank
 
@@ -43,7 +42,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["ieee"] = _ieee(trials, table)
     baselines = table.loc[table["precision"] == BASELINE, [*CELL, "memory_bytes"]]
     fp32 = table[CELL].merge(baselines, on=CELL, how="left")["memory_bytes"]
-    change = memory_change(table["memory_bytes"], fp32, table["placement"])
+    change = memory_change(table["memory_bytes"], fp32, table["device_kind"])
     table["memory_change"] = change.where(table["precision"] != BASELINE)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
@@ -70,14 +69,14 @@ def energies(trials: pd.DataFrame) -> pd.DataFrame:
     return table.astype(dict.fromkeys([*ENERGY_FIGURES, "energy_change"], float))
 
 
-def memory_change(peak: pd.Series, fp32: pd.Series, placement: pd.Series) -> pd.Series:
+def memory_change(peak: pd.Series, fp32: pd.Series, kind: pd.Series) -> pd.Series:
     """Return each peak's change as a share of fp32's, in bytes both; NaN where the two are not told apart."""
-    return (peak / fp32.where(fp32 > 0) - 1).where(told_apart(placement, peak, fp32))
+    return (peak / fp32.where(fp32 > 0) - 1).where(told_apart(kind, peak, fp32))
 
 
-def told_apart(placements: pd.Series, one: pd.Series, other: pd.Series) -> pd.Series:
-    """Say of which rows two steady peaks, in bytes, differ by more than two processes on that placement do anyway."""
-    return ~placements.str.startswith("cpu") | ((one - other).abs() >= RESIDENT_RESOLUTION)
+def told_apart(kinds: pd.Series, one: pd.Series, other: pd.Series) -> pd.Series:
+    """Say of which rows two steady peaks, in bytes, differ by more than two processes on such a device do anyway."""
+    return (kinds != "cpu") | ((one - other).abs() >= RESIDENT_RESOLUTION)
 
 
 def _memories(trials: pd.DataFrame) -> pd.DataFrame:

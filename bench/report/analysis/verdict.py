@@ -12,8 +12,8 @@ import pandas as pd
 from bench.report.analysis.batches import best_speedups
 from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
+from bench.report.format import change, known, number, processes, ratio, records, signed
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import change, known, number, ratio, records, signed
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
@@ -153,11 +153,17 @@ def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
 def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
     speed = f"{ratio(arm['speedup'])}× as fast as fp32"
     speed += f" [{ratio(arm['low'])}, {ratio(arm['high'])}]" if known(arm["low"]) else " (no interval)"
-    marks = [arm["verdict"]]
-    marks += [arm["measured_in"]] if arm["measured_in"] == "one process" or "apart" in arm["measured_in"] else []
-    marks += ["unconverged"] if arm["speed_status"] == "unconverged" else []
+    marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
     besides = ", ".join(text for text in (_at_best(rows, arm), _besides(rows, arm)) if text)
-    return f"{speed} ({', '.join(marks)})" + (f", {besides}" if besides else "")
+    return f"{speed} ({marks})" + (f", {besides}" if besides else "")
+
+
+def marked(verdict: str, measured_in: str, status: str) -> str:
+    """Write a verdict with what weakens it: one process, processes apart, an interval that is too wide."""
+    marks = [verdict]
+    marks += [measured_in] if measured_in == processes(1) or measured_in.endswith(" apart") else []
+    marks += [status] if status == "unconverged" else []
+    return ", ".join(marks)
 
 
 def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:

@@ -12,8 +12,8 @@ import pandas as pd
 from bench.report.analysis.verdict import reference_batch
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
+from bench.report.format import memory_unit
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import memory_unit
 from bench.spec.precisions import BASELINE
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
 from bench.report.figures.curves import draw_course
 from bench.report.figures.overview import draw_overview
+from bench.report.format import memory_unit
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import memory_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.ablation import Climbed
+from bench.report.analysis.ablation import AblationSummary
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
-from bench.report.tables.format import MIB, known, number
+from bench.report.format import MIB, known, number
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
@@ -25,7 +25,7 @@ MOST = 2.5
 """The axis ends at this multiple of the highest bar: a wider interval is cut off."""
 
 
-def draw(ladder: Climbed, folder: Path) -> list[Plot]:
+def draw(ladder: AblationSummary, folder: Path) -> list[Plot]:
     """Draw time per epoch, peak memory, and accuracy where it was trained; an untimed step keeps its place."""
     rows = ladder.rows
     if rows["step_ms"].isna().all():
@@ -81,7 +81,7 @@ def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray
 
     Args:
         axes: where to.
-        rows: those of ``Climbed``.
+        rows: those of ``AblationSummary``.
         heights: of the bars, NaN where there is none.
         bounds: low, middle and high of each one's interval, NaN where it has none.
     """

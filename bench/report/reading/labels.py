@@ -8,23 +8,28 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.format import records
 from bench.report.reading.load import SUBJECT, WORKLOAD
-from bench.report.tables.format import records
-from bench.spec.trial import members
+from bench.results.columns import listed
+
+IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
+"""What the words of a subject were made of."""
 
 
 def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the subjects of ``trials`` in their order, each with its names.
 
-    ``workload`` names the recipe, ``where`` the device; ``slug`` is a file name, unique among them.
+    ``workload`` names the recipe, ``where`` the device; ``slug`` is a file name, unique among them. The columns of
+    ``IDENTITY`` come with them.
     """
-    found = trials[SUBJECT].drop_duplicates(ignore_index=True)
+    found = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
     several_data = found.groupby("suite")["data"].transform("nunique") > 1
     several_runs = found["run"].nunique() > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
-    joined_cpu = found["placement"].str.match(r"cpu[+@]")  # joined GPUs are counted in the device's name
-    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | joined_cpu)
+    together = found["members"].map(lambda cell: len(listed(cell)) > 1)
+    cpus_together = together & (found["device_kind"] == "cpu")  # GPUs are counted in the device's name
+    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
     found["workload"] = [_workload(row) for row in records(rows)]
     found["where"] = [_where(row, several_runs) for row in records(rows)]
     return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
@@ -46,7 +51,7 @@ def placement(name: str) -> str:
     """Name a placement: cpu, GPU 0, GPUs 0+1, or a cluster's own word for it."""
     if not name[0].isdigit():
         return name
-    return f"GPUs {name}" if len(members(name)) > 1 else f"GPU {name}"
+    return f"GPU {name}" if name.isdigit() else f"GPUs {name}"
 
 
 def slugs(names: list[str]) -> list[str]:

@@ -1,8 +1,7 @@
-"""CSV to frames: what a run left behind, checked, with a retried trial's last answer only."""
+"""Runs as frames: the CSVs of each run, checked, with the last answer of a retried trial only."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.reading import sources
-from bench.report.reading import validation as block_counts
-from bench.report.reading import validation as sanity
+from bench.report.reading import sources, validation
+from bench.report.reading.csv_file import is_filled, read, torn
 from bench.report.reading.folders import copies, labels, shown
-from bench.report.reading.validation import missing_columns, refuse_schema, whole_lines
-from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.columns import COLUMNS
+from bench.results.records import MEASURED
 from bench.results.store import read_run
 from bench.spec.errors import UsageError
-from bench.spec.phases import LADDER
+from bench.spec.phases import LADDER, PHASES
 
 TRIAL = ["trial", "replicate", "seed", "precision"]
-"""What tells one row of trials.csv from another that is not the same trial, tried again."""
+"""What tells rows of trials.csv apart; where all are equal, a trial was tried again."""
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """What tells one cell from another: within one, precisions are compared."""
 SUBJECT = CELL[:-1]
@@ -61,11 +59,11 @@ class Runs:
     epochs: pd.DataFrame
     """One row per epoch, with the columns of its cell."""
     blocks: pd.DataFrame
-    """One row per timed block of the speed phase, with the columns of its cell."""
-    climbs: pd.DataFrame
-    """One row per trial and rung of the ladder."""
-    climb_blocks: pd.DataFrame
-    """One row per timed block of the ladder, with the columns of its cell."""
+    """One row per timed block of the other phases, with the columns of its cell."""
+    ablations: pd.DataFrame
+    """One row per trial and step of an ablation."""
+    ablation_blocks: pd.DataFrame
+    """One row per timed block of an ablation, with the columns of its cell."""
     numerics: pd.DataFrame
     """One row per figure of the numerics phase, with the seed and the columns of its cell."""
 
@@ -85,35 +83,48 @@ def load(folders: list[Path]) -> Runs:
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
         info = infos[folder]
-        rows = _read(folder / "trials.csv").assign(run=label)
+        rows = read(folder / "trials.csv").assign(run=label)
         if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        odd = [said for name in COLUMNS for said in sanity.torn(folder / name)]
-        odd += sanity.repeated(folder / "trials.csv", rows) + sanity.absent(folder, rows)
+        odd = [warning for name in COLUMNS for warning in torn(folder / name)]
+        odd += validation.repeated(folder / "trials.csv", rows, TRIAL) + _absent(folder, rows)
         rows = rows.drop_duplicates(TRIAL, keep="last")
-        sanity.refuse_too_much_memory(folder / "trials.csv", rows, info)
+        validation.refuse_too_much_memory(folder / "trials.csv", rows, info)
         timed = _blocks(folder, rows)
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        odd += block_counts.remarks(rows, timed) if sanity.is_there(folder / "blocks.csv") else []
+        odd += validation.lost_blocks(_filling(rows, "blocks.csv"), timed) if is_filled(folder / "blocks.csv") else []
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)
-        epochs.append(_epochs(folder, rows))
+        epochs.append(_with_cells(folder / "epochs.csv", rows, ["seed", "epoch"]))
         blocks.append(timed)
-        numerics.append(_numerics(folder, rows))
+        numerics.append(_with_cells(folder / "numerics.csv", rows, ["kind", "step", "layer", "name"], more=["seed"]))
     every, timed = (sources.unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
-    climbs, climbing = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
+    ablation, ablation_block = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
     return Runs(
         runs=runs,
-        trials=every[~climbs].reset_index(drop=True),
+        trials=every[~ablation].reset_index(drop=True),
         epochs=sources.unify(runs, pd.concat(epochs, ignore_index=True)),
-        blocks=timed[~climbing].reset_index(drop=True),
-        climbs=every[climbs].reset_index(drop=True),
-        climb_blocks=timed[climbing].reset_index(drop=True),
+        blocks=timed[~ablation_block].reset_index(drop=True),
+        ablations=every[ablation].reset_index(drop=True),
+        ablation_blocks=timed[ablation_block].reset_index(drop=True),
         numerics=sources.unify(runs, pd.concat(numerics, ignore_index=True)),
     )
+
+
+def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
+    """Return the trials of phases that write rows to a CSV beside trials.csv."""
+    return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
+
+
+def _absent(folder: Path, trials: pd.DataFrame) -> list[str]:
+    """Warn, in one sentence, of files that are not there although measured trials filled them."""
+    measured = trials[trials["status"].isin(MEASURED)]
+    lost = [file for file in COLUMNS if len(_filling(measured, file)) and not is_filled(folder / file)]
+    verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+    return [f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report."] if lost else []
 
 
 def _info(folder: Path) -> dict[str, Any]:
@@ -125,76 +136,36 @@ def _info(folder: Path) -> dict[str, Any]:
     return read_run(folder)
 
 
-def _read(path: Path, words: str = "object") -> pd.DataFrame:
-    """Read one CSV; a last line without its end, which a crash leaves, is left out.
+def _with_cells(path: Path, trials: pd.DataFrame, key: list[str], more: list[str] | None = None) -> pd.DataFrame:
+    """Read a CSV of a run, each row with the columns of its trial's cell; a retried trial's last rows count.
 
     Args:
-        path: the file; one that is not there is empty.
-        words: pandas' type of the columns that are not numbers.
+        path: the file.
+        trials: the run's rows of trials.csv.
+        key: what tells apart the rows of one trial and precision.
+        more: further columns to take from trials.csv.
     """
-    columns = COLUMNS[path.name]
-    dtypes = {name: float if field.kind == "number" else words for name, field in columns.items()}
-    whole = whole_lines(path)
-    missing = missing_columns(path, whole) if whole else None
-    if missing is None:
-        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
-    there = {name: dtype for name, dtype in dtypes.items() if name not in missing}
-    numbers = [name for name, dtype in there.items() if dtype is float]
-    try:
-        frame = pd.read_csv(
-            io.BytesIO(whole),
-            usecols=list(there),
-            dtype=there,
-            keep_default_na=False,
-            na_values={name: ["", "nan", "NaN"] for name in numbers},
-        )
-    except ValueError as error:
-        why = sanity.blame(path, numbers) or error
-        raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
-    for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
-        refuse_schema(path, f"{other:g}")
-    many = path.name == "blocks.csv"  # of which there may be millions
-    if not many:
-        sanity.refuse_short_lines(path, whole)
-    sanity.check(path, frame)
-    if missing:
-        empty = {name: float("nan") if dtypes[name] is float else "" for name in missing}
-        frame = pd.concat([frame, pd.DataFrame(empty, index=frame.index)], axis=1)[list(columns)]
-    return frame if many else frame.copy()  # its columns together: rows are taken from it hundreds of times
-
-
-def _epochs(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
-    """Read the epochs of a run's trials, each with the columns of its cell."""
-    epochs = _read(folder / "epochs.csv")
-    epochs = epochs.drop_duplicates(["trial", "precision", "seed", "epoch"], keep="last")
-    cells = trials.loc[trials["phase"] == "train", ["trial", "precision", *CELL]]
-    return epochs.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])
+    rows = read(path).drop_duplicates([*validation.PAIR, *key], keep="last")
+    cells = _filling(trials, path.name)[[*validation.PAIR, *(more or []), *CELL]]
+    return rows.merge(cells.drop_duplicates(validation.PAIR, keep="last"), on=validation.PAIR)
 
 
 def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
-    """Read the blocks of a run's speed trials and ladders, each with the columns of its cell; words are categories.
+    """Read the timed blocks of a run, each with the phase and the columns of its cell; words are categories.
 
-    There may be millions, so that they are told apart by numbers.
+    There may be millions of blocks, so trials and precisions are compared by their codes.
     """
-    blocks = _read(folder / "blocks.csv", words="category")
+    blocks = read(folder / "blocks.csv", words="category")
     pair = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
     pair += blocks["precision"].cat.codes
-    place = pd.DataFrame({"pair": pair, "round": blocks["round"], "position": blocks["position"]})
-    blocks, pair = blocks[kept := ~place.duplicated(keep="last")], pair[kept]
-    timed = trials.loc[trials["phase"].isin(("speed", "ladder")), ["trial", "precision", "phase", *CELL]]
-    timed = timed.drop_duplicates(["trial", "precision"], keep="last")
+    position = pd.DataFrame({"pair": pair, "round": blocks["round"], "position": blocks["position"]})
+    blocks, pair = blocks[kept := ~position.duplicated(keep="last")], pair[kept]
+    timed = _filling(trials, "blocks.csv")[[*validation.PAIR, "phase", *CELL]]
+    timed = timed.drop_duplicates(validation.PAIR, keep="last")
     codes, first = np.unique(pair, return_index=True)
-    known = pd.MultiIndex.from_frame(timed[["trial", "precision"]])
-    rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[["trial", "precision"]].iloc[first].astype(object)))
+    known = pd.MultiIndex.from_frame(timed[validation.PAIR])
+    rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[validation.PAIR].iloc[first].astype(object)))
     row = rows[np.searchsorted(codes, pair)]
-    words = {name: "category" for name in ("phase", *CELL) if name != "batch_size"}
-    cells = timed[["phase", *CELL]].astype(words).iloc[row[row >= 0]]
+    cells = timed[["phase", *CELL]].astype({name: "category" for name in ("phase", *CELL) if name != "batch_size"})
+    cells = cells.iloc[row[row >= 0]]
     return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
-
-
-def _numerics(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
-    """Read the figures of a run's numerics trials, each with its seed and the columns of its cell."""
-    numerics = _read(folder / "numerics.csv")
-    numerics = numerics.drop_duplicates(["trial", "precision", "kind", "step", "layer", "name"], keep="last")
-    cells = trials.loc[trials["phase"] == "numerics", ["trial", "precision", "seed", *CELL]]
-    return numerics.merge(cells.drop_duplicates(["trial", "precision"], keep="last"), on=["trial", "precision"])

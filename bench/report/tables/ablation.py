@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bench import stats
-from bench.report.analysis.ablation import NOTHING, Climbed
+from bench.report.analysis.ablation import NOTHING, AblationSummary
 from bench.report.analysis.verdict import Sentence
-from bench.report.tables.format import MIB, UNKNOWN, known, ratio, records, signed
+from bench.report.format import MIB, UNKNOWN, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
@@ -34,21 +34,21 @@ LIMITS = {
 }
 
 
-def table_of(ladder: Climbed) -> Table:
+def table_of(ladder: AblationSummary) -> Table:
     """Return an ablation's table."""
     made = table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
     assert made is not None
     return made
 
 
-def short(ladder: Climbed) -> Table:
+def short(ladder: AblationSummary) -> Table:
     """Return an ablation's table without what a terminal has no room for."""
     made = table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
     assert made is not None
     return made
 
 
-def _noise(ladder: Climbed) -> str:
+def _noise(ladder: AblationSummary) -> str:
     share = f"{100 * ladder.floor:.1f} %"
     if ladder.measured_floor is None:
         return f"assumed to be {share}"
@@ -107,7 +107,7 @@ PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
 """Headers of columns that a terminal has no room for."""
 
 
-def sentence(ladder: Climbed) -> Sentence:
+def sentence(ladder: AblationSummary) -> Sentence:
     """Return the verdict: up to which ablation step the techniques pay off, and which one brings most."""
     subject = f"ladder of {ladder.title}"
     timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
@@ -127,7 +127,7 @@ def sentence(ladder: Climbed) -> Sentence:
     return Sentence(subject=subject, advice="no verdict", evidence=f"the intervals are too wide: {evidence}")
 
 
-def _lowest_unbeaten(ladder: Climbed, faster: list[Row]) -> Row:
+def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
     """Return the lowest of the rows faster than fp32 that no higher one is shown to beat; none is above the last."""
 
     def beaten(place: int) -> bool:
@@ -137,14 +137,14 @@ def _lowest_unbeaten(ladder: Climbed, faster: list[Row]) -> Row:
     return next(row for place, row in enumerate(faster) if not beaten(place))
 
 
-def _fastest(ladder: Climbed, faster: list[Row], advised: Row) -> str:
+def _fastest(ladder: AblationSummary, faster: list[Row], advised: Row) -> str:
     """Name the fastest ablation step where that is one above the advised one."""
     top = max(faster, key=lambda row: row["over_first"].center)
     gain, _ = ladder.gains.get((advised["rung"], top["rung"]), NOTHING)
     return "" if gain is None else f"; the fastest, {top['added']}, is not shown to beat it ({written(gain)}×)"
 
 
-def _largest_gain(ladder: Climbed, timed: list[Row]) -> str:
+def _largest_gain(ladder: AblationSummary, timed: list[Row]) -> str:
     """Name the ablation step that gains most on the one that it builds on, where that is shown."""
     gains = [row for row in timed if _faster(ladder, row["over_last"])]
     if not gains:
@@ -154,11 +154,11 @@ def _largest_gain(ladder: Climbed, timed: list[Row]) -> str:
     return f"; the largest gain is that of {best['added']}, {evidence}"
 
 
-def _over_fp32(ladder: Climbed, row: Row) -> str:
+def _over_fp32(ladder: AblationSummary, row: Row) -> str:
     return _evidence(ladder, row, row["over_first"], BASELINE, row["first_in"])
 
 
-def _evidence(ladder: Climbed, row: Row, over: Interval, reference: str, measured_in: str) -> str:
+def _evidence(ladder: AblationSummary, row: Row, over: Interval, reference: str, measured_in: str) -> str:
     """Write a ratio over a reference, with the marks that a precision's verdict has."""
     marks = [str(stats.verdict(over, ladder.floor))]
     marks += [measured_in] if measured_in == "one process" or "apart" in measured_in else []
@@ -166,11 +166,11 @@ def _evidence(ladder: Climbed, row: Row, over: Interval, reference: str, measure
     return f"{written(over)}× as fast as {reference} ({', '.join(marks)})"
 
 
-def _faster(ladder: Climbed, interval: Interval | None) -> bool:
+def _faster(ladder: AblationSummary, interval: Interval | None) -> bool:
     return interval is not None and stats.verdict(interval, ladder.floor) == "FASTER"
 
 
-def _memory(ladder: Climbed, row: Row) -> str:
+def _memory(ladder: AblationSummary, row: Row) -> str:
     if known(row["memory_change"]):
         return f" at {signed(100 * row['memory_change'], 0)} % peak memory"
     fp32 = ladder.rows.loc[ladder.rows["added"] == BASELINE, "memory_bytes"]

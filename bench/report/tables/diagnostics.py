@@ -5,25 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.report.analysis.speed import KEY
-from bench.report.tables.format import UNKNOWN, change, ratio, records
+from bench.report.format import UNKNOWN, change, ratio, records
 from bench.report.tables.table import ARM, Row, Table, figures, optional, table, whole, words
-from bench.results.records import MEASURED
-
-FIGURES = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-FIGURES += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
-COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
-
-
-def details(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return how each arm of each cell was timed, indexed by ``KEY``.
-
-    Figures are medians over processes, counts are summed over them, and ``compute_dtypes`` is the first one's.
-    """
-    rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
-    groups = rows.groupby(KEY, sort=False)
-    table = groups[FIGURES].median().join(groups[COUNTS].sum())
-    table["unsteady"] = rows["steady"].eq("no").groupby([rows[name] for name in KEY], sort=False).sum()
-    return table.join(groups["compute_dtypes"].first())
 
 
 def what_ran(rows: pd.DataFrame) -> Table | None:

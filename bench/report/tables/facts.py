@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pandas as pd
 
 from bench.report.analysis.summary import IEEE_ERROR
+from bench.report.format import GIB, known, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import SUBJECT, Run
-from bench.report.tables.format import GIB, known, records
 from bench.report.tables.table import PRECISION, Row, Table, figures, table, whole, word, words
+from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.ablation import parse_step
 from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
 
@@ -126,7 +126,8 @@ def notes(trials: pd.DataFrame) -> Table | None:
     if rows.empty:
         return None
     names, of_ablation = rows["precision"].astype(str), rows["phase"].isin(LADDER)
-    shown = [parse_step(name).added if step else name for name, step in zip(names, of_ablation, strict=True)]
+    added = [listed(cell)[-1:] for cell in rows["arm_techniques"]]
+    shown = [f"+ {new[0]}" if new else name for name, new in zip(names, added, strict=True)]
     rows = rows.assign(arm=names.mask(of_ablation, ""), shown=shown)
     key = [*SUBJECT, "phase", "arm", "status"]
     most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")

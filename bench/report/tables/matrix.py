@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup
-from bench.report.tables.format import UNKNOWN, number, ratio
+from bench.report.format import UNKNOWN, number, ratio
 from bench.report.tables.table import Column, Table, figures, or_status, table, words
 
 LARGEST = 12

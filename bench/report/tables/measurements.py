@@ -8,8 +8,8 @@ import pandas as pd
 
 from bench.report.analysis import batches
 from bench.report.analysis.verdict import reference_batch
+from bench.report.format import GIB, UNKNOWN, change, known, memory_unit, number, ratio, records
 from bench.report.reading.load import CELL, SUBJECT
-from bench.report.tables.format import GIB, UNKNOWN, change, known, memory_unit, number, ratio, records
 from bench.report.tables.numerics import error
 from bench.report.tables.table import (
     ARM,

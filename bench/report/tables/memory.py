@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.report.analysis.summary import energies
+from bench.report.format import known, memory_unit, ratio, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.format import known, memory_unit, ratio, records
 from bench.report.tables.table import ARM, Row, Table, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, precision_rank

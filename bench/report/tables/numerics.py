@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.format import UNKNOWN, known, number
 from bench.report.reading.load import CELL
-from bench.report.tables.format import UNKNOWN, known, number
 from bench.report.tables.table import ARM, Table, figures, optional, table, whole, words
 from bench.spec.precisions import precision_rank
 

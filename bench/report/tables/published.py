@@ -11,13 +11,13 @@ import pandas as pd
 
 from bench.report.analysis.speed import KEY
 from bench.report.analysis.verdict import reference_batch
+from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, source
 from bench.report.reading.load import Runs
-from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, source
 from bench.report.tables.table import Row, Table, decimals, figures, optional, over_fp32, table, whole, words
+from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import members
 
 FOLDER = Path(__file__).parents[3] / "results" / "published"
 WORDS = ["source", "model", "dataset", "gpu", "architecture", "precision", "precision_label", "quality_metric", "note"]
@@ -143,7 +143,7 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> Iterator[Row]:
         by_step = over_fp32(row)
         yield row | {
             "source": f"{MEASURED_HERE}: {row['run']}",
-            "n_gpus": _gpus(str(row["placement"])),
+            "n_gpus": _gpus(row),
             "total_time_s": row["total_s"],
             "times_as_fast": by_epoch
             if by_epoch != UNKNOWN
@@ -156,9 +156,9 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> Iterator[Row]:
         }
 
 
-def _gpus(placement: str) -> int:
-    """Count the GPUs of a placement such as ``0+1``."""
-    return sum(name != "cpu" for name in members(placement))
+def _gpus(row: Row | pd.Series) -> int:
+    """Count the GPUs of a row of the summary."""
+    return 0 if row["device_kind"] == "cpu" else len(listed(row["members"]))
 
 
 def _published(rows: pd.DataFrame) -> Iterator[Row]:
@@ -190,7 +190,7 @@ def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Ru
     data = _unlike("data", ours["data"].map(source), theirs["dataset"])
     parts = [
         _unlike("device", ours["device"], theirs["gpu"]),
-        _unlike("GPUs", ours["placement"].map(_gpus), theirs["n_gpus"].dropna()),
+        _unlike("GPUs", ours.apply(_gpus, axis=1), theirs["n_gpus"].dropna()),
         _unlike("batch size", ours["batch_size"], theirs["batch_size"].dropna()),
         epochs,
         data,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.report.format import number, ratio
 from bench.report.reading.labels import placement
-from bench.report.tables.format import number, ratio
 from bench.report.tables.table import BATCH, PRECISION, Table, figures, table, words
 
 ABOUT = (

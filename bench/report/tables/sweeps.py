@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report.format import ratio, records
 from bench.report.reading.load import CELL, Runs
-from bench.report.tables.format import ratio, records
 from bench.report.tables.table import BATCH, DEVICE, PRECISION, Row, Table, figures, optional, over_fp32, table, words
 
 VALUE, REST = "value", "rest"
@@ -38,7 +38,7 @@ def swept(summary: pd.DataFrame, runs: Runs) -> list[Swept]:
     for name in dict.fromkeys(name for asked in names.values() for name in asked):
         asked_for = [run for run, asked in names.items() if name in asked]
         rows = timed[timed["run"].isin(asked_for)]
-        parts = [parse(str(text)) for text in rows["parameters"]]
+        parts = [parameters(row) for row in rows["parameters_json"]]
         rows = rows.assign(
             value=pd.Series([part.get(name) for part in parts], index=rows.index, dtype=object),
             rest=[" ".join(f"{key}={value}" for key, value in part.items() if key != name) for part in parts],
@@ -50,9 +50,9 @@ def swept(summary: pd.DataFrame, runs: Runs) -> list[Swept]:
     return found
 
 
-def parse(text: str) -> dict[str, str]:
-    """Return the parameters that a row of trials.csv names."""
-    return dict(part.split("=", 1) for part in re.split(r" (?=\w+=)", text) if part)
+def parameters(cell: str) -> dict[str, str]:
+    """Return the parameters of a cell of ``parameters_json``, as text."""
+    return {name: str(value) for name, value in json.loads(cell).items()}
 
 
 def table_of(sweep: Swept) -> Table | None:

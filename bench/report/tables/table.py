@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Literal
 
-from bench.report.tables.format import UNKNOWN, known, number, ratio
+from bench.report.format import UNKNOWN, known, number, ratio
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 

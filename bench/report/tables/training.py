@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
-from bench.report.tables.format import MIB, UNKNOWN, known, number, ratio, records, signed, source
+from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, signed, source
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -123,7 +124,7 @@ def _time_to_accuracy(row: Row) -> str:
     return f"{number(row['time_to_accuracy_s'])} (to {target:g} %{of_seeds})"
 
 
-LIGHTNING, PLAIN = "trainer=lightning", "trainer=plain"
+LIGHTNING, PLAIN = "lightning", "plain"
 TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """Columns in which trainings by the two trainers agree, beside precision and seed."""
 
@@ -139,12 +140,13 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
         A row for each device, batch size and precision that both trained; None where the workload is not
         Lightning's, or the plain loop was not run too.
     """
-    parameters = str(workload["parameters"].iloc[0])
-    if LIGHTNING not in parameters.split():
+    first = workload.iloc[0]
+    parameters = json.loads(first["parameters_json"])
+    if parameters.get("trainer") != LIGHTNING:
         return None
     done = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
-    ours = done[done["parameters"] == parameters].merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
-    theirs = done[done["parameters"].map(_is_plain(parameters))]
+    ours = done[done["parameters"] == first["parameters"]].merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
+    theirs = done[done["parameters_json"].map(_is_plain(parameters))]
     kept = [*TRAINER_KEY, "precision", "seed", "time_per_epoch_s"]
     pairs = ours.merge(theirs[kept], on=kept[:-1], suffixes=("", "_plain"))
     pairs["log_ratio"] = np.log(pairs["time_per_epoch_s"] / pairs["time_per_epoch_s_plain"])
@@ -165,14 +167,17 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
     return table("Lightning beside the plain loop", map(_trainers, arms), columns, about)
 
 
-def _is_plain(parameters: str) -> Callable[[str], bool]:
-    """Return whether other parameters are the same but for the trainer and its devices."""
+def _is_plain(parameters: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Return whether other parameters, as JSON, are the plain loop's with the rest the same."""
 
-    def rest(text: str) -> set[str]:
-        return {word for word in text.split() if not word.startswith(("trainer=", "devices="))}
+    def rest(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in parameters.items() if name not in ("trainer", "devices")}
 
-    wanted = rest(parameters)
-    return lambda text: PLAIN in text.split() and rest(text) == wanted
+    def is_plain(cell: str) -> bool:
+        others = json.loads(cell)
+        return others.get("trainer") == PLAIN and rest(others) == rest(parameters)
+
+    return is_plain
 
 
 def _trainers(rows: pd.DataFrame) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.report.analysis.ablation import climbed
+from bench.report.analysis.ablation import ablations
 from bench.report.reading.load import load
 from bench.results.records import AblationResult, Block, TrialResult
 from bench.results.store import Store
@@ -58,7 +58,7 @@ def with_quads(builder: RunBuilder, ratios: list[float], *, first: int = 0, inva
 
 def second(builder: RunBuilder) -> pd.Series:
     """The row of amp-bf16."""
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     return ladder.rows.set_index("added").loc["amp-bf16"]
 
 

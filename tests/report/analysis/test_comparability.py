@@ -55,7 +55,7 @@ def test_other_software_is_named_with_both_values_and_runs(pair, name, key, valu
 
 def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
     for folder in pair:
-        fleet.edit_rows(folder, lambda row: row.update(placement="cpu"))
+        fleet.edit_rows(folder, lambda row: fleet.place(row, "cpu"))
     fleet.edit_run(pair[1], lambda run: run["environment"].update(driver=None, cuda=None, cudnn=None))
     assert told(*pair) == []
 
@@ -81,7 +81,7 @@ def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
         (device,) = run["environment"]["devices"]
         run["environment"]["devices"] = [device | {"placement": "cpu", "threads": 4}, device | {"placement": "cpu+cpu"}]
 
-    fleet.edit_rows(pair[0], lambda row: row.update(placement="cpu+cpu" if row["precision"] == "fp32" else "cpu"))
+    fleet.edit_rows(pair[0], lambda row: fleet.place(row, "cpu+cpu" if row["precision"] == "fp32" else "cpu"))
     fleet.edit_run(pair[0], both)
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
     assert "4 threads in a's cpu; 8 threads in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
@@ -151,9 +151,12 @@ def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):
 def cluster(folder: Path, **driver_of: str) -> Path:
     """Make a run one of a cluster, its placement on the node of the first type and a copy of its rows on the second."""
     kinds = list(driver_of)
-    fleet.edit_rows(folder, lambda row: row.update(placement=kinds[0]))
+    fleet.edit_rows(folder, lambda row: fleet.place(row, kinds[0]))
     lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
-    more = [line.replace(f",{kinds[0]},", f",{kinds[1]},").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    more = [
+        line.replace(f",{kinds[0]},{kinds[0]},", f",{kinds[1]},{kinds[1]},").replace("mlp-0-", "mlp-1-")
+        for line in lines[1:]
+    ]
     (folder / "trials.csv").write_text("".join([*lines, *more]))
     nodes = [{"accelerator": kind, "host": kind, "torch": "2.11.0", "driver": of} for kind, of in driver_of.items()]
     joined = ", ".join(dict.fromkeys(driver_of.values()))
@@ -181,7 +184,7 @@ def test_all_drivers_of_nodes_that_train_together_are_told(pair):
         {"accelerator": "0@2", "host": host, "torch": "2.11.0", "driver": of}
         for host, of in (("x", "550.1"), ("y", "570.2"))
     ]
-    fleet.edit_rows(pair[0], lambda row: row.update(placement="0@2"))
+    fleet.edit_rows(pair[0], lambda row: fleet.place(row, "0@2"))
     fleet.edit_run(pair[0], lambda run: run["environment"].update(nodes=nodes, driver="550.1"))
     assert one(told(*pair)).startswith("Different driver: 550.1, 570.2 in a; 550.1 in b. ")
 

@@ -85,9 +85,12 @@ def test_epochs_on_other_images_are_not_compared(three):
 def test_placements_of_one_device_are_told_apart_as_elsewhere_in_a_report():
     places = ("0", "0+1", "V100", "cpu", "cpu@2")
     alike = {"device": "X", "run": "a", "techniques": "", "batch_size": 8.0, "data": "synthetic", "precision": "fp32"}
-    names = _names(pd.DataFrame([{**alike, "placement": place} for place in places]))
+    rows = [{**alike, "placement": place} for place in places]
+    for row in rows:
+        fleet.place(row, row["placement"])
+    names = _names(pd.DataFrame(rows))
     assert names == [f"X ({place}), fp32" for place in ("GPU 0", "GPUs 0+1", "V100", "cpu", "cpu@2")]
-    assert _names(pd.DataFrame([{**alike, "placement": "cpu@2"}])) == ["X (cpu@2), fp32"]
+    assert _names(pd.DataFrame(rows[-1:])) == ["X (cpu@2), fp32"]
 
 
 def test_one_machine_has_no_matrix(tmp_path):

@@ -36,7 +36,7 @@ def measured(
 ) -> None:
     on = CPU if placement.startswith("cpu") else GPU
     joined = "+" in placement and on is GPU
-    run.device = replace(on, placement=placement, name=f"2 × {on.name}" if joined else on.name)
+    run.device = replace(on, placement=placement, name=f"2 × {on.name}" if joined else on.name, names=(on.name,))
     for replicate, pace in enumerate(paces):
         each = {name: value[replicate] if isinstance(value, tuple) else value for name, value in figures.items()}
         speed = timed(1000 * batch / pace, batch, **each)
@@ -113,7 +113,7 @@ def test_runs_of_one_placement_each_make_a_table_that_names_the_run(tmp_path: Pa
     alone_in(folders[0], "0", 64, 1000.0, host="n1")
     alone_in(folders[1], "0", 64, 800.0, host="n2")
     alone_in(folders[2], "0+1", 64, 1500.0, host="n2")
-    fleet.edit_rows(folders[1], lambda row: row.update(placement="5"))  # its number there tells nothing here
+    fleet.edit_rows(folders[1], lambda row: fleet.place(row, "5"))  # its number there tells nothing here
     fleet.edit_run(folders[1], lambda info: info["environment"]["devices"][0].update(placement="5"))
     table = table_of(*folders)
     assert [row[5:8] for row in table.rows] == [["GPU 5, run job-1", "800.0", "1.875 [1.875, 1.875]"]]
@@ -173,7 +173,7 @@ def test_another_device_of_the_run_or_a_device_of_another_name_is_none_of_them(t
     claim(run)
     other = alone_in(tmp_path / "other", "0", 64, 1000.0)
     assert made(run.folder, other.folder)[0] is not None
-    fleet.edit_rows(other.folder, lambda row: row.update(device="Another Card"))
+    fleet.edit_rows(other.folder, lambda row: row.update(device="Another Card", device_names='["Another Card"]'))
     assert made(run.folder, other.folder)[0] is None
     assert said[0] in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
-from bench.report.analysis.ablation import climbed
+from bench.report.analysis.ablation import ablations
 from bench.report.figures import axes as house
 from bench.report.figures import steps
 from bench.report.reading.load import load
@@ -25,7 +25,7 @@ run = test_ablation.run
 @pytest.mark.parametrize(("later", "ends_by"), [([4.0, 4.1, 3.9], 10.0), ([4.0, 40.0, 0.4], 25.0)])
 def test_an_interval_is_drawn_whole_unless_it_would_dwarf_the_bars(tmp_path, later, ends_by) -> None:
     builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     axes = Figure().subplots()
     steps._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
@@ -52,7 +52,7 @@ def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> No
     times = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
     builder = apart(RunBuilder(tmp_path / "run"), times)
     builder.lost("ladder", "amp-bf16", "unsupported", batch=64)
-    (ladder,) = climbed(load([builder.folder]))
+    (ladder,) = ablations(load([builder.folder]))
     axes = Figure().subplots()
     steps._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
@@ -63,7 +63,7 @@ def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> No
 
 
 def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot(run: RunBuilder) -> None:
-    (ladder,) = climbed(load([run.folder]))
+    (ladder,) = ablations(load([run.folder]))
     rows = ladder.rows.assign(epoch_s=[4.0, 2.4, 1.9, np.nan])  # medians, of a machine that drifted
     axes = Figure().subplots()
     steps._times(axes, rows)
@@ -79,7 +79,7 @@ def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot
 
 
 def test_a_step_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
-    (ladder,) = climbed(load([run.folder]))
+    (ladder,) = ablations(load([run.folder]))
     axes = Figure().subplots()
     steps._times(axes, ladder.rows)
     marks = {text.get_text(): text.xy[0] for text in axes.texts if text.get_text().startswith("×")}

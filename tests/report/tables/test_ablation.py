@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.report import report
-from bench.report.analysis.ablation import Climbed, climbed
+from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.how_to_read import LOADED, RESIDENT, how_to_read
 from bench.report.page import publish
 from bench.report.reading.load import load
@@ -24,8 +24,8 @@ AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
 STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
 
 
-def ablation_of(builder: RunBuilder) -> Climbed:
-    (found,) = climbed(load([builder.folder]))
+def ablation_of(builder: RunBuilder) -> AblationSummary:
+    (found,) = ablations(load([builder.folder]))
     return found
 
 
@@ -51,7 +51,7 @@ def climbing(
     status: Status = "ok",
     host_ratios: tuple[float | None, ...] = (None,) * 9,
     limited: int | None = None,
-) -> Climbed:
+) -> AblationSummary:
     """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
 
     ``status`` is that of the first process; ``limited`` is the step that the loader limits.
@@ -248,7 +248,7 @@ def test_steps_with_equal_notes_share_a_row(tmp_path: Path) -> None:
         ]
         builder.add(builder.trial("ladder", list(STEPS_MS), 64, replicate=replicate), *results)
     every = "fp32, amp-bf16, + set-to-none"
-    rows = lines(notes(load([builder.folder]).climbs))
+    rows = lines(notes(load([builder.folder]).ablations))
     assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
         ("unconverged", every, "3"),
         ("not steady", "amp-bf16", "3"),
@@ -303,7 +303,7 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
     assert "× as fast as fp32 (FASTER, unconverged)" in sentence(three).evidence  # one of the three is
     assert list(three.rows["status"]) == ["unconverged"] * 2
     steps = {"fp32": [8.0, 8.1], AMP: [4.0, 4.1]}
-    (alone,) = climbed(load([apart(RunBuilder(tmp_path / "apart"), steps).folder]))
+    (alone,) = ablations(load([apart(RunBuilder(tmp_path / "apart"), steps).folder]))
     assert "× as fast as fp32 (FASTER, 2 processes apart)" in sentence(alone).evidence
     wide = climbing(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
     assert sentence(wide).advice == "no verdict"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from bench.report.tables.format import records
+from bench.report.format import records
 from bench.report.tables.table import figures, optional, table, words
 from bench.stats import Interval
 from tests.report.tables.lines import words as headers_of_words
