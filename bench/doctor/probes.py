@@ -31,7 +31,7 @@ from bench.doctor.checks import Identity
 from bench.measure import memory
 from bench.measure.energy import measure
 from bench.measure.operations import observe
-from bench.measure.quads import compare
+from bench.measure.rounds import compare
 from bench.measure.stream import burst_steps
 from bench.measure.timing import Clock, Runner, Sizes
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
@@ -118,7 +118,7 @@ def beside_sampler(device: Device, pid: int, _send: Send) -> Interval | None:
     """
     runner = training_runner(device)
     step_s = warm_up(runner, BESIDE.time_budget_s / 4).step_ns / 1e9
-    sizes = Sizes(settle=math.ceil(RESUME_S / step_s), steps=math.ceil(BESIDE_S / step_s))
+    sizes = Sizes(switch_warmup=math.ceil(RESUME_S / step_s), steps=math.ceil(BESIDE_S / step_s))
     arms = [beside_process(name, runner, pid, runs=runs) for name, runs in (("off", False), ("on", True))]
     try:
         return compare(arms, [sizes, sizes], BESIDE, seed=0).logs[1]

@@ -1,8 +1,8 @@
-"""What disturbed a device between two moments, so that what was measured meanwhile can be voided.
+"""What disturbed a device between two polls, so that what was measured meanwhile can be discarded.
 
 On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
-A power cap disturbs nothing: it is part of real speed, and is told apart, as a label. On a CPU nothing is voided;
-what other programs took is one figure.
+A power cap disturbs nothing: it is part of real speed, and is told apart, as a label. On a CPU nothing is discarded;
+the load of other programs is one figure.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CAUSES = {
     "hw_power_brake": "hardware power brake",
     "hw_slowdown": "hardware slowdown",
 }
-"""The clock event reasons that void, and what they are called."""
+"""The clock event reasons that discarded, and what they are called."""
 SPECIFIC = ("hw_thermal", "hw_power_brake")
 """What a hardware slowdown is due to. Where both are counted, the bare reason adds nothing but changes of clocks."""
-LOOK_S = 0.1
+POLL_S = 0.1
 """Who computed is asked no more often than this."""
 FOREIGN_PCT = 5.0
 """Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
@@ -37,7 +37,7 @@ FOREIGN_PCT = 5.0
 class Watch(Interface):
     """Looks at one device."""
 
-    def edge(self) -> str:
+    def poll(self) -> str:
         """Return what disturbed the device since the last call, or an empty text. Never raises."""
 
     def foreign_load_pct(self) -> float | None:
@@ -92,7 +92,7 @@ def open_watch(
 class BlindWatch:
     """Sees nothing, and so claims nothing."""
 
-    def edge(self) -> str:
+    def poll(self) -> str:
         """Name no cause."""
         return ""
 
@@ -164,10 +164,10 @@ class GpuWatch(BlindWatch):
         """
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
-        self._began_s = self._last_s = self._looked_s = clock()
+        self._began_s = self._last_s = self._polled_s = clock()
         self._capped_s, self._lost = 0.0, ""
 
-    def edge(self) -> str:
+    def poll(self) -> str:
         """Name the causes since the last call, joined by "; ".
 
         The driver's throttle counters move about every 100 ms, and its samples of processes cover up to a second: a
@@ -201,9 +201,9 @@ class GpuWatch(BlindWatch):
         ]
 
     def _neighbours(self) -> list[str]:
-        if self._clock() - self._looked_s < LOOK_S:
+        if self._clock() - self._polled_s < POLL_S:
             return []
-        self._looked_s = self._clock()
+        self._polled_s = self._clock()
         loads = self._loads.read() or {}
         busy = {pid: load for pid, load in loads.items() if pid not in self._own_pids and load >= FOREIGN_PCT}
         if not busy or not self._sees_us(loads):

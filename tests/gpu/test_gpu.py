@@ -83,7 +83,7 @@ def test_a_block_waits_for_the_device():
     def sleep_ns(cycles):
         runner = Sleeper("sleep", Arm(), iter(()))
         runner.cycles = cycles
-        return min(time_block(runner, Sizes(settle=1, steps=10)) for _ in range(5))
+        return min(time_block(runner, Sizes(switch_warmup=1, steps=10)) for _ in range(5))
 
     assert sleep_ns(20_000_000) / sleep_ns(10_000_000) == pytest.approx(2, rel=0.02)
 

@@ -84,7 +84,7 @@ def watch(rank, others_pid):
             pids = speed.distributed.gathered(os.getpid())
             clock.advance(1)
             gpus[rank].work += [(10**6, pid, 40) for pid in (*pids, others_pid)]
-            return mine.edge()
+            return mine.poll()
 
 
 @pytest.mark.slow

@@ -237,11 +237,11 @@ def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taki
 
 
 def test_waiting_is_that_of_timed_steps_without_switch_warm_up(runner):
-    time_block(runner, Sizes(settle=DEPTH + 3, steps=1))
-    time_block(runner, Sizes(settle=1, steps=1))
+    time_block(runner, Sizes(switch_warmup=DEPTH + 3, steps=1))
+    time_block(runner, Sizes(switch_warmup=1, steps=1))
     assert (runner.wait_ns, runner.last_wait_ns) == (12 * 10**6, 12 * 10**6)
     runner.batches._waited.batches = itertools.repeat(next(runner.batches))  # a loader that is never waited for
-    time_block(runner, Sizes(settle=7, steps=2))
+    time_block(runner, Sizes(switch_warmup=7, steps=2))
     runner.activate()
     assert (runner.wait_ns, runner.last_wait_ns) == (2 * 12 * 10**6, 0)
 
@@ -266,17 +266,17 @@ def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
 
 CUT = Cut(
     warm=WarmUp(steady=True, steps=12, step_ns=10e6),
-    profile=SwitchProfile(relative=(), settle=1),
-    sizes=Sizes(settle=1, steps=2),
+    profile=SwitchProfile(relative=(), switch_warmup=1),
+    sizes=Sizes(switch_warmup=1, steps=2),
     empty_ns=1.0,
 )
 
 
 def test_an_arm_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
     assert [cut.sizes for cut in paced([CUT, CUT], [False, False])] == [CUT.sizes] * 2
-    recut = [Sizes(settle=DEPTH, steps=2), Sizes(settle=DEPTH, steps=DEPTH)]
+    recut = [Sizes(switch_warmup=DEPTH, steps=2), Sizes(switch_warmup=DEPTH, steps=DEPTH)]
     assert [cut.sizes for cut in paced([CUT, CUT], [False, True])] == recut
-    long = replace(CUT, sizes=Sizes(settle=9, steps=40))
+    long = replace(CUT, sizes=Sizes(switch_warmup=9, steps=40))
     assert paced([long], [True]) == [long]
 
 
