@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.data import random_batches
 from bench.launch.local import LocalLauncher
-from bench.measure.quads import compare
+from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
 from bench.planning import suite_registry

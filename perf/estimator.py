@@ -37,8 +37,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import stats
-from bench.devices.capabilities import unsupported_reason
-from bench.measure.quads import compare
+from bench.devices.backend import backend_of
+from bench.measure.rounds import compare
 from bench.measure.timing import Sizes, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
 from bench.spec.precisions import PRECISIONS
@@ -89,8 +89,8 @@ def interleaved(arm: TrainingRunner, sizes: Sizes, steps: int, rng: random.Rando
         last = None  # the first block of a round always has a switch warm-up
         for which in palindrome(2, rng):
             settled = which == last
-            times[which].append(float(time_block(arm, sizes, settled=settled)))
-            used += sizes.steps + (0 if settled else sizes.settle)
+            times[which].append(float(time_block(arm, sizes, warm=settled)))
+            used += sizes.steps + (0 if settled else sizes.switch_warmup)
             last = which
         logs.append(stats.quad_log_ratio((times[0][0], times[0][1]), (times[1][0], times[1][1])))
     return stats.robust_interval(logs).center
@@ -121,11 +121,11 @@ def against_itself(device: torch.device, repeats: int) -> Table:
                 errors[0].append(consecutive(arm, STEPS, statistics.fmean))
                 errors[1].append(consecutive(arm, STEPS, statistics.median))
                 errors[2].append(interleaved(arm, cut.sizes, STEPS, rng))
-                errors[3].append(interleaved(arm, Sizes(settle=0, steps=1), STEPS, rng))
+                errors[3].append(interleaved(arm, Sizes(switch_warmup=0, steps=1), STEPS, rng))
         table.add_row(name, *(rms_pct(column) for column in errors))
     singles = [math.log(single_step(arm, time.perf_counter_ns)) for _ in range(10 * STEPS)]
     table.caption = (
-        f"switch warm-up {cut.sizes.settle}, steps a block {cut.sizes.steps}; single steps scatter by "
+        f"switch warm-up {cut.sizes.switch_warmup}, steps a block {cut.sizes.steps}; single steps scatter by "
         f"{100 * statistics.stdev(singles):.0f} % (quiet), neighbours correlate by "
         f"{statistics.correlation(singles[1:], singles[:-1]):.2f}"
     )
@@ -134,7 +134,7 @@ def against_itself(device: torch.device, repeats: int) -> Table:
 
 def against_solo(device: torch.device, pairs: int) -> Table:
     """Make table 2."""
-    other = "amp-bf16" if unsupported_reason(PRECISIONS["amp-bf16"], device.type, None) is None else "amp-fp16"  # type: ignore[arg-type]
+    other = "amp-bf16" if backend_of(device).unsupported_reason(PRECISIONS["amp-bf16"]) is None else "amp-fp16"
     table = Table("", "interleaved", "solo runs", "apart by", "joint interval", "warm-up", "steps", "equal?")
     table.title = f"2. Speedup of {other} over fp32: rounds against {pairs} pairs of {SOLO_S:g}-second runs"
     small = device.type == "cpu"
@@ -158,7 +158,7 @@ def against_solo(device: torch.device, pairs: int) -> Table:
             written(solo),
             f"{100 * apart:+.2f} %",
             f"±{100 * joint:.2f} %",
-            cut_words(cuts, "settle"),
+            cut_words(cuts, "switch_warmup"),
             cut_words(cuts, "steps"),
             "yes" if abs(apart) <= joint else "NO",
         )
@@ -199,7 +199,7 @@ def block_lengths(device: torch.device, repeats: int) -> Table:
         with disturbed():
             for _ in range(repeats):
                 for n in lengths:
-                    sizes = Sizes(settle=cut.sizes.settle, steps=n)
+                    sizes = Sizes(switch_warmup=cut.sizes.switch_warmup, steps=n)
                     errors[n].append(interleaved(arm, sizes, 2 * LONG_STEPS, rng))
         table.add_row(name, *(rms_pct(errors[n]) for n in lengths))
     return table

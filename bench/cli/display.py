@@ -1,4 +1,4 @@
-"""What a person sees while it runs: a live display in a terminal, plain lines elsewhere."""
+"""Progress of a run: a live display in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
+from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 
@@ -16,26 +17,26 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 REDRAW_S = 0.5
-"""Drawing takes time from the CPU that may be being measured, so it is rare."""
+"""Drawing takes time from a CPU that may be measured, so it is rare."""
 
 
 class Display(Protocol):
-    """What the run tells a person."""
+    """What a run shows."""
 
     def begin(self, trial: Trial, number: int, total: int, /) -> None:
-        """Say that a trial begins."""
+        """Show that a trial begins."""
 
     def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
-        """Show a sign of life, and the newest readings of the GPU."""
+        """Show progress, and the newest readings of the GPU."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
-        """Say what a trial found."""
+        """Show a trial's results."""
 
     def note(self, text: str) -> None:
-        """Say something else."""
+        """Show a note."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class PlainDisplay:
@@ -45,11 +46,11 @@ class PlainDisplay:
         self._counts: dict[str, str] = {}
 
     def begin(self, trial: Trial, number: int, total: int, /) -> None:
-        """Remember where we are: several trials may be running."""
+        """Remember the trial's number: several may be running."""
         self._counts[trial.id] = f"[{number}/{total}]"
 
     def progress(self, _progress: Progress, _samples: Sequence[Sample], /) -> None:
-        """Say nothing: a log wants results."""
+        """Show nothing: a log holds results only."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
         """Print the trial's results."""
@@ -60,7 +61,7 @@ class PlainDisplay:
         print(text, flush=True)
 
     def close(self) -> None:
-        """Nothing to put right."""
+        """Nothing to restore."""
 
 
 class LiveDisplay:
@@ -85,7 +86,7 @@ class LiveDisplay:
         self._draw(Progress(text="starting"))
 
     def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
-        """Redraw, if it is time to."""
+        """Redraw, at most every ``REDRAW_S``."""
         if samples:
             self._gpu = describe_sample(samples[-1])
         if time.monotonic() - self._drawn >= REDRAW_S and progress.text:
@@ -130,7 +131,7 @@ class LiveDisplay:
 
 
 def open_display() -> Display:
-    """Return the face that suits where stdout goes."""
+    """Return the display for a terminal, or for a log."""
     return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
 
 
@@ -139,11 +140,11 @@ def _running(trials: list[tuple[str, str]]) -> str:
 
 
 def describe_trial(trial: Trial) -> str:
-    """Name a trial in a line."""
+    """Return a trial's name in one line."""
     cell = trial.cell
     where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
-    detail = process if trial.phase in ("floor", "speed", "ladder") else ", ".join(trial.precisions)
+    detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
     epochs = "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
     detail += f", seed {trial.seed}, {epochs}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
@@ -153,7 +154,7 @@ def describe_trial(trial: Trial) -> str:
 
 
 def describe_results(results: Sequence[TrialResult]) -> str:
-    """Tell a trial's results in a line."""
+    """Return a trial's results in one line."""
     return "; ".join(_describe(result) for result in results)
 
 
@@ -186,7 +187,7 @@ def _describe_size(result: TrialResult) -> str:
 
 
 def describe_sample(sample: Sample) -> str:
-    """Tell a GPU's temperature, power and memory in a few words."""
+    """Return a GPU's temperature, power and memory in a few words."""
     parts = []
     if sample.temperature_c is not None:
         parts.append(f"{sample.temperature_c:.0f} °C")
@@ -203,8 +204,8 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
         print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
-        found = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, for there is no GPU"
-        print(f"No --gpus was given: measuring on {found}.")
+        where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
+        print(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
         print(f"Warning: {warning}")
     seconds: dict[tuple[str, str], list[float | None]] = {}
@@ -234,9 +235,9 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
 
 
 def _compiling(trials: Sequence[Trial]) -> str:
-    """Say that torch.compile's own time is in no estimate, where there is some."""
-    names = [name for trial in trials for name in (*trial.cell.techniques, *trial.precisions)]
-    return ", without compiling" if any("compile" in name.split("+") for name in names) else ""
+    """Return a note that no estimate includes torch.compile's own time, if some trial compiles."""
+    names = {name for trial in trials for arm in trial.arms for name in (*trial.cell.techniques, *arm.techniques)}
+    return ", without compiling" if "compile" in names else ""
 
 
 def _duration(seconds: Sequence[float | None]) -> str:
@@ -244,5 +245,5 @@ def _duration(seconds: Sequence[float | None]) -> str:
     if len(known) < len(seconds):
         return "an unknown time"
     total = sum(known)
-    told = f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"
-    return f"about {told}"
+    text = f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"
+    return f"about {text}"

@@ -1,4 +1,4 @@
-"""What ``list --gpus`` says: the devices, what each precision would do on them, and who is using them."""
+"""The lines of ``list --gpus``: devices, what each precision would do on them, and who is using them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def lines(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbo
     """Describe devices, a few lines each.
 
     Args:
-        devices: what was seen.
-        no_gpu: why CUDA has no GPU; empty where it has one.
-        users: the processes on each GPU by UUID; a GPU that is not there has users unknown.
+        devices: the devices, with what is free on them.
+        no_gpu: why there is no GPU; empty if there is one.
+        users: the processes on each GPU by UUID; those of a missing GPU are unknown.
     """
-    said = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
+    text = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
     for seen in devices:
         device = seen.device
         where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}" if device.placement else "GPU, not usable"
-        said.append(f"{where}: {', '.join(_facts(seen))}")
-        said += [f"  {device.uuid}"] if device.uuid else []
-        said += [f"  {seen.problem}"] if seen.problem else [f"  {text}" for text in _precisions(device)]
-        said += [f"  {_used(device, users)}"] if device.is_gpu else []
-    return said
+        text.append(f"{where}: {', '.join(_facts(seen))}")
+        text += [f"  {device.uuid}"] if device.uuid else []
+        text += [f"  {seen.problem}"] if seen.problem else [f"  {line}" for line in _precisions(device)]
+        text += [f"  {_used(device, users)}"] if device.is_gpu else []
+    return text
 
 
 def _facts(seen: Seen) -> list[str]:
@@ -50,7 +50,7 @@ def _facts(seen: Seen) -> list[str]:
 
 
 def _precisions(device: Device) -> list[str]:
-    """Say what each precision would do, those alike in one line."""
+    """Return what each precision would do, one line for equal ones."""
     alike: dict[str, list[str]] = {}
     for name in PRECISIONS:
         alike.setdefault(_would(device, name), []).append(name)

@@ -17,8 +17,6 @@ from bench.data import cache
 from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
 
-# What downloads have in common.
-
 STALLED_S = 30.0
 """A server that says nothing for so long is given up."""
 FAILURES = (OSError, RuntimeError, http.client.HTTPException)

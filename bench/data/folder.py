@@ -22,30 +22,8 @@ from bench.data.cache import Dataset, Split
 from bench.data.decode import OtherSizeError, decode, size_of
 from bench.spec.errors import UsageError
 
-# A validation split: the same share of every class, and the same images each time.
-
 _SEED = 0
-
-
-def stratified(labels: Sequence[int], share: float) -> tuple[list[int], list[int]]:
-    """Split samples class by class, at random but the same way in every process.
-
-    Args:
-        labels: the classes of the samples.
-        share: the part of each class that is set apart, rounded to whole samples.
-
-    Returns:
-        Indices of the samples that stay and of those set apart, both ascending.
-    """
-    classes = np.asarray(labels)
-    apart = np.zeros(len(classes), dtype=bool)
-    for label in np.unique(classes):
-        members = np.flatnonzero(classes == label)
-        shuffled = np.random.default_rng([_SEED, int(label)]).permutation(members)
-        apart[shuffled[: round(share * len(members))]] = True
-    return np.flatnonzero(~apart).tolist(), np.flatnonzero(apart).tolist()
-
-
+"""Of the validation split, the same in every process."""
 _FORMAT = "2"
 """Raised when what is kept for the same files changes, so that older caches are not used."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
@@ -53,6 +31,8 @@ _PLACES = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split 
 """Where a split may be, in the order looked."""
 _COPIES = 2
 """On the way there are the decoded pixels, and the file of tensors made of them."""
+READ = 256
+"""Images of each split whose bytes the fingerprint includes, evenly spaced; of the others the names and sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +99,25 @@ def training_images(path: str, validation_share: float = 0.0) -> Listing:
     root = Path(path)
     whole = list_split(root, find(root, need_test=False)["train"])
     return whole.pick(stratified(whole.labels, validation_share)[0])
+
+
+def stratified(labels: Sequence[int], share: float) -> tuple[list[int], list[int]]:
+    """Split samples class by class, at random but the same way in every process.
+
+    Args:
+        labels: the classes of the samples.
+        share: the part of each class that is set apart, rounded to whole samples.
+
+    Returns:
+        Indices of the samples that stay and of those set apart, both ascending.
+    """
+    classes = np.asarray(labels)
+    apart = np.zeros(len(classes), dtype=bool)
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        shuffled = np.random.default_rng([_SEED, int(label)]).permutation(members)
+        apart[shuffled[: round(share * len(members))]] = True
+    return np.flatnonzero(~apart).tolist(), np.flatnonzero(apart).tolist()
 
 
 def list_split(root: Path, folder: Path) -> Listing:
@@ -232,17 +231,7 @@ def _require_same_classes(root: Path, train: tuple[str, ...], test: tuple[str, .
             )
 
 
-def _digest(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-# What a folder of images holds, wherever it lies: the same on every machine that has the same files.
-
-READ = 256
-"""Images of each split whose bytes are read, evenly spaced; of all others the name and the size count."""
-
-
-def of_folder(path: str) -> str:
+def fingerprint(path: str) -> str:
     """Return 16 hex digits of a folder's images: their classes, names and sizes, and the bytes of some.
 
     The time of change does not count, for a copy has another one. An image that was replaced by another one of the
@@ -262,3 +251,7 @@ def of_folder(path: str) -> str:
         for file in files[:: max(1, len(files) // READ)]:
             found.update(hashlib.sha256(file.read_bytes()).digest())
     return found.hexdigest()[:16]
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()[:16]

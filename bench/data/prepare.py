@@ -44,9 +44,9 @@ def prepare(data: Data, source: DataSource) -> Prepared:
 def _fingerprint(source: DataSource) -> str | None:
     if source.path is None:
         return None
-    from bench.data import folder as fingerprint
+    from bench.data import folder
 
-    return fingerprint.of_folder(source.path)
+    return folder.fingerprint(source.path)
 
 
 def is_synthetic(data: Data, source: DataSource) -> bool:

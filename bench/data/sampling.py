@@ -1,4 +1,4 @@
-"""What chance decides, from a seed alone: the same on every device and for every precision."""
+"""Random order and augmentation of samples, from a seed alone: the same on every device and for every precision."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _ORDER, _AUGMENTATION, _VALUES = range(3)
 
 
 def _generator(device: torch.device, *words: int) -> torch.Generator:
-    """Return a generator seeded by all of ``option_values``.
+    """Return a generator that is seeded by all of ``words``.
 
-    Mixed by numpy's SeedSequence, because torch's CPU generator looks only at a seed's lower 32 bits, so that
-    packing two numbers into one would drop the upper.
+    numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a seed.
     """
     seed = np.random.SeedSequence([word % 2**64 for word in words]).generate_state(1)[0]
     return torch.Generator(device).manual_seed(int(seed))
@@ -33,7 +32,7 @@ def order(count: int, *, seed: int, epoch: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """What is done to each of some images."""
+    """The mirroring and the crop of each image."""
 
     mirrored: Tensor
     """(N,) bool."""
@@ -44,7 +43,7 @@ class Augmentation:
 
     @staticmethod
     def draw(count: int, padding: int, *, seed: int, epoch: int) -> Augmentation:
-        """Draw an epoch's, on the CPU. What one image gets depends on its place in the epoch, not on the batch size."""
+        """Draw an epoch's, on the CPU; an image's depends on its place in the epoch, not on the batch size."""
         generator = _generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
         mirrored = torch.rand(count, generator=generator) < 0.5
         top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from bench.spec.precisions import Precision
+
 Value = TypeVar("Value")
 
 
@@ -134,6 +136,10 @@ class Backend(ABC):
     @abstractmethod
     def fp32_switches(self) -> tuple[str, str]:
         """Return ``tf32`` or ``ieee`` for matrix products and for convolutions."""
+
+    @abstractmethod
+    def unsupported_reason(self, precision: Precision) -> str | None:
+        """Return why the device cannot run a precision; None if it can."""
 
     def fork_rng(self) -> AbstractContextManager[None]:
         """Return a context after which torch's generators of host and device are as before."""

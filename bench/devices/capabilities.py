@@ -13,16 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.results.records import DeviceKind
-from bench.spec.precisions import Feature, Precision
-
-NVIDIA: dict[Feature, tuple[tuple[int, int], str]] = {
-    "tf32": ((8, 0), "TF32 tensor cores"),
-    "fp16": ((5, 3), "float16 arithmetic"),
-    "bf16": ((8, 0), "bfloat16 arithmetic"),
-    "fp8": ((8, 9), "float8 tensor cores"),
-}
-"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+from bench.spec.precisions import Precision
 
 _backends: Any = torch.backends
 """Untyped, because its attributes depend on torch's version."""
@@ -70,31 +61,16 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
     return float((a @ b - exact).norm() / exact.norm())
 
 
-def unsupported_reason(precision: Precision, kind: DeviceKind, capability: tuple[int, int] | None) -> str | None:
-    """Return why a device cannot run ``precision``, or None where it can.
-
-    Args:
-        precision: the precision asked for.
-        kind: the kind of device.
-        capability: a GPU's compute capability; None on a CPU.
-    """
-    if kind == "cpu":
-        if precision.needs == "fp8":
-            return f"{precision.name} needs float8 tensor cores, which are on GPUs"
-        return _no_tf32_on_cpu() if precision.tf32 else _failure_on_cpu(precision.compute)
-    if capability is not None and precision.needs:
-        need, what = NVIDIA[precision.needs]
-        if capability < need:
-            have = f"sm_{capability[0]}{capability[1]}"
-            return f"{precision.name} needs {what}, from sm_{need[0]}{need[1]} on; this GPU is {have}"
-    if precision.package and importlib.util.find_spec(precision.package) is None:
-        install = f"pip install 'ampmeter[{precision.extra}]'"
-        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
-    return None
+def missing_package(precision: Precision) -> str | None:
+    """Return which package a precision needs and is not installed; None if there is none."""
+    if not precision.package or importlib.util.find_spec(precision.package) is not None:
+        return None
+    install = f"pip install 'ampmeter[{precision.extra}]'"
+    return f"{precision.name} needs {precision.package}, which is not installed: {install}"
 
 
 @cache
-def _failure_on_cpu(name: str) -> str | None:
+def failure_on_cpu(name: str) -> str | None:
     """Return why layers of a type cannot be trained here: not every torch has every 16-bit operator for the CPU."""
     dtype = getattr(torch, name)
     with torch.random.fork_rng(devices=[]):  # building layers draws random numbers
@@ -106,7 +82,7 @@ def _failure_on_cpu(name: str) -> str | None:
     return None
 
 
-def _no_tf32_on_cpu() -> str | None:
+def no_tf32_on_cpu() -> str | None:
     """Return why the CPU has no TF32: oneDNN accepts the switch everywhere, and uses it on few CPUs."""
     if not hasattr(_backends, "fp32_precision"):
         return "this torch has no TF32 switch for the CPU"

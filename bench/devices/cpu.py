@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bench.devices.backend import Backend, Event, PeakMemory
-from bench.devices.capabilities import fp32_switches
+from bench.devices.capabilities import failure_on_cpu, fp32_switches, no_tf32_on_cpu
 from bench.devices.host_memory import available_bytes
+from bench.spec.precisions import Precision
 
 
 class Cpu(Backend):
@@ -79,6 +80,11 @@ class Cpu(Backend):
 
     def fp32_switches(self) -> tuple[str, str]:
         return fp32_switches("mkldnn", "mkldnn")
+
+    def unsupported_reason(self, precision: Precision) -> str | None:
+        if precision.needs == "fp8":
+            return f"{precision.name} needs float8 tensor cores, which are on GPUs"
+        return no_tf32_on_cpu() if precision.tf32 else failure_on_cpu(precision.compute)
 
 
 class CpuEvent:

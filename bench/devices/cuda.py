@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from bench.devices.amd import Amd
 from bench.devices.backend import Backend, Event, PeakMemory
-from bench.devices.capabilities import fp32_switches
+from bench.devices.capabilities import fp32_switches, missing_package
+from bench.devices.monitor import monitor_problem
+from bench.devices.nvidia import Nvidia
+from bench.spec.precisions import Feature, Precision
 
 Value = TypeVar("Value")
 NEARLY_FULL = 0.05
 """Share of a GPU's memory; with less free, libraries may lack their workspaces."""
+
+
+class Vendor(Protocol):
+    """What differs between the vendors whose GPUs torch calls ``cuda``."""
+
+    runtime: str
+    """CUDA or ROCm."""
+    library: str
+    """The vendor's name, for messages about its driver."""
+    visible: tuple[str, ...]
+    """Environment variables that hide GPUs."""
+    hint: str
+    """What to do where a torch build has no kernels for a GPU."""
+
+    def uuid(self, properties: Any, /) -> str:
+        """Return what the vendor's management library finds the GPU by."""
+
+    def model(self, properties: Any, /) -> str:
+        """Return the name that torch's list of architectures gives the GPU."""
+
+    def compute_capability(self, properties: Any, /) -> str | None:
+        """Return CUDA's compute capability."""
+
+    def architecture(self, model: str, /) -> str:
+        """Return the generation."""
+
+    def has_kernels(self, model: str, arch_list: Sequence[str], /) -> bool:
+        """Return whether a torch build runs on a model."""
+
+    def lacks(self, feature: Feature, model: str, /) -> str | None:
+        """Return what a feature needs that a model lacks; None if it has it."""
+
+
+def vendor() -> Vendor:
+    """Return the vendor that torch is built for."""
+    return Amd() if torch.version.hip else Nvidia()
 
 
 class Cuda(Backend):
@@ -84,6 +125,10 @@ class Cuda(Backend):
     def fp32_switches(self) -> tuple[str, str]:
         return fp32_switches("cuda", "cudnn")
 
+    def unsupported_reason(self, precision: Precision) -> str | None:
+        missing = vendor().lacks(precision.needs, vendor().model(gpu_properties(self.device.index or 0)))
+        return f"{precision.name} needs {missing}" if missing else missing_package(precision)
+
 
 class CudaStream:
     """A stream beside the current one."""
@@ -136,6 +181,32 @@ class CudaGraph:
     def replay(self) -> None:
         """Run the captured work."""
         self.graph.replay()
+
+
+def kernels_problem(index: int) -> str:
+    """Return why this torch build cannot run on a GPU; empty where it can."""
+    properties, built = gpu_properties(index), torch.cuda.get_arch_list()
+    model = vendor().model(properties)
+    if vendor().has_kernels(model, built):
+        return ""
+    return (
+        f"This torch build ({torch.__version__}) has no kernels for GPU {index} ({properties.name}, {model}); "
+        f"it has {' '.join(built)}. {vendor().hint}"
+    )
+
+
+def runtime_problem() -> str:
+    """Return why torch sees no GPU."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    if problem := monitor_problem():
+        return f"no {vendor().library} driver answers ({problem})"
+    return hidden_by() or f"{vendor().runtime} sees no GPU"
+
+
+def hidden_by() -> str:
+    """Return the environment variable that hides GPUs and its value; empty if none is set."""
+    return next((f"{name} is '{os.environ[name]}'" for name in vendor().visible if name in os.environ), "")
 
 
 def gpu_properties(index: int) -> Any:

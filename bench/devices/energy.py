@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bench.devices.nvidia import Nvml
+from bench.devices.monitor import Monitor
 from bench.results.records import Device
 
 POLL_S = 0.005
@@ -29,25 +29,25 @@ class Meter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlMeter:
-    """A GPU's meter; raises ``NvmlFailure`` when the GPU is lost."""
+class GpuMeter:
+    """A GPU's meter; raises ``DeviceLostError`` when the GPU is lost."""
 
-    nvml: Nvml
+    monitor: Monitor
     uuid: str
 
     def energy_j(self) -> float | None:
         """Return the energy counter."""
-        return self.nvml.total_energy_j(self.uuid)
+        return self.monitor.total_energy_j(self.uuid)
 
     def power_w(self) -> float | None:
         """Return the power now."""
-        return self.nvml.power_w(self.uuid)
+        return self.monitor.power_w(self.uuid)
 
 
-def meters(nvml: Nvml, device: Device) -> tuple[NvmlMeter, ...]:
+def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
     """Return the meter of a device's GPU, or of each of those that train together; none for a CPU."""
     uuids = device.uuids or ((device.uuid,) if device.uuid else ())
-    return tuple(NvmlMeter(nvml, uuid) for uuid in dict.fromkeys(uuids))
+    return tuple(GpuMeter(monitor, uuid) for uuid in dict.fromkeys(uuids))
 
 
 def energy_source(

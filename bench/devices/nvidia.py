@@ -1,32 +1,98 @@
-"""What NVML says of the GPUs, converted once to this project's units.
+"""NVIDIA's GPUs: what their generations can do, and NVML, through pynvml, as a ``Monitor``.
 
-The only file that imports pynvml, and only when it is called. Every reading ends in one of three ways:
-
-- a value, in the unit that its name tells;
-- None: it cannot be known here. The driver or the card does not offer it, this user may not read it, or the
-  call failed oddly while the GPU goes on working. Why is kept in ``Nvml.reasons``;
-- ``NvmlFailure``: the GPU or the driver is gone, so asking again is useless.
-
-GPUs go by UUID, for CUDA's order of GPUs is not NVML's. A MIG slice has a UUID of its own ("MIG-…"): its memory and
-processes are the slice's, its clocks, temperature and clock event reasons those of the board it is a part of, and its
-power and energy are unknown, because the board's are shared with the other slices.
+pynvml is imported only when NVML is started. A MIG slice has a UUID of its own ("MIG-…"): its memory and processes are
+the slice's, its clocks, temperature and clock event reasons those of its board, and its power and energy are unknown,
+because the board's are shared with the other slices.
 """
 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
-import psutil
+from bench.devices.monitor import DeviceLostError, Gpu, Monitor
+from bench.spec.precisions import Feature
 
-from bench.results.records import Sample
+GENERATIONS = {
+    (3, 0): "Kepler",
+    (5, 0): "Maxwell",
+    (6, 0): "Pascal",
+    (7, 0): "Volta",
+    (7, 5): "Turing",
+    (8, 0): "Ampere",
+    (8, 9): "Ada",
+    (9, 0): "Hopper",
+    (10, 0): "Blackwell",
+    (13, 0): "newer than Blackwell",
+}
+"""The first compute capability of each generation (CUDA C++ Programming Guide, "Compute Capabilities")."""
+FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
+    "tf32": ((8, 0), "TF32 tensor cores"),
+    "fp16": ((5, 3), "float16 arithmetic"),
+    "bf16": ((8, 0), "bfloat16 arithmetic"),
+    "fp8": ((8, 9), "float8 tensor cores"),
+}
+"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
-# How NVML is called: every call ends in a value, in None with a reason, or in ``NvmlFailure``.
+
+class Nvidia:
+    """What torch's CUDA device properties mean; a ``Vendor``."""
+
+    runtime = "CUDA"
+    library = "NVIDIA"
+    visible: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
+    hint = "Install a build for it: Pascal and Volta need one for CUDA 12.6 or older."
+
+    def uuid(self, properties: Any) -> str:
+        """Return the UUID, without NVML's prefix."""
+        return str(properties.uuid)
+
+    def model(self, properties: Any) -> str:
+        """Return the name of the architecture as torch's builds list it."""
+        return f"sm_{properties.major}{properties.minor}"
+
+    def compute_capability(self, properties: Any) -> str | None:
+        """Return the compute capability as major.minor."""
+        return f"{properties.major}.{properties.minor}"
+
+    def architecture(self, model: str) -> str:
+        """Return the generation of a model such as sm_90, or of a compute capability such as 9.0."""
+        capability = _capability(model)
+        older = [name for first, name in sorted(GENERATIONS.items()) if capability is not None and first <= capability]
+        return older[-1] if older else model
+
+    def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:
+        """Return whether a torch build runs on a GPU.
+
+        It does if it holds a binary of the same major and no later minor version, or PTX of no later one
+        (CUDA C++ Programming Guide, "Application Compatibility").
+        """
+        capability = _capability(model)
+        for arch in arch_list:
+            built = _capability(arch)
+            if capability is None or built is None or built > capability:
+                continue
+            if arch.startswith("compute") or built[0] == capability[0]:
+                return True
+        return False
+
+    def lacks(self, feature: Feature, model: str) -> str | None:
+        """Return the hardware that a feature needs and this GPU lacks; None if it has it."""
+        capability = _capability(model)
+        if not feature or capability is None:
+            return None
+        need, what = FEATURES[feature]
+        return None if capability >= need else f"{what}, from sm_{need[0]}{need[1]} on; this GPU is {model}"
+
+
+def _capability(text: str) -> tuple[int, int] | None:
+    match = re.fullmatch(r"(?:(?:sm|compute)_)?(\d+)\.?(\d)[a-z]?", text)
+    return (int(match[1]), int(match[2])) if match else None
+
 
 # Codes after which no later call can succeed.
 _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
@@ -34,10 +100,6 @@ _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 TOO_OLD = "this nvidia-ml-py does not offer it"
-
-
-class NvmlFailure(Exception):  # noqa: N818 - NVML's own errors are called NVMLError; this is what they come to.
-    """The GPU or its driver does not answer any more, or there is no such GPU; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +113,7 @@ class Target:
 
 
 class Calls:
-    """Calls of an initialised pynvml module, which it is given: this file does not import it."""
+    """Calls of an initialised pynvml module: each returns a value, or None with a reason, or raises DeviceLostError."""
 
     def __init__(self, pynvml: Any) -> None:
         self.pynvml = pynvml
@@ -64,7 +126,7 @@ class Calls:
         """Find a GPU or MIG slice by its UUID, with or without NVML's prefix.
 
         Raises:
-            NvmlFailure: there is none, or it is lost.
+            DeviceLostError: there is none, or it is lost.
         """
         if uuid not in self._targets:
             # CUDA's libraries print UUIDs without the prefix that NVML wants.
@@ -73,7 +135,7 @@ class Calls:
                 if handle is not None:
                     break
             else:
-                raise NvmlFailure(f"NVML knows no GPU {uuid}: {self.reasons[uuid, 'nvmlDeviceGetHandleByUUID']}.")
+                raise DeviceLostError(f"NVML knows no GPU {uuid}: {self.reasons[uuid, 'nvmlDeviceGetHandleByUUID']}.")
             is_slice = name.startswith("MIG-")
             board = self.call(uuid, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) if is_slice else handle
             self._targets[uuid] = Target(handle, handle if board is None else board, is_slice)
@@ -109,7 +171,7 @@ class Calls:
         for name, value in zip(known, values or (), strict=False):
             code = value.nvmlReturn  # Each field has a return code of its own.
             if code in self._gone:
-                raise NvmlFailure(f"{name} of {uuid}: {self.pynvml.NVMLError(code)}")
+                raise DeviceLostError(f"{name} of {uuid}: {self.pynvml.NVMLError(code)}")
             if code == self.pynvml.NVML_SUCCESS:
                 found[name] = getattr(value.value, _MEMBERS[value.valueType])
                 self.reasons.pop((uuid, name), None)
@@ -142,22 +204,12 @@ class Calls:
             value = function(*arguments)
         except self.pynvml.NVMLError as error:
             if error.value in self._gone:
-                raise NvmlFailure(f"{name} of {uuid or 'the driver'}: {error}") from error
+                raise DeviceLostError(f"{name} of {uuid or 'the driver'}: {error}") from error
             self.reasons[uuid, name] = str(error)
             return None
         self.reasons.pop((uuid, name), None)
         return value
 
-
-def is_child(pid: int, parents: Collection[int]) -> bool:
-    """Return whether a process descends from one of some others, as those that train together do from their worker."""
-    try:
-        return any(parent.pid in parents for parent in psutil.Process(pid).parents())
-    except psutil.Error:  # it has just ended, or hides from us
-        return False
-
-
-__all__ = ["NO_REASON", "REASONS", "Gpu", "Nvml", "NvmlFailure", "nvml_problem", "open_nvml"]
 
 REASONS = {
     0x001: "idle",
@@ -173,29 +225,6 @@ REASONS = {
     0x400: "reliability",
 }
 """Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
-NO_REASON = "none"
-"""What a sample says when no reason is active, so that this is not mistaken for unknown."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """A GPU, or a MIG slice of one, as NVML describes it; None is unknown."""
-
-    nvml_index: int | None
-    """NVML's own index, of the whole board; CUDA may count otherwise."""
-    uuid: str
-    name: str | None
-    memory_total_bytes: int | None
-    power_limit_w: float | None
-    """The limit that is enforced now; unknown for a MIG slice."""
-    compute_capability: str | None
-    """As major.minor."""
-    processes: tuple[int, ...] | None
-    """Process ids that compute on it."""
-    memory_free_bytes: int | None = None
-    power_default_w: float | None = None
-    sm_clock_limit_mhz: int | None = None
-    memory_clock_limit_mhz: int | None = None
 
 
 def _start() -> tuple[Any, str]:
@@ -226,25 +255,14 @@ def nvml_problem() -> str | None:
     return problem or None
 
 
-class Nvml:
+class Nvml(Monitor):
     """NVML, initialised; a context manager that shuts it down. Made by ``open_nvml``."""
 
     def __init__(self, pynvml: Any) -> None:
         self._pynvml, self._open = pynvml, True
         self.calls = Calls(pynvml)
-        """For readings that have a module of their own."""
+        self.reasons = self.calls.reasons
         self._call, self._target = self.calls.call, self.calls.target
-
-    @property
-    def reasons(self) -> dict[tuple[str, str], str]:
-        """Why a reading is None: (uuid, NVML function or field) to NVML's words for it."""
-        return self.calls.reasons
-
-    def __enter__(self) -> Nvml:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Shut NVML down; a second time does nothing."""
@@ -267,24 +285,24 @@ class Nvml:
                 uuid = None if handle is None else self._call("", "nvmlDeviceGetUUID", handle)
                 if uuid is not None:
                     found.append(self.gpu(uuid))
-            except NvmlFailure:
+            except DeviceLostError:
                 continue  # One lost GPU must not hide the others.
         return found
 
     def gpu(self, uuid: str) -> Gpu:
-        """Describe one GPU or MIG slice; ``NvmlFailure`` where there is none of that UUID, or it is lost."""
+        """Describe one GPU or MIG slice; ``DeviceLostError`` where there is none of that UUID, or it is lost."""
         target = self._target(uuid)
         memory = self.calls.memory(uuid)
         limit_mw = None if target.is_slice else self._call(uuid, "nvmlDeviceGetEnforcedPowerLimit", target.handle)
         default_mw = limit_mw and self._call(uuid, "nvmlDeviceGetPowerManagementDefaultLimit", target.handle)
         capability = self._call(uuid, "nvmlDeviceGetCudaComputeCapability", target.board)
         return Gpu(
-            nvml_index=self._call(uuid, "nvmlDeviceGetIndex", target.board),
+            index=self._call(uuid, "nvmlDeviceGetIndex", target.board),
             uuid=self._call(uuid, "nvmlDeviceGetUUID", target.handle) or uuid,
             name=self._call(uuid, "nvmlDeviceGetName", target.handle),
             memory_total_bytes=None if memory is None else memory.total,
             power_limit_w=limit_mw / 1000 if limit_mw else None,
-            compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
+            model=None if capability is None else f"{capability[0]}.{capability[1]}",
             processes=self.process_pids(uuid),
             memory_free_bytes=None if memory is None else memory.free,
             power_default_w=default_mw / 1000 if default_mw else None,
@@ -347,50 +365,37 @@ class Nvml:
         names = tuple(name for bit, name in REASONS.items() if bits & bit)
         return names if not bits & ~sum(REASONS) else (*names, "other")
 
-    def process_pids(self, uuid: str) -> tuple[int, ...] | None:
-        """Return the ids of the processes that compute on the GPU, each once, ascending."""
+    def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
         handle = self._target(uuid).handle
-        # By version, for the function without one raises what is no NVMLError on drivers before 510.
-        found = self._call(uuid, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
-        if found is None:
-            found = self._call(uuid, "nvmlDeviceGetComputeRunningProcesses_v2", handle)
-        return None if found is None else tuple(sorted({process.pid for process in found}))
+        # By version: on drivers before 510 the function without one raises an error that is no NVMLError.
+        processes = self._call(uuid, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
+        if processes is None:
+            processes = self._call(uuid, "nvmlDeviceGetComputeRunningProcesses_v2", handle)
+        return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
 
-    def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
-        """Count the processes on the GPU that are neither in ``own_pids`` nor children of those.
+    def canonical_uuid(self, uuid: str) -> str:
+        return str(self._call(uuid, "nvmlDeviceGetUUID", self._target(uuid).handle))
 
-        None where it cannot be told, which is also the case when NVML names a process that does not exist here: in a
-        container it may give the host's ids, and ours would be counted as foreign.
-        """
-        pids = self.process_pids(uuid)
-        others = None if pids is None else set(pids).difference(own_pids)
-        if others is None or not all(psutil.pid_exists(pid) for pid in others):
-            return None
-        return sum(not is_child(pid, own_pids) for pid in others)
+    def energy_problem(self, uuid: str) -> str:
+        if self._target(uuid).is_slice:
+            return "a MIG slice shares its board's power with the others, so its own energy is unknown"
+        called = {"energy": "nvmlDeviceGetTotalEnergyConsumption", "power": "nvmlDeviceGetPowerUsage"}
+        why = [
+            f"{what}: {self.reasons.get((uuid, name), 'the GPU answers, but not with a figure')}"
+            for what, name in called.items()
+        ]
+        return f"the GPU tells neither energy nor power ({'; '.join(why)})"
 
-    def sample(self, uuid: str, placement: str, own_pids: Collection[int] | None = None) -> Sample:
-        """Read everything that telemetry holds; ``own_pids`` None leaves foreign processes unknown."""
-        reasons = self.clock_event_reasons(uuid)
-        return Sample(
-            time_s=time.time(),
-            placement=placement,
-            uuid=uuid,
-            utilization_pct=self.utilization_pct(uuid),
-            memory_used_bytes=self.memory_used_bytes(uuid),
-            power_w=self.power_w(uuid),
-            temperature_c=self.temperature_c(uuid),
-            sm_clock_mhz=self.sm_clock_mhz(uuid),
-            memory_clock_mhz=self.memory_clock_mhz(uuid),
-            throttle_reasons=None if reasons is None else "+".join(reasons) or NO_REASON,
-            foreign_processes=None if own_pids is None else self.foreign_processes(uuid, own_pids),
-        )
+    def throttle_times(self, uuid: str) -> ThrottleTimes:
+        return ThrottleTimes(self, uuid)
+
+    def process_loads(self, uuid: str) -> ProcessLoads:
+        return ProcessLoads(self, uuid)
 
     def _clock_mhz(self, uuid: str, kind: int, which: str = "ClockInfo") -> int | None:
         clock: int | None = self._call(uuid, f"nvmlDeviceGet{which}", self._target(uuid).board, kind)
         return clock
 
-
-# What NVML counts over time: how long the clocks were held down, and which processes computed.
 
 THROTTLE_COUNTERS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
@@ -399,7 +404,7 @@ THROTTLE_COUNTERS = {
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
 }
-"""Field of nvml.h to the clock event reason (``bench.devices.nvidia.REASONS``) whose time it counts, in nanoseconds."""
+"""Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds."""
 VIOLATIONS = {"NVML_PERF_POLICY_POWER": "sw_power_cap", "NVML_PERF_POLICY_THERMAL": "sw_thermal"}
 """The same of nvmlDeviceGetViolationStatus, asked where no field tells."""
 LAG_S = 2.0

@@ -1,7 +1,7 @@
-"""Who else is on the GPUs, before a run: told by gpustat.
+"""The other processes on the GPUs, before a run: by gpustat on NVIDIA's, by AMD SMI on AMD's.
 
-gpustat is imported only when asked, and only where there is a driver, because its import replaces functions of
-pynvml. So ask in the process that plans, never in one that measures.
+gpustat is imported only here, and only where there is a driver, because its import replaces functions of pynvml: call
+this in the process that plans, never in one that measures.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
+from bench.devices.amd import open_amdsmi
+from bench.devices.monitor import DeviceLostError
 from bench.devices.nvidia import nvml_problem
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
@@ -42,7 +47,7 @@ def neighbours() -> dict[str, list[Neighbour]]:
         every one. Processes of other containers are not seen.
     """
     if nvml_problem() is not None:
-        return {}
+        return _on_amd()
     try:
         import gpustat
         from gpustat.nvml import pynvml
@@ -56,6 +61,31 @@ def neighbours() -> dict[str, list[Neighbour]]:
         return {}
     # A lost GPU has neither UUID nor processes; one that hides its processes from us has None.
     return {gpu.uuid: _others(gpu.processes) for gpu in gpus if gpu.available and gpu.processes is not None}
+
+
+def _on_amd() -> dict[str, list[Neighbour]]:
+    users: dict[str, list[Neighbour]] = {}
+    smi = open_amdsmi()
+    if smi is None:
+        return users
+    with smi:
+        for gpu in smi.gpus():
+            try:
+                processes = smi.process_bytes(gpu.uuid)
+            except DeviceLostError:
+                continue
+            if processes is not None:
+                found = [_by_psutil(pid, size) for pid, size in processes.items() if pid != os.getpid()]
+                users[gpu.uuid] = [one for one in found if one.command not in DISPLAY_SERVERS]
+    return users
+
+
+def _by_psutil(pid: int, memory_bytes: int | None) -> Neighbour:
+    user = command = None
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        command, user = process.name(), process.username()
+    return Neighbour(pid=pid, user=user, command=command, memory_bytes=memory_bytes)
 
 
 def _others(processes: list[dict[str, Any]]) -> list[Neighbour]:

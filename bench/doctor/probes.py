@@ -12,9 +12,9 @@ from functools import partial
 import torch
 
 from bench.devices.backend import backend_of, gpu_count
-from bench.devices.cuda import gpu_properties
-from bench.devices.energy import NvmlMeter
-from bench.devices.nvidia import NvmlFailure, open_nvml
+from bench.devices.cuda import gpu_properties, vendor
+from bench.devices.energy import GpuMeter
+from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.doctor.arms import (
     SLEPT,
     SMALL,
@@ -31,7 +31,7 @@ from bench.doctor.checks import Identity
 from bench.measure import memory
 from bench.measure.energy import measure
 from bench.measure.operations import observe
-from bench.measure.quads import compare
+from bench.measure.rounds import compare
 from bench.measure.stream import burst_steps
 from bench.measure.timing import Clock, Runner, Sizes
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
@@ -118,7 +118,7 @@ def beside_sampler(device: Device, pid: int, _send: Send) -> Interval | None:
     """
     runner = training_runner(device)
     step_s = warm_up(runner, BESIDE.time_budget_s / 4).step_ns / 1e9
-    sizes = Sizes(settle=math.ceil(RESUME_S / step_s), steps=math.ceil(BESIDE_S / step_s))
+    sizes = Sizes(switch_warmup=math.ceil(RESUME_S / step_s), steps=math.ceil(BESIDE_S / step_s))
     arms = [beside_process(name, runner, pid, runs=runs) for name, runs in (("off", False), ("on", True))]
     try:
         return compare(arms, [sizes, sizes], BESIDE, seed=0).logs[1]
@@ -165,7 +165,7 @@ def take(device: Device, taken_bytes: int, _send: Send) -> bool:
 
 def identify(device: Device, _send: Send) -> Identity | None:
     """Follow a GPU's CUDA index to NVML's UUID and back; None where NVML does not start or does not know it."""
-    nvml = open_nvml()
+    nvml = open_monitor()
     if nvml is None:
         return None
     index = torch_device(device).index
@@ -174,8 +174,8 @@ def identify(device: Device, _send: Send) -> Identity | None:
         try:
             gpu = nvml.gpu(cuda_uuid(index))
             # Asked of NVML anew, because ``gpu`` holds the UUID that it was asked with.
-            uuid = str(nvml.calls.call(gpu.uuid, "nvmlDeviceGetUUID", nvml.calls.target(gpu.uuid).handle))
-        except NvmlFailure as failure:
+            uuid = nvml.canonical_uuid(gpu.uuid)
+        except DeviceLostError as failure:
             print(f"NVML does not know GPU {index}: {failure}")
             return None
     return Identity(
@@ -191,18 +191,18 @@ def identify(device: Device, _send: Send) -> Identity | None:
 
 def cuda_uuid(index: int) -> str:
     """Return a GPU's UUID as CUDA tells it: without NVML's prefix."""
-    return str(gpu_properties(index).uuid)
+    return vendor().uuid(gpu_properties(index))
 
 
 def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:
     """Return the joules per step of a window of 5 s and one of 10 s; None where the GPU does not tell."""
-    nvml = open_nvml()
+    nvml = open_monitor()
     if nvml is None or device.uuid is None:
         return None
     runner = training_runner(device)
     burst = burst_steps(warm_up(runner, WARM_UP_S).step_ns / 1e9)
     with nvml:
-        meter, load = NvmlMeter(nvml, device.uuid), TrainingLoad(runner, send)
+        meter, load = GpuMeter(nvml, device.uuid), TrainingLoad(runner, send)
         windows = [measure(load, meter, burst=burst, seconds=seconds) for seconds in WINDOWS_S]
     first, second = windows
     return (first.energy_j / first.steps, second.energy_j / second.steps) if first and second else None

@@ -1,4 +1,4 @@
-"""Several jobs at the same time, each in a thread, until all have ended or one has not."""
+"""Run several jobs at the same time, each in a thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], No
     """Run all jobs at the same time.
 
     Args:
-        jobs: what to run; one that is cancelled ends with an exception.
-        cancel: makes the others end when one has failed, or when Ctrl-C was pressed.
+        jobs: functions; one that is cancelled raises.
+        cancel: ends the other jobs after one has raised, or after Ctrl-C.
 
     Raises:
-        BaseException: the first that a job raised, or KeyboardInterrupt, after all have ended.
+        BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
     """
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
         running = [pool.submit(job) for job in jobs]

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -194,7 +194,7 @@ class Channel:
             silence_s: how long another rank may be silent before it is lost.
         """
         self.rank, self._store, self._silence_s = rank, store, silence_s
-        self._heard: dict[int, tuple[str, float]] = {}
+        self._heard: dict[int, tuple[int, float]] = {}
         self._looked_s: dict[int, float] = {}
         self._beat_s = beat_s
         self._closed = threading.Event()
@@ -248,8 +248,10 @@ class Channel:
         now = time.monotonic()
         if rank not in self._heard or now - self._looked_s[rank] > self._beat_s:
             self._looked_s[rank] = now
-            beat = str(self.read(f"alive/{rank}"))
-            if self._heard.get(rank, ("", 0.0))[0] != beat:
+            beat = self.read(f"alive/{rank}")
+            if beat is None:
+                return ""  # it has not come yet
+            if rank not in self._heard or self._heard[rank][0] != beat:
                 self._heard[rank] = beat, now
         silent_s = now - self._heard[rank][1]
         return f"no sign of life for {silent_s:.0f} s" if silent_s > self._silence_s else ""
@@ -277,40 +279,27 @@ class Channel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """What a rank was started with."""
+    """A rank, and what it was started with."""
 
-    rank: int
-    node: int
-    local_rank: int
+    job: Job
     host: str
-    options: dict[str, str]
+    options: dict[str, str] = field(hash=False)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host})"
+        return f"rank {self.job.rank} ({self.host})"
 
 
 def hello(job: Job, request: Request) -> Hello:
-    """Describe this rank.
-
-    Args:
-        job: its place.
-        request: the command line's options.
-    """
+    """Describe this rank by its place and the command line's options."""
     import torch
 
     root = Path(__file__).resolve().parents[2]
     code = sorted(path for package in ("bench", "suites") for path in (root / package).rglob("*.py"))
-    found = {"version of ampmeter": _digest(code), "build of torch": str(torch.__version__)}
-    own = [one.name for one in fields(request) if one.name not in FREE]
-    found |= {name.replace("_", " "): str(getattr(request, name)) for name in own}
-    found["suites"] = ",".join(_suite(word) for word in request.suites)
-    return Hello(
-        rank=job.rank,
-        node=job.node,
-        local_rank=job.local_rank,
-        host=platform.node(),
-        options=found,
-    )
+    own = {name: getattr(request, name) for name in (one.name for one in fields(request)) if name not in FREE}
+    texts = {name.replace("_", " "): str(value) for name, value in own.items()}
+    texts["suites"] = ",".join(_suite(word) for word in request.suites)
+    software = {"version of ampmeter": _digest(code), "build of torch": str(torch.__version__)}
+    return Hello(job=job, host=platform.node(), options={**software, **texts})
 
 
 def _suite(word: str) -> str:
@@ -380,8 +369,10 @@ class TorchrunLauncher:
         self._begun = False
         self._orders = [0] * job.world
         self._lost: dict[int, str] = {}
+        self._nodes: list[list[Hello]]
+        """The ranks of each node by their local rank; rank 0's node is the first."""
         try:
-            self._ranks = self._meet(hello(job, request), job.world)
+            self._nodes = self._meet(hello(job, request), job.world)
         except BaseException:
             self.close()
             raise
@@ -392,24 +383,24 @@ class TorchrunLauncher:
         Unless placements are named, they are one device of rank 0's node and all ranks together.
         """
         places = [self._over_nodes(Placement(name=name)) for name in gpus or self._default()]
-        ranks = {place.name: self._ranks_of(place) for place in places}
-        leads = self._leads()
-        parts: dict[int, list[str]] = {node: [] for node in leads}
         for place in places:
-            if place.nodes == 1:
-                parts[0].append(place.name)
-            for node in parts if place.nodes > 1 else ():
-                parts[node] += place.local.split("+")
-        surveys = {leads[node].rank: (SURVEY, (tuple(dict.fromkeys(names)),)) for node, names in parts.items() if names}
-        found = self._everywhere(surveys)
-        by_node = [found[lead.rank] for lead in leads.values() if lead.rank in found]
+            self._ranks_of(place)
+        words = {place.name: [place.name] if place.nodes == 1 else place.local.split("+") for place in places}
+        orders = {}
+        for index, node in enumerate(self._nodes):
+            names = [word for place in places if index < place.nodes for word in words[place.name]]
+            if names:
+                orders[node[0]] = Order(kind="call", target=SURVEY, arguments=(tuple(dict.fromkeys(names)),))
+        surveys = list(self._call(orders).values())
         environments = {}
         for place in places:
-            words = tuple(dict.fromkeys(place.local.split("+"))) if place.nodes > 1 else (place.name,)
-            each = [_only(environment, words) for environment in (by_node if place.nodes > 1 else by_node[:1])]
-            environments[place.name] = merge_nodes(each) if place.nodes > 1 else each[0]
+            own = [
+                replace(one, devices=tuple(device for device in one.devices if device.placement in words[place.name]))
+                for one in surveys[: place.nodes]
+            ]
+            environments[place.name] = merge_nodes(own) if place.nodes > 1 else own[0]
         merged = merge_placements(environments)
-        several = {name for name, numbers in ranks.items() if len(numbers) > 1}
+        several = {place.name for place in places if len(place.members) > 1}
         return replace(merged, nodes=tuple(node for node in merged.nodes if node.accelerator in several))
 
     def call(self, target: str, *arguments: object) -> Any:
@@ -418,28 +409,27 @@ class TorchrunLauncher:
         Raises:
             UsageError: it raised one on some node, or the nodes do not agree.
         """
-        values = self._everywhere({lead.rank: (target, arguments) for lead in self._leads().values()})
-        texts = {str(self._ranks[rank]): encode(value) for rank, value in values.items()}
-        agreed(target, texts)
-        return values[0]
+        order = Order(kind="call", target=target, arguments=arguments)
+        values = self._call({node[0]: order for node in self._nodes})
+        return agreed(target, {str(one): value for one, value in values.items()})
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial on the ranks whose devices it names."""
         self._begun = True
         ranks = self._ranks_of(trial.cell.placement)
-        if ranks == [0]:
+        order = Order(kind="trial", trial=trial, device=device)
+        if [one.job.rank for one in ranks] == [0]:
             self._local.workspace = self.workspace
             return self._local.run(trial, device, on_message)
-        if lost := [f"{self._ranks[rank]} was lost: {self._lost[rank]}" for rank in ranks if rank in self._lost]:
+        if lost := [f"{one} was lost: {self._lost[one.job.rank]}" for one in ranks if one.job.rank in self._lost]:
             return Ending(kind="died", text="; ".join(lost))
-        port = _free_port()
-        parts = []
-        for first, rank in enumerate(ranks):
-            rendezvous = Rendezvous(first=first, local=1, world=len(ranks), address=self._address, port=port)
-            order = Order(kind="trial", trial=trial, device=device, rendezvous=rendezvous if len(ranks) > 1 else None)
-            parts.append(self._own_part(order) if rank == 0 else self._part(rank, order))
+        if len(ranks) > 1:
+            meeting = Rendezvous(first=0, local=1, world=len(ranks), address=self._address, port=_free_port())
+            orders = [replace(order, rendezvous=replace(meeting, first=first)) for first in range(len(ranks))]
+        else:
+            orders = [order]
         try:
-            return run_parts(parts, on_message)
+            return run_parts([self._part(one, part) for one, part in zip(ranks, orders, strict=True)], on_message)
         except NodeLostError as error:
             return Ending(kind="died", text=str(error))
 
@@ -458,87 +448,68 @@ class TorchrunLauncher:
                     time.sleep(POLL_S)
         self._channel.close()
 
-    def _meet(self, own: Hello, world: int) -> list[Hello]:
-        """Wait for all ranks, and compare what they were started with."""
+    def _meet(self, own: Hello, world: int) -> list[list[Hello]]:
+        """Wait for all ranks, compare what they were started with, and return them by node."""
         end = time.monotonic() + JOIN_S
-        ranks, problem = [own], ""
+        nodes = {own.job.node: [own]}
+        problem = ""
         for rank in range(1, world):
             try:
                 other: Hello = self._channel.wait(f"hello/{rank}", rank, lambda: end)
             except NodeLostError as error:
                 problem = f"Rank {rank} did not come ({error}). Start the same command on all nodes."
                 break
-            ranks.append(other)
-            different = [name for name, text in own.options.items() if other.options.get(name) != text]
-            if different:
+            nodes.setdefault(other.job.node, []).append(other)
+            if different := [name for name, text in own.options.items() if other.options.get(name) != text]:
                 problem = (
                     f"Rank {rank} ({other.host}) was started with other {', '.join(different)}. Start the same "
                     "command, with the same versions, on all nodes."
                 )
                 break
-        sizes = {sum(other.node == one.node for other in ranks) for one in ranks}
-        if not problem and len(sizes) > 1:
+        if not problem and len({len(node) for node in nodes.values()}) > 1:
             problem = "The nodes have different numbers of ranks. Give all of them the same --nproc-per-node."
         self._channel.post("welcome", problem)
         if problem:
             raise UsageError(problem)
-        return ranks
-
-    def _leads(self) -> dict[int, Hello]:
-        """Return the rank of each node that prepares data and looks at devices, rank 0's node first."""
-        leads: dict[int, Hello] = {}
-        for one in sorted(self._ranks, key=lambda one: (one.node != self._ranks[0].node, one.node, one.rank)):
-            leads.setdefault(one.node, one)
-        return dict(enumerate(leads.values()))
+        return [sorted(node, key=lambda one: one.job.local_rank) for node in nodes.values()]
 
     def _default(self) -> tuple[str, ...]:
-        size, nodes = len(self._ranks) // len(self._leads()), len(self._leads())
         on_gpu = self._local.survey(None).devices[0].is_gpu
-        words = [str(index) if on_gpu else "cpu" for index in range(size)]
-        return words[0], "+".join(words) + (f"@{nodes}" if nodes > 1 else "")
+        words = [str(index) if on_gpu else "cpu" for index in range(len(self._nodes[0]))]
+        return words[0], "+".join(words) + (f"@{len(self._nodes)}" if len(self._nodes) > 1 else "")
 
     def _over_nodes(self, place: Placement) -> Placement:
         """Return a placement on all nodes if it names several devices: ``0+1@2`` for ``0+1``."""
-        nodes = len(self._leads())
+        nodes = len(self._nodes)
         if place.nodes not in (1, nodes):
             raise UsageError(f"--gpus {place.name} is on other than the {nodes} nodes that torchrun has started.")
         several = nodes > 1 and place.nodes == 1 and len(place.members) > 1
         return Placement(name=f"{place.name}@{nodes}") if several else place
 
-    def _ranks_of(self, place: Placement) -> list[int]:
+    def _ranks_of(self, place: Placement) -> list[Hello]:
         """Return the ranks of a placement's devices, in their order."""
-        words = place.local.split("+")
-        local = [number if word == "cpu" else int(word) for number, word in enumerate(words)]
-        ranks = {(one.node, one.local_rank): one.rank for one in self._ranks}
-        nodes = [lead.node for lead in self._leads().values()][: place.nodes]
-        missing = [number for number in local if (nodes[0], number) not in ranks]
-        if missing:
-            size = len(self._ranks) // len(self._leads())
+        local = [number if word == "cpu" else int(word) for number, word in enumerate(place.local.split("+"))]
+        size = len(self._nodes[0])
+        if max(local) >= size:
             raise UsageError(
                 f"--gpus {place.name} needs a rank for each of its devices, and each node has {size}: start it with "
-                f"--nproc-per-node={max(missing) + 1}."
+                f"--nproc-per-node={max(local) + 1}."
             )
-        return [ranks[node, number] for node in nodes for number in local]
+        return [node[number] for node in self._nodes[: place.nodes] for number in local]
 
-    def _everywhere(self, calls: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
-        """Call functions on ranks, at the same time, and return their values by rank."""
-        numbers = {
-            rank: self._post(rank, Order(kind="call", target=target, arguments=arguments))
-            for rank, (target, arguments) in calls.items()
-            if rank
-        }
-        values: dict[int, Any] = {}
-        if 0 in calls:
-            target, arguments = calls[0]
-            values[0] = self._local.survey(*arguments) if target == SURVEY else self._local.call(target, *arguments)
-        for rank, number in numbers.items():
+    def _call(self, orders: Mapping[Hello, Order]) -> dict[Hello, Any]:
+        """Call functions on several ranks at the same time, and return their values."""
+        parts = {one: self._part(one, order) for one, order in orders.items()}
+        values = {}
+        for one, part in parts.items():
             try:
-                answer: Answer = self._channel.wait(f"answer/{rank}/{number}", rank)
+                *_, ending = part.run()
             except NodeLostError as error:
-                raise UsageError(f"{self._ranks[rank]} was lost: {error}.") from error
-            if answer.ending.kind != "done":
-                raise UsageError(f"{self._ranks[rank]}: {answer.ending.text}")
-            values[rank] = answer.ending.value
+                raise UsageError(f"{error}.") from error
+            if isinstance(ending, Ending) and ending.kind == "done":
+                values[one] = ending.value
+            elif isinstance(ending, Ending):
+                raise UsageError(f"{one}: {ending.text}" if one.job.rank else ending.text)
         return values
 
     def _post(self, rank: int, order: Order) -> int:
@@ -547,21 +518,20 @@ class TorchrunLauncher:
         self._channel.post(f"order/{rank}/{number}", order)
         return number
 
-    def _own_part(self, order: Order) -> Part:
-        return Part(name=str(self._ranks[0]), run=partial(run_order, self._local, order), halt=self._local.cancel)
-
-    def _part(self, rank: int, order: Order) -> Part:
+    def _part(self, one: Hello, order: Order) -> Part:
+        """Return a rank's part of a trial or call; another rank starts it at once."""
+        if one.job.rank == 0:
+            return Part(name=str(one), run=partial(run_order, self._local, order), halt=self._local.cancel)
+        rank = one.job.rank
         number = self._post(rank, order)
         limit: list[float] = []
 
         def run() -> Iterator[Message | Ending]:
             try:
-                answer: Answer = self._channel.wait(
-                    f"answer/{rank}/{number}", rank, lambda: limit[0] if limit else None
-                )
+                answer: Answer = self._channel.wait(f"answer/{rank}/{number}", rank, lambda: min(limit, default=None))
             except NodeLostError as error:
                 self._lost[rank] = str(error)
-                raise NodeLostError(f"{self._ranks[rank]} was lost: {error}") from error
+                raise NodeLostError(f"{one} was lost: {error}") from error
             yield from answer.records
             yield answer.ending
 
@@ -570,7 +540,7 @@ class TorchrunLauncher:
             with suppress(NodeLostError):
                 self._channel.post(f"cancel/{rank}/{number}", True)
 
-        return Part(name=str(self._ranks[rank]), run=run, halt=halt)
+        return Part(name=str(one), run=run, halt=halt)
 
 
 # The other ranks.
@@ -613,7 +583,8 @@ class Follower:
         why = "it was stopped"
         try:
             self._channel.post(f"hello/{self._job.rank}", hello(self._job, self._request))
-            if problem := self._channel.wait("welcome", 0):
+            end = time.monotonic() + JOIN_S
+            if problem := self._channel.wait("welcome", 0, lambda: end):
                 raise UsageError(problem)
             for number in count():
                 order: Order = self._channel.wait(f"order/{self._job.rank}/{number}", 0)
@@ -711,11 +682,6 @@ def own_address(job: Job) -> str:
         if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
             return address
     return job.address
-
-
-def _only(environment: Environment, placements: tuple[str, ...]) -> Environment:
-    kept = tuple(device for device in environment.devices if device.placement in placements)
-    return replace(environment, devices=kept)
 
 
 def _free_port() -> int:

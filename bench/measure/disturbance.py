@@ -1,8 +1,8 @@
-"""What disturbed a device between two moments, so that what was measured meanwhile can be voided.
+"""What disturbed a device between two polls, so that what was measured meanwhile can be discarded.
 
 On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
-A power cap disturbs nothing: it is part of real speed, and is told apart, as a label. On a CPU nothing is voided;
-what other programs took is one figure.
+A power cap disturbs nothing: it is part of real speed, and is told apart, as a label. On a CPU nothing is discarded;
+the load of other programs is one figure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol as Interface
 
 import psutil
 
-from bench.devices.nvidia import Nvml, NvmlFailure, ProcessLoads, ThrottleTimes, open_nvml
+from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Device
 
 CAUSES = {
@@ -25,10 +25,10 @@ CAUSES = {
     "hw_power_brake": "hardware power brake",
     "hw_slowdown": "hardware slowdown",
 }
-"""The clock event reasons that void, and what they are called."""
+"""The clock event reasons that discarded, and what they are called."""
 SPECIFIC = ("hw_thermal", "hw_power_brake")
 """What a hardware slowdown is due to. Where both are counted, the bare reason adds nothing but changes of clocks."""
-LOOK_S = 0.1
+POLL_S = 0.1
 """Who computed is asked no more often than this."""
 FOREIGN_PCT = 5.0
 """Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
@@ -37,7 +37,7 @@ FOREIGN_PCT = 5.0
 class Watch(Interface):
     """Looks at one device."""
 
-    def edge(self) -> str:
+    def poll(self) -> str:
         """Return what disturbed the device since the last call, or an empty text. Never raises."""
 
     def foreign_load_pct(self) -> float | None:
@@ -76,14 +76,14 @@ def open_watch(
         return
     own_pids = gather(os.getpid())
     uuid = device.uuids[rank] if len(device.uuids) == len(own_pids) > 1 else device.uuid
-    nvml = open_nvml() if uuid else None
-    if nvml is None or uuid is None:
+    monitor = open_monitor() if uuid else None
+    if monitor is None or uuid is None:
         yield BlindWatch()
         return
-    with nvml:
+    with monitor:
         try:
-            watch: Watch = GpuWatch(nvml, uuid, clock, own_pids)
-        except NvmlFailure as failure:
+            watch: Watch = GpuWatch(monitor, uuid, clock, own_pids)
+        except DeviceLostError as failure:
             print(f"Throttling and neighbours are not watched: {failure}")
             watch = BlindWatch()
         yield watch
@@ -92,7 +92,7 @@ def open_watch(
 class BlindWatch:
     """Sees nothing, and so claims nothing."""
 
-    def edge(self) -> str:
+    def poll(self) -> str:
         """Name no cause."""
         return ""
 
@@ -150,24 +150,24 @@ def _family_time(process: psutil.Process) -> float:
 class GpuWatch(BlindWatch):
     """Reads one GPU's throttle counters and process loads."""
 
-    def __init__(self, nvml: Nvml, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
+    def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
         """Begin now.
 
         Args:
-            nvml: a session.
+            monitor: a session.
             uuid: the GPU's.
             clock: a clock in seconds.
             own_pids: this process, and those that train with it.
 
         Raises:
-            NvmlFailure: NVML does not know the GPU, or it is lost.
+            DeviceLostError: NVML does not know the GPU, or it is lost.
         """
-        self._nvml, self._uuid, self._clock, self._own_pids = nvml, uuid, clock, own_pids
-        self._throttle, self._loads = ThrottleTimes(nvml, uuid), ProcessLoads(nvml, uuid)
-        self._began_s = self._last_s = self._looked_s = clock()
+        self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
+        self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
+        self._began_s = self._last_s = self._polled_s = clock()
         self._capped_s, self._lost = 0.0, ""
 
-    def edge(self) -> str:
+    def poll(self) -> str:
         """Name the causes since the last call, joined by "; ".
 
         The driver's throttle counters move about every 100 ms, and its samples of processes cover up to a second: a
@@ -176,7 +176,7 @@ class GpuWatch(BlindWatch):
         if not self._lost:
             try:
                 return "; ".join([*self._throttling(), *self._neighbours()])
-            except NvmlFailure as failure:
+            except DeviceLostError as failure:
                 self._lost = f"the GPU was lost to NVML: {failure}"
         return self._lost
 
@@ -191,7 +191,7 @@ class GpuWatch(BlindWatch):
         held_s = self._throttle.since(now_s - self._last_s)
         self._last_s = now_s
         self._capped_s += held_s.get("sw_power_cap", 0.0)
-        active = set(self._nvml.clock_event_reasons(self._uuid) or ())
+        active = set(self._monitor.clock_event_reasons(self._uuid) or ())
         if self._throttle.told.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
             active.discard("hw_slowdown")
         return [
@@ -201,9 +201,9 @@ class GpuWatch(BlindWatch):
         ]
 
     def _neighbours(self) -> list[str]:
-        if self._clock() - self._looked_s < LOOK_S:
+        if self._clock() - self._polled_s < POLL_S:
             return []
-        self._looked_s = self._clock()
+        self._polled_s = self._clock()
         loads = self._loads.read() or {}
         busy = {pid: load for pid, load in loads.items() if pid not in self._own_pids and load >= FOREIGN_PCT}
         if not busy or not self._sees_us(loads):
@@ -216,4 +216,4 @@ class GpuWatch(BlindWatch):
 
         In a container it may give the host's ids, and what looks foreign would be this very process.
         """
-        return os.getpid() in loads or os.getpid() in (self._nvml.process_pids(self._uuid) or ())
+        return os.getpid() in loads or os.getpid() in (self._monitor.process_pids(self._uuid) or ())

@@ -13,7 +13,7 @@ import torch
 
 from bench.devices.backend import PeakMemory, backend_of
 from bench.devices.cpu import Cpu
-from bench.devices.nvidia import Nvml, NvmlFailure, open_nvml
+from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import MemoryPeak
 
 STEADY_STEPS = 3
@@ -73,7 +73,7 @@ def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakM
 
 def driver_memory_bytes(uuid: str | None) -> int | None:
     """Return the memory in use on a GPU as its driver sees it, or None where that cannot be told."""
-    return _ask_driver(lambda nvml, known: nvml.memory_used_bytes(known), uuid)
+    return _ask_driver(lambda monitor, known: monitor.memory_used_bytes(known), uuid)
 
 
 def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
@@ -89,28 +89,22 @@ def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
     return None if used is None or before is None or used < before else used - before
 
 
-def _own_bytes(nvml: Nvml, uuid: str) -> int | None:
-    calls = nvml.calls
-    handle = calls.target(uuid).handle
-    # By version, for the function without one raises what is no NVMLError on drivers before 510.
-    found = calls.call(uuid, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
-    if found is None:
-        found = calls.call(uuid, "nvmlDeviceGetComputeRunningProcesses_v2", handle)
-    processes = found or []
+def _own_bytes(monitor: Monitor, uuid: str) -> int | None:
+    processes = monitor.process_bytes(uuid) or {}
     # A process that does not exist here has its id from outside a container, and then ours may be somebody's too.
-    if not all(psutil.pid_exists(process.pid) for process in processes):
+    if not all(psutil.pid_exists(pid) for pid in processes):
         return None
-    return next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
+    return processes.get(os.getpid())
 
 
-def _ask_driver(question: Callable[[Nvml, str], int | None], uuid: str | None) -> int | None:
-    nvml = open_nvml() if uuid else None
-    if nvml is None or uuid is None:
+def _ask_driver(question: Callable[[Monitor, str], int | None], uuid: str | None) -> int | None:
+    monitor = open_monitor() if uuid else None
+    if monitor is None or uuid is None:
         return None
-    with nvml:
+    with monitor:
         try:
-            return question(nvml, uuid)
-        except NvmlFailure as failure:
+            return question(monitor, uuid)
+        except DeviceLostError as failure:
             print(f"The driver does not tell how much memory is used: {failure}")
             return None
 

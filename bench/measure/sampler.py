@@ -21,7 +21,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
 
-from bench.devices.nvidia import Nvml, NvmlFailure, open_nvml
+from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Sample
 
 MIN_PERIOD_S = 0.1
@@ -64,19 +64,19 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
         # Ctrl-C reaches the whole process group; when sampling ends is for the parent to say.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     with connection:
-        nvml = open_nvml()
-        if nvml is None:
+        monitor = open_monitor()
+        if monitor is None:
             return
-        with nvml, suppress(EOFError, OSError):  # The other end is closed: there is nobody left to tell.
-            _sample_until_stopped(nvml, dict(gpus), connection, max(period_s, MIN_PERIOD_S))
+        with monitor, suppress(EOFError, OSError):  # The other end is closed: there is nobody left to tell.
+            _sample_until_stopped(monitor, dict(gpus), connection, max(period_s, MIN_PERIOD_S))
 
 
-def _sample_until_stopped(nvml: Nvml, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
+def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
     parent, start_s = os.getppid(), time.monotonic()
     own_pids: frozenset[int] | None = None
     unsent: list[Sample | Lost] = []
     while gpus and os.getppid() == parent:
-        unsent += _read(nvml, gpus, own_pids)
+        unsent += _read(monitor, gpus, own_pids)
         if _takes_more(connection):
             connection.send(unsent)
             unsent = []
@@ -97,13 +97,13 @@ def _takes_more(connection: Connection) -> bool:
     return os.name != "posix" or bool(select.select([], [connection], [], 0)[1])
 
 
-def _read(nvml: Nvml, gpus: dict[str, str], own_pids: frozenset[int] | None) -> list[Sample | Lost]:
+def _read(monitor: Monitor, gpus: dict[str, str], own_pids: frozenset[int] | None) -> list[Sample | Lost]:
     """Read every GPU once; one that is lost is noted, and taken out of ``gpus``."""
     batch: list[Sample | Lost] = []
     for placement, uuid in list(gpus.items()):
         try:
-            batch.append(nvml.sample(uuid, placement, own_pids))
-        except NvmlFailure as failure:
+            batch.append(monitor.sample(uuid, placement, own_pids))
+        except DeviceLostError as failure:
             del gpus[placement]
             batch.append(Lost(time_s=time.time(), placement=placement, uuid=uuid, reason=str(failure)))
     return batch

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.measure.quads import compare
+from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
 from bench.spec.trial import Protocol
 from bench.stats import Interval
@@ -117,10 +117,10 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
 
 
 def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
-    """Return the speedup that the shipped warm-up, quads and stopping rule find of an arm that has ``ratio``.
+    """Return the speedup that the shipped warm-up, rounds and stopping rule find of an arm that has ``ratio``.
 
     Args:
-        seed: seed of the noise and of the quads' orders.
+        seed: seed of the noise and of the rounds' orders.
         ratio: the true speedup.
         disturbance: ``drift`` and ``transient`` of a ``SimulatedRunner``; the rest shapes ``Noise``.
     """
@@ -135,5 +135,5 @@ def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
     cuts = prepare(runners, protocol.time_budget_s, clock=machine.clock)
     found = compare(runners, [cut.sizes for cut in cuts], protocol, seed=seed, clock=machine.clock)
     speedup = found.speedups[1]
-    assert speedup is not None  # nothing voids quads here
+    assert speedup is not None  # nothing discards rounds here
     return speedup

@@ -1,4 +1,4 @@
-"""Continuous steps: queued ahead in short bursts, so that the device never waits while the host looks at something.
+"""Continuous steps: queued ahead in short outliers, so that the device never waits while the host looks at something.
 
 No thread or process is needed for that, and so none takes time from the queueing.
 """

@@ -43,7 +43,7 @@ class Runner(Interface):
 class Sizes:
     """How one arm's blocks are cut."""
 
-    settle: int
+    switch_warmup: int
     """Untimed steps at the head of a block."""
     steps: int
     """Timed steps."""
@@ -55,14 +55,14 @@ class TimedBlock:
 
     arm: int
     """Index of the arm."""
-    quad: int
+    round: int
     position: int
     steps: int
     time_ns: int
     start_s: float
     skipped_steps: int
     invalid: str = ""
-    """What disturbed its quad, or empty."""
+    """What disturbed its round, or empty."""
 
     @property
     def step_ns(self) -> float:
@@ -70,17 +70,17 @@ class TimedBlock:
         return self.time_ns / self.steps
 
 
-def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, settled: bool = False) -> int:
+def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, warm: bool = False) -> int:
     """Return the nanoseconds that one block's timed steps took.
 
     Args:
         runner: the arm.
-        sizes: how many steps to settle and to time.
+        sizes: how many steps to warm up after the switch and to time.
         clock: a clock in nanoseconds.
-        settled: whether this arm ran last, and so need not settle again.
+        warm: whether this arm ran last, and so needs no switch warm-up.
     """
     runner.activate()
-    runner.run(0 if settled else sizes.settle)
+    runner.run(0 if warm else sizes.switch_warmup)
     runner.synchronize()
     start = clock()
     runner.run(sizes.steps)
@@ -99,37 +99,37 @@ def palindrome(arms: int, chance: random.Random) -> list[int]:
     return order + order[::-1]
 
 
-def time_quad(
+def time_round(
     runners: Sequence[Runner],
     sizes: Sequence[Sizes],
     chance: random.Random,
     clock: Clock,
     *,
-    quad: int,
+    number: int,
 ) -> list[TimedBlock]:
-    """Time one quad: two blocks of each arm, in an order that cancels drift.
+    """Time one ABBA round: two blocks of each arm, in an order that cancels drift.
 
-    Between quads the device idles for a moment, so the first block always settles; within one, an arm that ran last
-    need not.
+    Between rounds the device idles for a moment, so the first block always has a switch warm-up; within one, an arm
+    that ran last needs none.
 
     Args:
         runners: the arms.
         sizes: how each one's blocks are cut.
         chance: draws the order.
         clock: a clock in nanoseconds.
-        quad: the quad's number.
+        number: the round's number.
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), chance)):
         runner = runners[arm]
-        settled = bool(blocks) and arm == blocks[-1].arm
+        warm = bool(blocks) and arm == blocks[-1].arm
         taken, start_s = runner.taken_steps(), time.time()
-        time_ns = time_block(runner, sizes[arm], clock, settled=settled)
-        asked = (0 if settled else sizes[arm].settle) + sizes[arm].steps
+        time_ns = time_block(runner, sizes[arm], clock, warm=warm)
+        asked = (0 if warm else sizes[arm].switch_warmup) + sizes[arm].steps
         blocks.append(
             TimedBlock(
                 arm=arm,
-                quad=quad,
+                round=number,
                 position=position,
                 steps=sizes[arm].steps,
                 time_ns=time_ns,

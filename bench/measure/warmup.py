@@ -52,7 +52,7 @@ class SwitchProfile:
 
     relative: tuple[float, ...]
     """Median over the switches, for each index; empty where there was no time to watch."""
-    settle: int
+    switch_warmup: int
     """Steps until the plateau."""
 
     @property
@@ -96,8 +96,8 @@ def prepare(
     profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
     cuts = []
     for runner, hot, profile in zip(runners, warm, profiles, strict=True):
-        steps = block_steps(runner, hot, profile.settle, empty_ns, clock)
-        sizes = Sizes(settle=profile.settle, steps=steps)
+        steps = block_steps(runner, hot, profile.switch_warmup, empty_ns, clock)
+        sizes = Sizes(switch_warmup=profile.switch_warmup, steps=steps)
         cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
     return cuts
 
@@ -139,7 +139,7 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
 def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns, times: int = 101) -> float:
     """Return the median time of a block without steps: what the clock and the synchronisation cost."""
     runner.synchronize()
-    return statistics.median(time_block(runner, Sizes(settle=0, steps=0), clock) for _ in range(times))
+    return statistics.median(time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(times))
 
 
 def switch_profiles(
@@ -151,8 +151,8 @@ def switch_profiles(
     allows. Each turn's steps are divided by the median of its second half, and the median over the
     rounds is taken for each index. An arm has settled at the first index that lies, as the next one does,
     within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more; where that takes more than
-    one step, half as many are added. Where fewer than five rounds fit, one settling step is taken, and none where a
-    step takes more than a second.
+    one step, half as many are added. Where fewer than five rounds fit, the switch warm-up is one step, and none where
+    a step takes more than a second.
 
     Args:
         runners: the arms.
@@ -164,7 +164,7 @@ def switch_profiles(
     round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
     rounds = min(24, int(budget_s * 1e9 / max(1.0, round_ns)))
     if len(runners) < 2 or rounds < 5:
-        return [SwitchProfile(relative=(), settle=1 if arm.step_ns < LONG_STEP_NS else 0) for arm in warm]
+        return [SwitchProfile(relative=(), switch_warmup=1 if arm.step_ns < LONG_STEP_NS else 0) for arm in warm]
     turns: list[list[list[float]]] = [[] for _ in runners]
     for _ in range(rounds):
         for arm, runner in enumerate(runners):
@@ -185,7 +185,7 @@ def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     last = len(relative) // 2
     settle = next((index for index in range(last) if settled[index] and settled[index + 1]), last)
     # What noise hides of a transient's tail is given half as long again to die away.
-    return SwitchProfile(relative=relative, settle=math.ceil(1.5 * settle) if settle > 1 else 1)
+    return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * settle) if settle > 1 else 1)
 
 
 def _median_error(values: Sequence[float]) -> float:
@@ -195,13 +195,15 @@ def _median_error(values: Sequence[float]) -> float:
     return 2 * 1.2533 * spread / math.sqrt(len(values))
 
 
-def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, clock: Clock = time.perf_counter_ns) -> int:
+def block_steps(
+    runner: Runner, warm: WarmUp, switch_warmup: int, empty_ns: float, clock: Clock = time.perf_counter_ns
+) -> int:
     """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort.
 
     Args:
         runner: the arm.
         warm: its warm-up.
-        settle: its settling steps.
+        switch_warmup: its steps of switch warm-up.
         empty_ns: time of a block without steps.
         clock: a clock in nanoseconds.
     """
@@ -210,7 +212,10 @@ def block_steps(runner: Runner, warm: WarmUp, settle: int, empty_ns: float, cloc
     if not runner.asynchronous:
         return steps
     while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
-        short, long = Sizes(settle=settle, steps=steps), Sizes(settle=settle, steps=4 * steps)
+        short, long = (
+            Sizes(switch_warmup=switch_warmup, steps=steps),
+            Sizes(switch_warmup=switch_warmup, steps=4 * steps),
+        )
         ratios: list[float] = []
         while len(ratios) < LENGTH_PAIRS[0] or (
             _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1]

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.devices.backend import backend_of
-from bench.devices.energy import NvmlMeter, energy_source
+from bench.devices.energy import GpuMeter, energy_source
 from bench.devices.energy import meters as open_meters
-from bench.devices.nvidia import Nvml, NvmlFailure, nvml_problem, open_nvml
+from bench.devices.monitor import DeviceLostError, monitor_problem, open_monitor
 from bench.measure import energy
 from bench.measure.stream import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
@@ -44,37 +44,25 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(_measure(trial, meters, send) if meters else _unsupported(trial, why))
 
 
-def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[NvmlMeter, ...], str]:
+def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...], str]:
     """Return the meters of all GPUs; or none and why, where one of them does not tell."""
     if not (device.uuid or device.uuids):
         return (), CPU_REASON
-    nvml = open_nvml()
-    if nvml is None:
-        return (), nvml_problem() or "NVML does not start"
-    stack.enter_context(nvml)
-    meters = open_meters(nvml, device)
+    monitor = open_monitor()
+    if monitor is None:
+        return (), monitor_problem() or "NVML does not start"
+    stack.enter_context(monitor)
+    meters = open_meters(monitor, device)
     if len(meters) < distributed.ranks():
         return (), f"of {distributed.ranks()} devices that train together, {len(meters)} can be asked from here"
     for meter in meters:
         try:
             if not energy_source(meter):
                 which = f"{meter.uuid}: " if len(meters) > 1 else ""
-                return (), which + why_unknown(nvml, meter.uuid)
-        except NvmlFailure as failure:
+                return (), which + monitor.energy_problem(meter.uuid)
+        except DeviceLostError as failure:
             return (), str(failure)
     return meters, ""
-
-
-def why_unknown(nvml: Nvml, uuid: str) -> str:
-    """Say why neither energy nor power of a GPU is told."""
-    if nvml.calls.target(uuid).is_slice:
-        return "a MIG slice shares its board's power with the others, so its own energy is unknown"
-    asked = {"energy": "nvmlDeviceGetTotalEnergyConsumption", "power": "nvmlDeviceGetPowerUsage"}
-    why = [
-        f"{what}: {nvml.reasons.get((uuid, name), 'the GPU answers, but not with a figure')}"
-        for what, name in asked.items()
-    ]
-    return f"the GPU tells neither energy nor power ({'; '.join(why)})"
 
 
 @dataclass(slots=True)
@@ -121,7 +109,7 @@ def _follow(trial: Trial) -> None:
     distributed.gathered(runner.finite())
 
 
-def _measure(trial: Trial, meters: tuple[NvmlMeter, ...], send: Callable[[Message], None]) -> TrialResult:
+def _measure(trial: Trial, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]) -> TrialResult:
     context = open_context(trial)
     runner = _build(context)
     send(Progress(text=f"{runner.name}: power with nothing running"))

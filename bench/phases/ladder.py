@@ -150,7 +150,7 @@ def paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
     recut = []
     for cut, late in zip(cuts, limited, strict=True):
         steps = max(cut.sizes.steps, DEPTH) if late else cut.sizes.steps
-        sizes = replace(cut.sizes, settle=max(cut.sizes.settle, DEPTH), steps=steps)
+        sizes = replace(cut.sizes, switch_warmup=max(cut.sizes.switch_warmup, DEPTH), steps=steps)
         recut.append(replace(cut, sizes=sizes))
     return recut
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.measure.disturbance import Watch, open_watch
-from bench.measure.quads import Comparison, LongBlocks, check_long_blocks, compare, lengthen
+from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare, lengthen
 from bench.measure.warmup import Cut, prepare
 from bench.phases.arms import TrainingRunner
 from bench.results.records import Block, Device, Message, Progress, Speed, Status
@@ -59,7 +59,7 @@ class Paired:
             Block(
                 trial=self.trial.id,
                 precision=self.runners[block.arm].name,
-                round=block.quad,
+                round=block.round,
                 position=block.position,
                 steps=block.steps,
                 time_ms=block.time_ns / 1e6,
@@ -72,7 +72,7 @@ class Paired:
 
     def step_ns(self, arm: int) -> float:
         """Return the median time of an arm's step over the rounds that count, or over all where none does."""
-        rounds = self.comparison.quads
+        rounds = self.comparison.rounds
         return statistics.median(
             block.step_ns for block in self.comparison.blocks if block.arm == arm and not (block.invalid and rounds)
         )
@@ -88,12 +88,12 @@ class Paired:
         return Speed(
             steady=cut.warm.steady,
             warmup_steps=cut.warm.steps,
-            switch_warmup_steps=cut.sizes.settle,
+            switch_warmup_steps=cut.sizes.switch_warmup,
             block_steps=cut.sizes.steps,
             switch_transient_pct=cut.profile.transient_pct,
             clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
             paired=len(self.runners) > 1,
-            rounds=found.quads,
+            rounds=found.rounds,
             step_ms=step_ns / 1e6,
             samples_per_s=self.trial.cell.batch_size / (step_ns / 1e9),
             speedup=speedup.center if speedup else None,
@@ -101,7 +101,7 @@ class Paired:
             speedup_high=speedup.high if speedup else None,
             skipped_steps=sum(block.skipped_steps for block in found.blocks if block.arm == arm),
             discarded_rounds=len(found.invalid),
-            outlier_rounds=found.bursts[arm],
+            outlier_rounds=found.outliers[arm],
             long_block_pct=100 * check.difference if check else None,
             foreign_load_pct=self.foreign_load_pct,
         )
@@ -111,7 +111,7 @@ class Paired:
         check, protocol = self.checks[arm], self.trial.protocol
         if not self.runners[arm].finite():
             return "nonfinite", "the loss became NaN or Inf while timing"
-        if not self.comparison.quads:
+        if not self.comparison.rounds:
             return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
         if check is not None and not check.agree:
             return "invalid", (
@@ -154,10 +154,10 @@ def measure(
         poll = _poll(watch, trial.cell.placement.members)
         for attempt in (1, 2):
             sizes = [cut.sizes for cut in cuts]
-            found = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, edge=poll, watch=report)
+            found = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, poll=poll, watch=report)
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
-                checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, clock=clock, edge=poll)
+                checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, clock=clock, poll=poll)
             if attempt == 2 or all(one is None or one.agree for one in checks):
                 break
             cuts = [replace(cut, sizes=lengthen(cut.sizes)) for cut in cuts]
@@ -179,7 +179,7 @@ def _poll(watch: Watch, members: Sequence[str]) -> Callable[[], str]:
     recompilations = Recompilations()
 
     def poll() -> str:
-        causes = watch.edge(), recompilations.cause()  # both, whatever the first says
+        causes = watch.poll(), recompilations.cause()  # both, whatever the first says
         every = distributed.gathered("; ".join(cause for cause in causes if cause))
         if len(every) == 1:
             return every[0]

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
-from bench.measure.quads import compare
+from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
 from bench.phases.arms import BATCHES, TrainingRunner, compiled, step_times
 from bench.phases.context import enter, open_context

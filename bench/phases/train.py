@@ -16,7 +16,7 @@ from torch import Tensor
 from bench.data import Batches, Share, open_batches
 from bench.data.transfer import feed
 from bench.devices.energy import meters
-from bench.devices.nvidia import NvmlFailure, open_nvml
+from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.measure.energy import total
 from bench.phases.arms import compile_s
 from bench.phases.context import open_context, set_precision
@@ -149,7 +149,7 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tested:
+class Evaluation:
     """The evaluation after an epoch, under the arm's precision and in fp32; None is not evaluated."""
 
     loss: float | None = None
@@ -161,9 +161,9 @@ class Tested:
     """On training images, under the arm's precision."""
 
 
-def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, share: Share) -> Tested:
+def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, share: Share) -> Evaluation:
     if not batches.has_test:
-        return Tested()
+        return Evaluation()
     if share.ranks > 1:
         distributed.share_buffers(arm.model)
     start = time.monotonic()
@@ -173,7 +173,7 @@ def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, share: Share) -> Te
     if arm.precision.name != BASELINE:
         loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(share), "test batch in fp32"))
     _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(share), "batch of training images"))
-    return Tested(
+    return Evaluation(
         loss=loss,
         accuracy_pct=accuracy_pct,
         seconds=seconds,
@@ -188,15 +188,15 @@ def _energy_counter(device: Device) -> Callable[[], float | None]:
 
     It returns None where one of them has no counter.
     """
-    nvml = open_nvml() if device.energy == "counter" else None
-    boards = meters(nvml, device) if nvml is not None else ()
+    monitor = open_monitor() if device.energy == "counter" else None
+    boards = meters(monitor, device) if monitor is not None else ()
     if len(boards) < distributed.ranks():
         return lambda: None
 
     def read() -> float | None:
         try:
             return total([board.energy_j() for board in boards])
-        except NvmlFailure:
+        except DeviceLostError:
             return None
 
     return read
@@ -206,7 +206,7 @@ def epoch_row(
     trial: Trial,
     before: list[EpochResult],
     epoch: Epoch,
-    tested: Tested,
+    tested: Evaluation,
     *,
     rate: float,
     scale: float | None,

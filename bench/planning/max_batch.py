@@ -1,4 +1,4 @@
-"""The largest batch that fits: doubled until one does not, then bisected; each attempt is a process of its own."""
+"""The search for the largest batch that fits: doubled, then bisected, each attempt in a fresh process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bench.spec.techniques import techniques
 from bench.spec.trial import Cell, Trial
 
 SHARE = 16
-"""The search ends when the least size that does not fit is at most this part of the largest that does above it."""
+"""The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of the size."""
 MULTIPLE = 8
-"""From 16 times this on, sizes are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
+"""Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
 MARGIN = 0.2
-"""On a CPU, the share of available memory that is left alone: what is short is swapped, or the process is killed."""
+"""Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
 STEP_LIMIT_S: dict[DeviceKind, float] = {"cpu": 2.0, "cuda": 30.0}
-"""A batch whose step is predicted to take longer is not tried,"""
+"""A batch whose step is predicted to take longer is not tried."""
 ATTEMPT_LIMIT_S: dict[DeviceKind, float] = {"cpu": 20.0, "cuda": 120.0}
-"""nor one whose whole attempt is, the making of its random samples included."""
+"""The same for a whole attempt, which includes making random samples."""
 Bound = str
 """What keeps the next larger batch from fitting: ``memory``, ``predicted memory``, ``time`` or ``error``."""
 Largest = Mapping[tuple[Cell, str], int]
@@ -27,19 +27,19 @@ Largest = Mapping[tuple[Cell, str], int]
 
 
 def at_any_size(cell: Cell) -> Cell:
-    """Return the cell that stands for all of its batch sizes."""
+    """Return the cell that stands for all batch sizes."""
     return replace(cell, batch_size=1)
 
 
 def pieces(cell: Cell) -> int:
-    """Return into how many equal pieces a batch is cut: over devices that train together, then into parts."""
+    """Return the number of equal pieces of a batch: its devices times its accumulated parts."""
     return len(cell.placement.members) * techniques(cell.techniques).grad_accumulation
 
 
 def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
-    """Return the batch sizes to measure at, each with the precisions that fit: every precision's own largest.
+    """Return every precision's largest batch size, each with the precisions that it fits.
 
-    The smallest of them is the largest that all have in common.
+    The smallest of them fits all.
     """
     sizes = sorted({size for size in largest.values() if size is not None})
     return {size: tuple(name for name, most in largest.items() if most is not None and most >= size) for size in sizes}
@@ -54,15 +54,15 @@ class Search:
     attempt: Callable[[Trial], TrialResult]
     """Trains a few steps at the trial's batch size in a fresh process."""
     fitted: dict[int, TrialResult] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    attempts: list[str] = field(default_factory=list)
     bound: Bound = ""
     last: TrialResult | None = None
     """The last attempt that did not fit."""
 
     def run(self) -> tuple[int, TrialResult]:
-        """Return the largest batch size that fits, with its row; where none does, the smallest tried.
+        """Return the largest batch size that fits, with its result; the smallest one tried if none fits.
 
-        All sizes that are tried can be cut into the cell's ``pieces``.
+        All sizes are multiples of the cell's ``pieces``.
         """
         unit = pieces(self.trial.cell)
         low, high = self._bracket(max(1, self.trial.cell.batch_size // unit) * unit, unit)
@@ -72,19 +72,19 @@ class Search:
             else:
                 high = middle
         if not low:
-            return high, self._nothing()
-        found = self.fitted[low]
-        fit = replace(found.fit or Fit(), fit_bound=self.bound)
-        return low, replace(found, detail=self._told(), fit=fit)
+            return high, self._failure()
+        result = self.fitted[low]
+        fit = replace(result.fit or Fit(), fit_bound=self.bound)
+        return low, replace(result, detail=self._detail(), fit=fit)
 
     def _bracket(self, start: int, unit: int) -> tuple[int, int]:
-        """Return a size that fits, 0 where none does, and a larger one that does not."""
+        """Return a size that fits, or 0, and a larger one that does not."""
         if self._fits(start):
             while self._fits(2 * start):
                 start *= 2
             return start, 2 * start
         high = start
-        # What failed by another cause than memory is no smaller for being smaller.
+        # A smaller batch helps only against a lack of memory or time.
         while self.bound != "error" and high > unit:
             half = high // (2 * unit) * unit
             if self._fits(half):
@@ -95,19 +95,19 @@ class Search:
     def _fits(self, size: int) -> bool:
         if bound := self._beyond(size):
             self.bound = bound
-            self.said.append(f"{size} not tried ({bound})")
+            self.attempts.append(f"{size} not tried ({bound})")
             return False
         result = self.attempt(replace(self.trial, cell=replace(self.trial.cell, batch_size=size)))
         if result.status == "ok":
             self.fitted[size] = result
-            self.said.append(f"{size} fits")
+            self.attempts.append(f"{size} fits")
             return True
         self.last, self.bound = result, "memory" if result.status == "oom" else "error"
-        self.said.append(f"{size} {result.status}")
+        self.attempts.append(f"{size} {result.status}")
         return False
 
     def _beyond(self, size: int) -> Bound:
-        """Predict, from the sizes that fitted, whether this one takes too much time or, on a CPU, too much memory."""
+        """Return the predicted bound of a size: too much time, or memory of a CPU; empty if it should fit."""
         known = [(at, result.fit) for at, result in sorted(self.fitted.items()) if result.fit is not None]
         if not known or size <= known[-1][0]:
             return ""
@@ -123,23 +123,23 @@ class Search:
         slow = times[0] > STEP_LIMIT_S[self.kind] or times[1] > ATTEMPT_LIMIT_S[self.kind]
         return "time" if slow else ""
 
-    def _told(self) -> str:
+    def _detail(self) -> str:
         why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""
-        return f"batch sizes tried: {', '.join(self.said)}{why}"
+        return f"batch sizes tried: {', '.join(self.attempts)}{why}"
 
-    def _nothing(self) -> TrialResult:
+    def _failure(self) -> TrialResult:
         status: Status = "failed" if self.last is None else self.last.status
         name = self.trial.precisions[0]
-        return TrialResult(precision=name, status=status, detail=self._told(), fit=Fit(fit_bound=self.bound))
+        return TrialResult(precision=name, status=status, detail=self._detail(), fit=Fit(fit_bound=self.bound))
 
 
 def between(low: int, high: int, unit: int = 1) -> int:
-    """Return the next size to try between one that fits and one that does not; 0 where they are near enough.
+    """Return the next size to try between one that fits and one that does not; 0 if they are close enough.
 
     Args:
         low: fits.
         high: does not.
-        unit: what all sizes are multiples of, these two included.
+        unit: all sizes are multiples of it, these two included.
     """
     if high - low <= max(unit, low // SHARE):
         return 0

@@ -105,13 +105,17 @@ def _trials_on(
         techniques=tuple(name for name in request.techniques if not find(name).implied),
     )
     names = choose_precisions(request, device)
-    trials = _trials(request, suite, cell, "fit", device) if request.largest_batch and largest is None else []
+    phases = [name for name in PHASES if name in request.phases and (name != "energy" or device.energy)]
+    trials: list[Trial] = []
+    if suite.trainer != "plain":  # it has a loop of its own to train with; all else would be measured twice
+        phases = [name for name in phases if name == "train"]
+    elif request.largest_batch and largest is None:
+        trials = _trials(request, suite, cell, "fit", device)
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
         at = replace(cell, batch_size=size)
-        for name, phase in PHASES.items():
-            if name not in request.phases or (name == "energy" and not device.energy):
-                continue
+        for name in phases:
+            phase = PHASES[name]
             if size in sizes[name]:
                 trials += _trials(request, suite, at, name, device)
             elif size in fitting and not phase.recipe_batch and (phase.arms != "baseline" or BASELINE in fitting[size]):

@@ -33,8 +33,8 @@ def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
 
     Args:
         word: the suite's name, or the path of a suite file.
-        parameters: values for arguments of its ``suite()``, as written on the command line; each is
-            converted to the type of the argument's default, and names that it lacks are left out.
+        parameters: values of arguments of its ``suite()``, as text; each is converted to the type of the
+            argument's default, and names that it lacks are ignored.
 
     Raises:
         UsageError: there is no such suite, or its file cannot be loaded.
@@ -169,7 +169,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _blame(error: BaseException, where: str) -> str:
-    """Say what went wrong, and in which line of the user's file where that can be told."""
+    """Return the error, with the line of the user's file if it is known."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}."
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(where)]

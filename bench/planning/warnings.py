@@ -1,4 +1,4 @@
-"""What a reader should be warned of before anything runs."""
+"""Warnings that are shown before anything runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bench.spec.techniques import find, refusal
 
 
 def mismatched(environment: Environment) -> list[str]:
-    """Warn of nodes whose torch is not the same: their figures differ by more than their accelerators."""
+    """Warn of nodes with different builds of torch, which change figures too."""
     if len({node.torch for node in environment.nodes}) < 2:
         return []
-    said = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
-    return [f"The nodes have different builds of torch: {said}. Their figures differ by that, too."]
+    builds = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
+    return [f"The nodes have different builds of torch: {builds}. Their figures differ by that, too."]
 
 
 def emulated(environment: Environment, request: Request) -> list[str]:
@@ -38,7 +38,7 @@ def emulated(environment: Environment, request: Request) -> list[str]:
 
 
 def refused(plan: Plan, environment: Environment) -> list[str]:
-    """Warn of trials that their techniques or devices keep from running: each will be a row that says why."""
+    """Warn of trials that will be unsupported because of their techniques or their number of devices."""
     kinds = {device.placement: device.kind for device in environment.devices}
     phases: dict[tuple[str, str], dict[str, None]] = {}
     for trial in plan.trials:
@@ -61,7 +61,11 @@ def idle_techniques(request: Request) -> list[str]:
 
 
 def off_the_ladder(request: Request) -> list[str]:
-    """Warn of a precision that a ladder was asked for with and has no rung of, or refuse several mixed ones."""
+    """Warn of tf32, which is no step of a ladder.
+
+    Raises:
+        UsageError: several mixed precisions are named.
+    """
     if not request.precisions or not {*LADDER} & {*request.phases}:
         return []
     mixed = named_mixed(request.precisions)

@@ -23,7 +23,7 @@ from bench.spec.phases import LADDER
 from bench.spec.trial import Placement, Trial
 
 LONGEST = 4000
-"""Characters of a row's detail: where an error is, and its end, say what it is."""
+"""Most characters of a row's detail: the beginning and the end of an error say what it is."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 
 
@@ -39,26 +39,26 @@ class Execution:
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
     overlapping: bool = False
-    """Whether trials on different accelerators run at the same time, in threads; one at a time stores."""
+    """Whether trials on different accelerators run concurrently, in threads; a lock guards the store."""
     _lock: RLock = field(default_factory=RLock)
 
     def run(self, plan: Plan) -> bool:
-        """Run every trial that is not done yet; say whether something was measured, and nothing failed or hung."""
+        """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
         if self.overlapping:
-            lanes: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
-            for place in dict.fromkeys(trial.cell.placement for trial in plan.trials):
-                lanes.setdefault(place.members[0], set()).add(place)
-            run_concurrently([partial(self._run_lane, plan, places) for places in lanes.values()], self.launcher.cancel)
+            pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
+            for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
+                pools.setdefault(placement.members[0], set()).add(placement)
+            run_concurrently([partial(self._run_on, plan, pool) for pool in pools.values()], self.launcher.cancel)
         else:
-            self._run_lane(plan, {trial.cell.placement for trial in plan.trials})
-        found = {status for trial in self.done.values() for status in trial.values()}
-        return not found & {"timeout", "failed"} and bool(found & set(MEASURED))
+            self._run_on(plan, {trial.cell.placement for trial in plan.trials})
+        statuses = {status for trial in self.done.values() for status in trial.values()}
+        return not statuses & {"timeout", "failed"} and bool(statuses & set(MEASURED))
 
-    def _run_lane(self, plan: Plan, places: set[Placement]) -> None:
-        """Run the trials of these placements, one after the other."""
+    def _run_on(self, plan: Plan, placements: set[Placement]) -> None:
+        """Run the trials of some placements, one after the other."""
         for number, planned in enumerate(plan.trials):
-            if planned.cell.placement not in places:
+            if planned.cell.placement not in placements:
                 continue
             trial = resolve(planned, plan.trials, self.done)
             if trial is None:
@@ -76,11 +76,11 @@ class Execution:
             self.display.begin(trial, number, total)
 
     def _run_apart(self, trial: Trial, number: int, total: int) -> None:
-        """Measure arms that do not fit into memory together each in a process of its own."""
+        """Measure arms that do not fit into memory together, each in its own process."""
         apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
         missing = [alone for alone in apart if alone.config not in self.done]
         if missing:
-            arms = "rungs" if trial.phase in LADDER else "precisions"
+            arms = "steps" if trial.phase in LADDER else "precisions"
             self.display.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, number, total)
@@ -91,16 +91,16 @@ class Execution:
         device = self.devices[trial.cell.placement.name]
         if trial.phase == "fit" and refusal_reason(trial, device) is None:
             search = Search(trial, device.kind, attempt=lambda one: self._answer(one, device)[1][0])
-            size, found = search.run()
+            size, result = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
-            inbox, results = _Inbox(watch=partial(self._watch, trial)), [found]
+            inbox, results = _Inbox(watch=partial(self._watch, trial)), [result]
         else:
             inbox, results = self._answer(trial, device)
         with self._lock:
             self._keep(trial, device, inbox, results)
 
     def _answer(self, trial: Trial, device: Device) -> tuple[_Inbox, list[TrialResult]]:
-        """Run one trial's process and return what it sent, with a result for each precision."""
+        """Run one trial's process; return what it sent, and a result for each arm."""
         inbox = _Inbox(watch=partial(self._watch, trial))
         started = datetime.now(UTC).isoformat(timespec="seconds")
         if why := refusal_reason(trial, device):
@@ -111,7 +111,7 @@ class Execution:
         return inbox, [replace(result, detail=legible(result.detail)) for result in results]
 
     def _keep(self, trial: Trial, device: Device, inbox: _Inbox, results: list[TrialResult]) -> None:
-        """Store what a trial sent, and say how it ended."""
+        """Store what a trial sent, and show how it ended."""
         self.store.add_samples(self.sampler.drain())
         self.store.add_blocks(inbox.blocks)
         self.store.add_epochs(inbox.epochs)
@@ -123,13 +123,13 @@ class Execution:
             self._drop_checkpoint(trial)
 
     def largest(self, plan: Plan) -> Largest:
-        """Return the largest batches that the searches of a plan have found, in this run or before it was resumed."""
-        found = fitted(self.store.folder)
-        searches = [trial for trial in plan.trials if trial.phase == "fit" and trial.config in found]
-        return {(at_any_size(trial.cell), trial.precisions[0]): found[trial.config] for trial in searches}
+        """Return the largest batches found by a plan's searches, before a resumption too."""
+        sizes = fitted(self.store.folder)
+        searches = [trial for trial in plan.trials if trial.phase == "fit" and trial.config in sizes]
+        return {(at_any_size(trial.cell), trial.precisions[0]): sizes[trial.config] for trial in searches}
 
     def _drop_checkpoint(self, trial: Trial) -> None:
-        """Remove what training kept, unless it is to be tried again from there."""
+        """Remove a training's checkpoint, unless the trial will be resumed from it."""
         if not {"timeout", "failed"} & set(self.done[trial.config].values()):
             path = self.store.folder / trial.checkpoint
             path.unlink(missing_ok=True)
@@ -169,10 +169,7 @@ class _Inbox:
 
 
 def legible(text: str) -> str:
-    """Return an error's text as a row can hold it: without its middle where it quotes a whole tensor, and as UTF-8.
-
-    A file name of other bytes has characters that no file of text can be written with.
-    """
+    """Return an error's text for a row: as UTF-8, which not every file name is; without its middle if it is long."""
     text = text.encode(errors="backslashreplace").decode()
     if len(text) <= LONGEST:
         return text
@@ -181,7 +178,7 @@ def legible(text: str) -> str:
 
 
 def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
-    """Return a row for each precision that the process ended without a result of."""
+    """Return a row for each arm without a result."""
     answered = {arm_of(trial.phase, result.precision).added for result in results}
     status = ENDINGS.get(ending.kind, "failed")
     detail = ending.text or "the process sent no result"

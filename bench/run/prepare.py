@@ -18,9 +18,9 @@ from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Suite
 from bench.spec.techniques import techniques
-from bench.spec.trial import DataSource, SuiteRef, Trial
+from bench.spec.trial import SuiteRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,9 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += emulated(environment, request)
     for ref in suites:
         _fetch_weights(ref, launcher)
-    data = _prepare_all(suites, request, launcher)
+    by_data = {suite.data: suite for suite in suites.values()}
+    prepared = {key: _prepare_data(suite, request, launcher) for key, suite in by_data.items()}
+    data = {ref: prepared[suite.data] for ref, suite in suites.items()}
     named = {ref.name: ref for ref in suites}
     warnings += [
         f"{name} is not trained on images, so it uses synthetic data whatever --data says."
@@ -69,9 +71,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     flops = {ref: _count(ref, launcher) for ref in suites}
 
     def make(largest: Largest | None = None) -> Plan:
-        plan = _without_repetition(make_plan(request, suites, data, environment, flops, largest=largest), suites)
-        _require_full_batches(plan, data)
-        _require_even_batches(plan, suites)
+        plan = make_plan(request, suites, data, environment, flops, largest=largest)
+        _check_batches(plan, suites, data)
         return plan
 
     plan = make()
@@ -93,7 +94,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
 
 
 def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
-    """Refuse a suite that Lightning trains where it is not installed."""
+    """Refuse suites that Lightning trains if it is not installed."""
     for ref, suite in suites.items():
         if suite.trainer == "lightning" and importlib.util.find_spec("lightning") is None:
             raise UsageError(
@@ -103,38 +104,18 @@ def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
 
 
 def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
-    """Download or check a suite's initial weights now, so that no trial has to."""
+    """Download or check a suite's initial weights before any trial runs."""
     weights = {**suite_registry.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
         print(f"Looking at the weights of {ref.name}: {weights}.", flush=True)
         launcher.call("bench.training.pretrained:fetch", ref)
 
 
-def _without_repetition(plan: Plan, suites: dict[SuiteRef, Suite]) -> Plan:
-    """Leave out phases that would measure the same again: another trainer runs only the train phase."""
-    kept = [
-        (trial, seconds)
-        for trial, seconds in zip(plan.trials, plan.seconds, strict=True)
-        if trial.phase == "train" or suites[trial.cell.suite].trainer == "plain"
-    ]
-    return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
-
-
-def _prepare_all(suites: dict[SuiteRef, Suite], request: Request, launcher: Launcher) -> dict[SuiteRef, PreparedData]:
-    """Prepare every suite's images, those of suites with the same data once."""
-    made: dict[Data, PreparedData] = {}
-    for suite in suites.values():
-        if suite.data not in made:
-            made[suite.data] = _prepare(suite, request, launcher)
-    return {ref: made[suite.data] for ref, suite in suites.items()}
-
-
-def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
-    """Download or decode a suite's images now, if it will train on them, so that no trial has to."""
-    source: DataSource = choose_source(suite, request)
+def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
+    """Download or decode a suite's images before any trial runs, if trials train on them."""
+    source = choose_source(suite, request)
     trained = any(PHASES[phase].trains_on_data for phase in request.phases)
-    needed = source.kind == "folder" or (source.kind == "cifar10" and trained)
-    if not needed:
+    if source.kind == "synthetic" or (source.kind == "cifar10" and not trained):
         return PreparedData(source=source)
     print(f"Looking at the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
@@ -147,50 +128,42 @@ def _prepare(suite: Suite, request: Request, launcher: Launcher) -> PreparedData
 
 
 def _count(ref: SuiteRef, launcher: Launcher) -> float | None:
-    """Count a suite's FLOPs; a model that does not survive that will be a failed row, with its reason."""
+    """Return a suite's FLOPs per sample; None if the model fails, which its trials then report."""
     try:
-        found: dict[str, float | None] = launcher.call("bench.training.flops:count_all", (ref,))
+        flops: dict[str, float | None] = launcher.call("bench.training.flops:count_all", (ref,))
     except UsageError:
         return None
-    return found[ref.name]
+    return flops[ref.name]
 
 
-def _require_full_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
+def _check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
+    """Refuse batches larger than the data, or that cannot be divided among devices and accumulated parts."""
     for trial in plan.trials:
-        samples = data[trial.cell.suite].train_samples
-        if trial.phase in ("train", "ladder") and samples is not None and trial.cell.batch_size > samples:
+        suite, placement = suites[trial.cell.suite], trial.cell.placement
+        size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
+        if trial.phase in ("train", "ladder") and samples is not None and size > samples:
             raise UsageError(
-                f"The batch size {trial.cell.batch_size} is larger than the {samples} training images of "
-                f"{trial.cell.data}. Name smaller --batch-sizes."
+                f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
+                "Name smaller --batch-sizes."
             )
-
-
-def _require_even_batches(plan: Plan, suites: dict[SuiteRef, Suite]) -> None:
-    for trial in plan.trials:
-        place = trial.cell.placement
-        together = len(place.members)
-        devices, parts = suites[trial.cell.suite].devices, _parts(trial)
-        if together > 1 and suites[trial.cell.suite].trainer == "lightning":
+        many = len(placement.members)
+        if many > 1 and suite.trainer == "lightning":
             raise UsageError(
-                f"Lightning's Trainer starts its own processes, on this machine: name one device, not {place.name}, "
-                f"and --set devices={together // place.nodes}."
+                "Lightning's Trainer starts its own processes, on this machine: name one device, not "
+                f"{placement.name}, and --set devices={many // placement.nodes}."
             )
         if trial.phase == "fit":
-            continue  # the search tries none but multiples
-        devices = max(devices, together)
-        if trial.cell.batch_size % devices:
+            continue  # the search tries only multiples
+        devices = max(suite.devices, many)
+        if size % devices:
             raise UsageError(
-                f"The batch size {trial.cell.batch_size} cannot be divided among {devices} devices. "
+                f"The batch size {size} cannot be divided among {devices} devices. "
                 f"Name --batch-sizes that are multiples of {devices}."
             )
-        if trial.cell.batch_size // devices % parts:
+        chosen = [trial.cell.techniques, *(arm.techniques for arm in trial.arms)]
+        parts = max(techniques(names).grad_accumulation for names in chosen)
+        if size // devices % parts:
             raise UsageError(
-                f"The batch size {trial.cell.batch_size} cannot be divided into {parts} equal parts for "
+                f"The batch size {size} cannot be divided into {parts} equal parts for "
                 f"grad-accumulation. Name --batch-sizes that are multiples of {devices * parts}."
             )
-
-
-def _parts(trial: Trial) -> int:
-    """Return the parts that a batch is cut into, by the technique of the cell or of any rung."""
-    chosen = [trial.cell.techniques, *(arm.techniques for arm in trial.arms)]
-    return max(techniques(names).grad_accumulation for names in chosen)

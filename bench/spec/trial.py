@@ -30,7 +30,7 @@ class DataSource:
 
     @staticmethod
     def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
-        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is not looked for here.
+        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is on other machines.
 
         Raises:
             UsageError: it is none of the three, or the folder does not exist.
@@ -56,7 +56,7 @@ class SuiteRef:
     file: str | None = None
     """Absolute path of a suite file of the user's own."""
     digest: str = ""
-    """Of the file's text: a recipe that was edited is another question."""
+    """Of the file's text: an edited recipe is another question."""
     parameters: tuple[tuple[str, Parameter], ...] = ()
     """Arguments that override the defaults of the file's ``suite()`` function."""
 
@@ -65,8 +65,8 @@ class SuiteRef:
 class Placement:
     """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
 
-    Several joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each with its part of every batch. So do
-    those of several nodes, each of which has the same: ``0+1@2`` is four GPUs, two on each of two nodes.
+    Devices joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each on its shard of every batch.
+    ``0+1@2`` is four GPUs, two on each of two nodes.
     """
 
     name: str
@@ -89,23 +89,23 @@ class Placement:
 
     @property
     def local(self) -> str:
-        """What of it is on each node: ``0+1`` of ``0+1@2``, and all of it where there is one."""
+        """The devices on each node: ``0+1`` of ``0+1@2``."""
         return self.name.partition("@")[0]
 
     @property
     def nodes(self) -> int:
-        """How many nodes it is on."""
+        """Number of nodes."""
         count = self.name.partition("@")[2]
         return int(count) if count.isascii() and count.isdigit() else 1
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The devices that train together, as their nodes call them, node by node; one alone for most."""
+        """The devices, node by node, by their names there."""
         return members(self.name)
 
     @property
     def index(self) -> int | None:
-        """The CUDA index of the first, or None for the CPU and on a cluster, whose nodes have their own."""
+        """The CUDA index of the first device; None for the CPU and on a cluster, whose nodes have their own."""
         return int(self.members[0]) if self.members[0].isdigit() else None
 
     def device_of(self, rank: int) -> int | None:

@@ -1,7 +1,7 @@
-"""Processes that train together: how many there are, which this is, and what they must agree on.
+"""The ranks of a trial: joining, collectives on Python values, a common clock, DistributedDataParallel.
 
-Each decision of the timing (how long to warm up, how to cut blocks, when to stop) follows from a clock, so that
-processes which read one clock decide alike and stay in step.
+The timing's decisions (length of the warm-up, length of a block, when to stop) follow from a clock. Ranks that read
+one clock decide alike and stay in step.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from bench.spec.techniques import Techniques
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=20)
-"""How long a process waits for another; the first step of a large model on a slow device may take minutes. Less than
-after how long a silent worker is taken to hang (bench/launch/local.py): who waits in vain says so."""
+"""How long a rank waits for another; the first step of a large model may take minutes. Less than the silence after
+which a worker counts as hung (bench/launch/local.py), so that the rank that waits reports why."""
 
 
 def join(device: torch.device) -> None:
-    """Join the other processes, which the usual variables of torch.distributed name."""
+    """Join the other ranks at the address in torch.distributed's environment variables."""
     distributed.init_process_group(backend_of(device).collectives, timeout=PATIENCE)
 
 
 def ranks() -> int:
-    """Return how many processes train together."""
+    """Return the number of ranks."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """Return which of them this is."""
+    """Return this process's rank."""
     return distributed.get_rank() if ranks() > 1 else 0
 
 
 def clock() -> Callable[[], int]:
-    """Return a clock in nanoseconds: this process's own, or one that all processes read together.
+    """Return a clock in nanoseconds, common to all ranks.
 
-    The shared one is the latest of theirs: whoever reads it waits for the slowest, so that a block between two readings
-    took as long as it took the slowest process.
+    The common clock is the latest of theirs. Reading it waits for all ranks, so the time between two readings is that
+    of the slowest rank.
     """
     if ranks() == 1:
         return time.perf_counter_ns
@@ -58,7 +58,7 @@ def clock() -> Callable[[], int]:
 
 
 def gathered(own: Value) -> tuple[Value, ...]:
-    """Return what each process gave, in their order."""
+    """Return every rank's value, by rank."""
     if ranks() == 1:
         return (own,)
     found: list[Any] = [None] * ranks()
@@ -67,7 +67,7 @@ def gathered(own: Value) -> tuple[Value, ...]:
 
 
 def from_first(own: Value) -> Value:
-    """Return in every process what the first of them gave."""
+    """Return rank 0's value on every rank."""
     if ranks() == 1:
         return own
     told: list[Any] = [own]
@@ -77,7 +77,7 @@ def from_first(own: Value) -> Value:
 
 
 def mean(value: float) -> float:
-    """Return the mean over the processes."""
+    """Return the mean over the ranks."""
     total = torch.tensor([value], dtype=torch.float64)
     if ranks() > 1:
         distributed.all_reduce(total)
@@ -85,7 +85,7 @@ def mean(value: float) -> float:
 
 
 def summed(values: Sequence[float], device: torch.device) -> list[float]:
-    """Return the sums over the processes, made on a device for which they are joined."""
+    """Return the sums over the ranks, computed on a device whose backend they have joined."""
     totals = torch.tensor(values, dtype=torch.float64, device=device)
     if ranks() > 1:
         distributed.all_reduce(totals)
@@ -94,7 +94,7 @@ def summed(values: Sequence[float], device: torch.device) -> list[float]:
 
 @torch.no_grad()
 def share_buffers(model: nn.Module) -> None:
-    """Give each process the first one's buffers, as DistributedDataParallel does before a training step."""
+    """Copy rank 0's buffers to every rank, as DistributedDataParallel does before a training step."""
     if ranks() > 1:
         for buffer in model.buffers():
             dense = buffer.contiguous()
@@ -103,16 +103,16 @@ def share_buffers(model: nn.Module) -> None:
 
 
 def part(batch_size: int) -> int:
-    """Return how much of a batch is this process's."""
+    """Return the size of this rank's part of a batch."""
     return batch_size // ranks()
 
 
 def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> Callable[..., Tensor]:
-    """Return the model's forward pass, after which backward averages gradients over the processes.
+    """Return the model's forward pass, after which backward averages gradients over the ranks.
 
     Args:
-        model: on its device; every process starts from the first one's weights.
-        device: the process's own.
+        model: on its device; every rank starts from rank 0's weights.
+        device: the rank's own.
         techniques: ``bf16-allreduce`` sends gradients as bfloat16.
     """
     wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[device] if backend_of(device).is_gpu else None)

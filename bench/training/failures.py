@@ -1,4 +1,4 @@
-"""What ends a process: the error that it reports, or how it ended without a report. Imports torch only when called."""
+"""Why a process ended: the error that it reported, or its exit code. Imports torch only when called."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from bench.results.records import Failed
 from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
-"""What DistributedDataParallel says in the second step of a model that left gradients out of the first."""
+"""DistributedDataParallel's error in the second step if the first left some parameters without a gradient."""
 
 FROM_LOADER = "in DataLoader worker process"
-"""In the first line of an error that a loader's process raised; what it was is in the last."""
+"""In the first line of an error of a loader's process; the error itself is in the last line."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
-"""In what gloo raises, as a plain RuntimeError, where another process is gone."""
+"""In gloo's errors, plain RuntimeErrors, when another process is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorReport:
-    """What one of several processes says of an error that ends it."""
+    """The error that ended a rank."""
 
     failed: Failed
-    told: str
+    output: str
     """The error with its traceback."""
-    echo: bool = False
-    """Whether it is that another process was lost, which may not have been heard of yet."""
+    secondary: bool = False
+    """Whether it reports a lost peer, whose own error may not have arrived yet."""
 
 
 def failure(error: Exception) -> Failed:
-    """Return what is to be told of an error."""
+    """Return an error as a record for the launcher."""
     if isinstance(error, UsageError):
         return Failed(kind="unsupported" if isinstance(error, UnsupportedError) else "usage", text=str(error))
     if UNUSED in str(error):
@@ -42,8 +42,8 @@ def failure(error: Exception) -> Failed:
     return Failed(kind=_kind(error), text=f"{type(error).__name__}: {_first_line(str(error))}")
 
 
-def is_echo(error: Exception) -> bool:
-    """Say whether an error is that another of the processes that train together is gone, or says nothing."""
+def is_secondary(error: Exception) -> bool:
+    """Return whether an error is a secondary failure: another rank is gone, or does not answer."""
     from torch import distributed
 
     if isinstance(error, distributed.DistError):
@@ -67,11 +67,11 @@ def _first_line(text: str) -> str:
     return lines[0]
 
 
-# How a process ended that could not say so itself.
+# The cause of death of a process that sent no report.
 
 
 def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal["oom", "died"], str]:
-    """Return whether memory did not suffice, and how a process ended, as the end of a sentence.
+    """Return whether a process ran out of memory, and how it ended, as the end of a sentence.
 
     Args:
         exit_code: the process's; negative is the number of the signal that ended it.
@@ -84,7 +84,7 @@ def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal
 
 
 def oom_kills() -> int | None:
-    """Return how often the system has run out of memory and killed a process, or None where it does not tell."""
+    """Return how many processes the system's out-of-memory killer has ended; None if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

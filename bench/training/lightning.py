@@ -1,7 +1,7 @@
-"""The same training by Lightning's Trainer, for what the framework costs and what mixed precision gains in it.
+"""The same training by Lightning's Trainer, to measure its cost and what mixed precision gains in it.
 
-Model, optimizer, schedule, GradScaler and batches are those of the plain loop, so that only who calls them differs.
-Lightning is imported when the loop is opened: it is an extra, ``pip install ampmeter[lightning]``.
+Model, optimizer, schedule, GradScaler and batches are those of the plain loop; only the caller differs. Lightning is
+imported when the loop is opened: it is an extra, ``pip install ampmeter[lightning]``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Batch]], Epoch]:
     """Return a function that trains ``arm`` for an epoch, as ``bench.training.step.train_epoch`` does.
 
-    Each call is a ``fit`` of one epoch, which goes on from the one before: model, optimizer and schedule are the
-    arm's own and stay where they are. Logger, checkpoints and progress bar are off. The clock starts at the Trainer's
-    start of the epoch and stops at its end, so setting ``fit`` up is not in it.
+    Each call is a ``fit`` of one epoch that continues the one before. Logger, checkpoints and progress bar are off.
+    The clock runs from the Trainer's start of the epoch to its end, so setting up ``fit`` is not timed.
 
     Args:
         arm: what to train, on this process's device.
@@ -83,7 +82,7 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
 
 
 class _Waiting:
-    """An epoch's batches, as many as it says, and how long they were waited for."""
+    """An epoch's batches with their number, and the time spent waiting for them."""
 
     def __init__(self, batches: Iterator[Batch], steps: int) -> None:
         self.seconds, self.samples = 0.0, 0
@@ -104,7 +103,7 @@ class _Waiting:
 
 
 def _module(arm: Arm) -> Any:
-    """Return the LightningModule of an arm, which also keeps the losses and the time of its last epoch."""
+    """Return an arm's LightningModule, which also keeps the losses and the time of its last epoch."""
     import lightning.pytorch as pl
 
     class ArmModule(pl.LightningModule):  # type: ignore[misc]  # Any, to mypy

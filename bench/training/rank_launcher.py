@@ -1,7 +1,7 @@
-"""Several processes that train together, one on each device, started by the worker of their trial.
+"""Start the processes of a trial on several devices, one per device, from the trial's worker.
 
-A worker is a daemonic process, which may have no children of multiprocessing's kind. These are programs of their own,
-``python -m`` this module, each with a pipe to the worker; torch.distributed joins them by the usual variables.
+A worker is a daemonic process, which multiprocessing allows no children. Each rank is therefore a program of its own,
+``python -m`` this module, with a pipe to the worker; the variables of torch.distributed name its rank.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ from bench.devices.backend import gpu_count
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.trial import Placement, Rendezvous, Trial
-from bench.training.failures import ErrorReport, exit_cause, failure, is_echo, oom_kills
+from bench.training.failures import ErrorReport, exit_cause, failure, is_secondary, oom_kills
 
 LIGHTNING, JOINED = "bench.phases.train:run", "bench.worker.worker:run_rank"
-"""What a process runs: Lightning's Trainer joins its own; a placement of several devices is joined by the worker."""
+"""What a rank runs: Lightning joins its ranks itself; those of a placement of several devices are joined here."""
 END_S = 10.0
-"""How long a process that has closed its pipe may take to end: one that holds much memory does not at once."""
-
-ECHO_S = 2.0
-"""After a process has told that it lost another, how long that one's own end may take to be heard."""
+"""How long a rank that has closed its pipe may take to end: freeing much memory takes time."""
+GRACE_S = 2.0
+"""Grace period for the root-cause error after a rank reports a lost peer."""
 
 
 class RankError(RuntimeError):
-    """One of the processes failed."""
+    """A rank failed."""
 
-    def __init__(self, failed: Failed, told: str = "") -> None:
-        """Take what is to be said of it, and what the process printed at last."""
+    def __init__(self, failed: Failed, output: str = "") -> None:
+        """Keep the failure and the end of the rank's output."""
         super().__init__(failed.text)
-        self.failed, self.told = failed, told
+        self.failed, self.output = failed, output
 
 
 def run(
@@ -58,16 +57,15 @@ def run(
     *,
     checkpoint: Path | None = None,
 ) -> None:
-    """Run a trial in ``ranks`` processes and pass on what the first of them sends; memory of all of them.
+    """Run a trial in ``ranks`` processes and pass on the records of the first, with the memory of all.
 
-    With a ``rendezvous``, they are a part of those that train together, and the others are started elsewhere.
-
-    They are on the devices of the trial's placement, or, where Lightning trains on more than that names, on its GPU and
-    those that follow it. The first keeps its training in ``checkpoint``, where there is one.
+    The ranks use the devices of the trial's placement. If Lightning trains on more devices than the placement names,
+    they use its GPU and the following ones. The first rank keeps its training in ``checkpoint``, if that is given. With
+    a ``rendezvous``, other ranks of the trial are started elsewhere.
 
     Raises:
-        UsageError: there are not as many GPUs, or a process raised one.
-        RankError: a process failed; the others have been ended.
+        UsageError: there are too few GPUs, or a rank raised one.
+        RankError: a rank failed; the others have been ended.
     """
     _require_devices(trial, ranks)
     with ExitStack() as stack:
@@ -75,8 +73,8 @@ def run(
         processes: list[subprocess.Popen[bytes]] = []
         pipes: dict[Connection, int] = {}
         peaks: dict[int, TrialResult] = {}
-        echoes: list[tuple[ErrorReport, str]] = []
-        patience_s: float | None = None
+        secondary: list[tuple[ErrorReport, str]] = []
+        timeout_s: float | None = None
         for rank in range(ranks):
             ours, theirs = Pipe()
             processes.append(_start(theirs, here, rank))
@@ -84,21 +82,21 @@ def run(
             theirs.close()
             pipes[stack.enter_context(ours)] = rank
             own = device if device.uuids else replace(device, energy=None)  # one node's energy would be a part
-            with suppress(OSError):  # it has ended already, which is heard below
+            with suppress(OSError):  # the rank has ended already; the loop below reports it
                 ours.send((_placed(trial, rank), own, checkpoint))
-        while pipes and (ready := wait(list(pipes), patience_s)):
+        while pipes and (ready := wait(list(pipes), timeout_s)):
             heard = [(one, _receive(one)) for one in ready if isinstance(one, Connection)]
-            # Who ended without a word comes first: the others' errors may be that they lost it.
+            # Ranks that died come first: the others' errors may be that they lost this one.
             for one, message in sorted(heard, key=lambda pair: pair[1] is not None):
                 rank = pipes[one]
                 if message is None:
-                    raise _lost(processes[rank], kills, _called(trial, here, rank))
-                if isinstance(message, ErrorReport) and message.echo:
+                    raise _lost(processes[rank], kills, _name(trial, here, rank))
+                if isinstance(message, ErrorReport) and message.secondary:
                     del pipes[one]
-                    echoes.append((message, _called(trial, here, rank)))
-                    patience_s = ECHO_S
+                    secondary.append((message, _name(trial, here, rank)))
+                    timeout_s = GRACE_S
                 elif isinstance(message, ErrorReport):
-                    _raise(message, _called(trial, here, rank))
+                    _raise(message, _name(trial, here, rank))
                 elif isinstance(message, Done):
                     del pipes[one]
                 elif isinstance(message, TrialResult) and message.memory is not None:
@@ -108,17 +106,17 @@ def run(
                         send(replace(peaks[0], memory=memory))
                 elif rank == 0:
                     send(message)
-        for word, called in echoes:
-            _raise(word, called)
+        for report, name in secondary:
+            _raise(report, name)
 
 
 def alone(ranks: int) -> Rendezvous:
-    """Return where processes meet that are all of one machine."""
+    """Return the rendezvous of ranks that are all started here."""
     return Rendezvous(first=0, local=ranks, world=ranks, address="127.0.0.1", port=_free_port())
 
 
 def main() -> None:
-    """Run one of the processes: a trial in, records out."""
+    """Run one rank: a trial in, records out."""
     connection = Connection(int(sys.argv[1]))
     share = Share(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
     trial, device, checkpoint = connection.recv()
@@ -129,33 +127,35 @@ def main() -> None:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, share)
         connection.send(Done())
     except Exception as error:
-        connection.send(ErrorReport(failed=failure(error), told=traceback.format_exc(), echo=is_echo(error)))
+        connection.send(
+            ErrorReport(failed=failure(error), output=traceback.format_exc(), secondary=is_secondary(error))
+        )
         sys.exit(1)
 
 
-def _called(trial: Trial, here: Rendezvous, local_rank: int) -> str:
-    """Return what a reader may call one of the devices."""
+def _name(trial: Trial, here: Rendezvous, local_rank: int) -> str:
+    """Return a device's name for error messages."""
     rank, place = here.first + local_rank, trial.cell.placement
     joined = len(place.members) > 1
     index = place.device_of(rank) if joined else None if place.index is None else place.index + rank
     return f"device {rank + 1} of {here.world} ({'CPU' if index is None else f'GPU {index}'})"
 
 
-def _raise(word: ErrorReport, called: str) -> NoReturn:
-    """Raise what a process said at last: what concerns all of them alike without its name."""
-    if word.failed.kind == "unsupported":
-        raise UnsupportedError(word.failed.text)
-    if word.failed.kind == "usage":
-        raise UsageError(word.failed.text)
-    raise RankError(replace(word.failed, text=f"{called}: {word.failed.text}"), word.told)
+def _raise(report: ErrorReport, name: str) -> NoReturn:
+    """Raise a rank's error; one that concerns all ranks alike does not name the device."""
+    if report.failed.kind == "unsupported":
+        raise UnsupportedError(report.failed.text)
+    if report.failed.kind == "usage":
+        raise UsageError(report.failed.text)
+    raise RankError(replace(report.failed, text=f"{name}: {report.failed.text}"), report.output)
 
 
-def _lost(process: subprocess.Popen[bytes], kills: int | None, called: str) -> RankError:
-    """Return the error of a process that has ended without a word."""
-    with suppress(subprocess.TimeoutExpired):  # it has closed its pipe, and still lives
+def _lost(process: subprocess.Popen[bytes], kills: int | None, name: str) -> RankError:
+    """Return the error of a rank that died without a report."""
+    with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
     kind, how = exit_cause(process.poll(), kills)
-    return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{called} ended without a word, {how}"))
+    return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{name} ended without a word, {how}"))
 
 
 def _start(theirs: Connection, here: Rendezvous, local_rank: int) -> subprocess.Popen[bytes]:
@@ -177,12 +177,12 @@ def _start(theirs: Connection, here: Rendezvous, local_rank: int) -> subprocess.
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # all have said their last word, or one has failed, and the others wait for it in vain
+    process.kill()  # every rank has reported, or one has failed and the others wait for it
     process.wait()
 
 
 def _end_with(connection: Connection) -> None:
-    """End this process when its worker does, which says nothing more after the trial."""
+    """End this process when its worker ends."""
     try:
         connection.recv()
     except (EOFError, OSError):
@@ -197,7 +197,7 @@ def _receive(connection: Connection) -> Any:
 
 
 def _placed(trial: Trial, rank: int) -> Trial:
-    """Return the trial as the rank has it: on its own GPU."""
+    """Return the trial placed on the rank's own GPU."""
     index = trial.cell.placement.index
     if index is None or len(trial.cell.placement.members) > 1:
         return trial

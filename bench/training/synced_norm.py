@@ -1,7 +1,6 @@
-"""Batch norm over all parts of a batch: torch's own on GPUs; on CPUs, for which it has none, the same in autograd.
+"""Batch norm over the whole batch of all ranks: torch's SyncBatchNorm on GPUs, the same formulas on CPUs.
 
-The formulas are batch norm's (Ioffe and Szegedy, arXiv 1502.03167, algorithm 1), with the mini-batch that of all
-processes together.
+The formulas are batch norm's (Ioffe and Szegedy, arXiv 1502.03167, algorithm 1) for the mini-batch of all ranks.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from bench.spec.errors import UnsupportedError
 
 
 def synchronised_norms(model: nn.Module) -> nn.Module:
-    """Return the model with batch norm's statistics taken over all processes' parts of a batch.
+    """Return the model with batch norm's statistics taken over the whole batch of all ranks.
 
     Args:
         model: on its device.
 
     Raises:
-        UnsupportedError: it has none, or one of another kind, which might do more than normalise.
+        UnsupportedError: it has no batch norm, or one of another class, which might do more than normalise.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not norms:
@@ -40,10 +39,10 @@ def synchronised_norms(model: nn.Module) -> nn.Module:
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """Batch norm whose statistics, in training, are those of all processes' samples; the parts are equally large.
+    """Batch norm whose training statistics are those of all ranks' samples, equally many on each.
 
-    The mean is joined first and the squared deviations from it after, for E[x²] − E[x]² would lose digits where the
-    mean is large. Computed in fp32 whatever the input's type, as batch norm is under autocast.
+    The mean is reduced first and the squared deviations from it after: E[x²] − E[x]² loses digits when the mean is
+    large. Computed in fp32 whatever the input's type, as batch norm is under autocast.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:  # the name that torch gives it
@@ -51,10 +50,10 @@ class SyncedBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions (got {input.dim()})")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise (B, C, ...) by each channel's mean and variance over all processes' samples.
+        """Normalise (B, C, ...) by each channel's mean and variance over all ranks' samples.
 
         Raises:
-            ValueError: they are one value per channel.
+            ValueError: there is only one value per channel.
         """
         if not self.training:
             return super().forward(input)
@@ -77,7 +76,7 @@ class SyncedBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, unbiased: Tensor) -> None:
-        """Move the running statistics towards the batch's, by ``momentum`` or as their mean so far."""
+        """Update the running statistics by ``momentum``, or as the mean so far."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(1)
@@ -87,7 +86,7 @@ class SyncedBatchNorm(_BatchNorm):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over the processes, each of whose losses is a part of one: gradients are summed over them as well."""
+    """The sum over the ranks; its gradient is summed over the ranks as well, because each loss is a part of one."""
 
     @staticmethod
     def forward(_ctx: Any, own: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
         connection.send(Done(value=value))
     except rank_launcher.RankError as error:
-        print(error.told, file=sys.stderr)  # last, for the log's end is what a reader sees
+        print(error.output, file=sys.stderr)  # last, for the log's end is what a reader sees
         connection.send(error.failed)
     except Exception as error:
         word = failure(error)

@@ -59,7 +59,7 @@ def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     show_plan(Plan(trials=trials, seconds=(10.0, 110.0)), machine, ["Mind the gap."], default_device=True)
     text = capsys.readouterr().out
     assert "cpu: Test CPU (CPU); torch 2.15" in text
-    assert "No --gpus was given: measuring on the CPU, for there is no GPU." in text
+    assert "No --gpus was given: measuring on the CPU, because there is no GPU." in text
     assert "Warning: Mind the gap." in text
     assert "tiny on cpu: fp32; batch 4; 3 epochs at batch 4 on synthetic; about 2 min" in text
     assert "2 trials, about 2 min in all" in text

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bench.data import folder
-from bench.data.folder import of_folder
+from bench.data.folder import fingerprint
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource
 
@@ -30,8 +30,8 @@ def test_a_copy_elsewhere_with_other_times_has_the_same(images, tmp_path):
     shutil.copytree(images, tmp_path / "there")
     for file in (tmp_path / "there").rglob("*.bmp"):
         os.utime(file, (1, 1))
-    assert of_folder(str(images)) == of_folder(str(tmp_path / "there"))
-    assert len(of_folder(str(images))) == 16
+    assert fingerprint(str(images)) == fingerprint(str(tmp_path / "there"))
+    assert len(fingerprint(str(images))) == 16
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_copy_elsewhere_with_other_times_has_the_same(images, tmp_path):
     ids=["one less", "another name", "another class", "other pixels", "layout alone"],
 )
 def test_other_images_have_another(images, change, request):
-    before = of_folder(str(images))
+    before = fingerprint(str(images))
     change(images)
-    assert (of_folder(str(images)) == before) is ("layout alone" in request.node.name)
+    assert (fingerprint(str(images)) == before) is ("layout alone" in request.node.name)
 
 
 def test_of_many_images_only_some_are_read(images, monkeypatch):
@@ -56,13 +56,13 @@ def test_of_many_images_only_some_are_read(images, monkeypatch):
     original = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self) or original(self))
     monkeypatch.setattr(folder, "READ", 2)
-    of_folder(str(images))
+    fingerprint(str(images))
     assert len(read) == 4
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path):
     with pytest.raises(UsageError, match="has no train/"):
-        of_folder(str(tmp_path))
+        fingerprint(str(tmp_path))
 
 
 def test_preparing_a_folder_tells_it_and_synthetic_data_have_none(images, tmp_path):
@@ -71,5 +71,5 @@ def test_preparing_a_folder_tells_it_and_synthetic_data_have_none(images, tmp_pa
 
     data = Data(input_shape=(3, 8, 8), classes=2)
     source = DataSource(kind="folder", path=str(images), directory=str(tmp_path / "data"))
-    assert prepare(data, source).fingerprint == of_folder(str(images))
+    assert prepare(data, source).fingerprint == fingerprint(str(images))
     assert prepare(data, DataSource(kind="synthetic")).fingerprint is None

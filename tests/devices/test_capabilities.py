@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from bench.devices import capabilities
+from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS
+
+CPU = backend_of(torch.device("cpu"))
+
+
+def gpu(monkeypatch, major, minor):
+    """Return the backend of an NVIDIA GPU with a compute capability."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace(major=major, minor=minor))
+    return backend_of(torch.device("cuda", 0))
 
 
 @pytest.mark.parametrize(
@@ -22,28 +33,28 @@ from bench.spec.precisions import PRECISIONS
 )
 def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, refused):
     monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
-    reasons = {n: capabilities.unsupported_reason(p, "cuda", capability) for n, p in PRECISIONS.items()}
+    reasons = {n: gpu(monkeypatch, *capability).unsupported_reason(p) for n, p in PRECISIONS.items()}
     assert {name for name, reason in reasons.items() if reason} == refused
     assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
 
 
 def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     monkeypatch.setattr(capabilities, "matmul_error", lambda device: 2e-7)
-    assert "IEEE" in capabilities.unsupported_reason(PRECISIONS["tf32"], "cpu", None)
+    assert "IEEE" in CPU.unsupported_reason(PRECISIONS["tf32"])
     monkeypatch.setattr(capabilities, "matmul_error", lambda device: 3e-4)
-    assert capabilities.unsupported_reason(PRECISIONS["tf32"], "cpu", None) is None
-    assert capabilities.unsupported_reason(PRECISIONS["amp-fp16"], "cpu", None) is None
+    assert CPU.unsupported_reason(PRECISIONS["tf32"]) is None
+    assert CPU.unsupported_reason(PRECISIONS["amp-fp16"]) is None
 
 
 def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
-    assert "on GPUs" in capabilities.unsupported_reason(PRECISIONS["fp8"], "cpu", None)
+    assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8"])
     monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: None)
-    reason = capabilities.unsupported_reason(PRECISIONS["fp8"], "cuda", (9, 0))
+    reason = gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["fp8"])
     assert reason == "fp8 needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
 
 
 def test_a_type_whose_operators_this_torch_has_not_on_a_cpu_is_unsupported_with_torchs_own_words(monkeypatch):
-    capabilities._failure_on_cpu.cache_clear()
+    capabilities.failure_on_cpu.cache_clear()
 
     def missing(*_arguments):
         raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'\nmore")
@@ -51,13 +62,13 @@ def test_a_type_whose_operators_this_torch_has_not_on_a_cpu_is_unsupported_with_
     with monkeypatch.context() as patched:
         patched.setattr(torch.nn.Conv2d, "forward", missing)
         for name in ("amp-fp16", "fp16-master", "fp16"):
-            reason = capabilities.unsupported_reason(PRECISIONS[name], "cpu", None)
+            reason = CPU.unsupported_reason(PRECISIONS[name])
             assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
-    capabilities._failure_on_cpu.cache_clear()
+    capabilities.failure_on_cpu.cache_clear()
 
 
 def test_looking_whether_a_cpu_can_draws_no_random_numbers_from_those_of_the_run():
-    capabilities._failure_on_cpu.cache_clear()
+    capabilities.failure_on_cpu.cache_clear()
     before = torch.get_rng_state()
-    assert capabilities.unsupported_reason(PRECISIONS["bf16"], "cpu", None) is None
+    assert CPU.unsupported_reason(PRECISIONS["bf16"]) is None
     assert torch.equal(torch.get_rng_state(), before)

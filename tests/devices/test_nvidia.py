@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from bench.devices.nvidia import Nvml, NvmlFailure, nvml_problem, open_nvml
+from bench.devices.monitor import DeviceLostError
+from bench.devices.nvidia import Nvml, nvml_problem, open_nvml
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeClock, FakeGpu, GiB
 from tests.devices.fake_nvml import FakeDriver
@@ -63,17 +64,17 @@ def test_gpus_are_described_in_their_units(machine):
     )
     assert nvml.driver_version() == "580.65.06"
     first, second = nvml.gpus()
-    assert (first.nvml_index, first.uuid, first.name) == (0, "GPU-b", "NVIDIA Titanic")
-    assert (first.memory_total_bytes, first.power_limit_w, first.compute_capability) == (24 * GiB, 350.0, "8.6")
+    assert (first.index, first.uuid, first.name) == (0, "GPU-b", "NVIDIA Titanic")
+    assert (first.memory_total_bytes, first.power_limit_w, first.model) == (24 * GiB, 350.0, "8.6")
     assert first.processes == ()
-    assert (second.nvml_index, second.uuid) == (1, "GPU-a")
+    assert (second.index, second.uuid) == (1, "GPU-a")
     assert second.processes == (1, os.getpid())
 
 
 def test_a_gpu_is_found_by_uuid_whatever_the_order(machine):
     nvml = machine(FakeGpu("GPU-c", sm_clock_mhz=3), FakeGpu("GPU-a", sm_clock_mhz=1), FakeGpu("GPU-b", sm_clock_mhz=2))
     assert [nvml.sm_clock_mhz(uuid) for uuid in ("GPU-a", "GPU-b", "GPU-c")] == [1, 2, 3]
-    assert nvml.gpu("GPU-b").nvml_index == 2
+    assert nvml.gpu("GPU-b").index == 2
 
 
 def test_a_uuid_without_its_prefix_is_the_same_gpu(machine):
@@ -82,7 +83,7 @@ def test_a_uuid_without_its_prefix_is_the_same_gpu(machine):
 
 
 def test_a_uuid_that_is_not_there_is_a_failure_that_names_it(machine):
-    with pytest.raises(NvmlFailure, match="GPU-z"):
+    with pytest.raises(DeviceLostError, match="GPU-z"):
         machine(FakeGpu("GPU-a")).power_w("GPU-z")
 
 
@@ -234,7 +235,7 @@ def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     assert sample.utilization_pct is None
     assert nvml.total_energy_j("MIG-s") is None
     described = nvml.gpu("MIG-s")
-    assert (described.nvml_index, described.memory_total_bytes, described.power_limit_w) == (1, 10 * GiB, None)
+    assert (described.index, described.memory_total_bytes, described.power_limit_w) == (1, 10 * GiB, None)
 
 
 def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
@@ -242,7 +243,7 @@ def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
     nvml = machine(bad, good)
     assert nvml.sample("GPU-a", "0").power_w == 200.0
     bad.lost = True
-    with pytest.raises(NvmlFailure, match=r"GPU-a.*lost"):
+    with pytest.raises(DeviceLostError, match=r"GPU-a.*lost"):
         nvml.sample("GPU-a", "0")
     assert nvml.sample("GPU-b", "1").power_w == 200.0
     assert [gpu.uuid for gpu in nvml.gpus()] == ["GPU-b"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.devices.nvidia import NvmlFailure, ProcessLoads, ThrottleTimes, open_nvml
+from bench.devices.monitor import DeviceLostError
+from bench.devices.nvidia import ProcessLoads, ThrottleTimes, open_nvml
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
@@ -65,7 +66,7 @@ def test_a_field_that_says_the_gpu_is_lost_is_a_failure(nvml):
     gpu = FakeGpu("GPU-a", fields={THERMAL: 0})
     times = ThrottleTimes(nvml(gpu), "GPU-a")
     gpu.fields, gpu.field_code = {}, fake.GPU_IS_LOST
-    with pytest.raises(NvmlFailure, match="lost"):
+    with pytest.raises(DeviceLostError, match="lost"):
         times.since(0.2)
 
 

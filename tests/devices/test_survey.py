@@ -3,8 +3,9 @@ import time
 import pytest
 import torch
 
-from bench.devices import survey
-from bench.devices.nvidia import open_nvml
+from bench.devices import cuda, survey
+from bench.devices.monitor import open_monitor
+from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeGpu
@@ -16,7 +17,7 @@ WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 @pytest.mark.parametrize(
     ("capability", "name"),
     [
-        ((2, 0), "sm_20"),
+        ((2, 0), "2.0"),
         ((3, 7), "Kepler"),
         ((6, 1), "Pascal"),
         ((7, 0), "Volta"),
@@ -28,7 +29,7 @@ WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
     ],
 )
 def test_compute_capabilities_have_their_generations_name(capability, name):
-    assert survey.architecture(capability) == name
+    assert Nvidia().architecture(f"{capability[0]}.{capability[1]}") == name
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_compute_capabilities_have_their_generations_name(capability, name):
     ],
 )
 def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capability, arch_list, runs):
-    assert survey.has_kernels(capability, arch_list) is runs
+    assert Nvidia().has_kernels(f"sm_{capability[0]}{capability[1]}", arch_list) is runs
 
 
 def fake_gpu(monkeypatch, *, major, minor, name="Test GPU", uuid="1234"):
@@ -63,7 +64,7 @@ def fake_gpu(monkeypatch, *, major, minor, name="Test GPU", uuid="1234"):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
     monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
-    monkeypatch.setattr(survey, "open_nvml", lambda: None)
+    monkeypatch.setattr(survey, "open_monitor", lambda: None)
 
 
 def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(monkeypatch):
@@ -95,7 +96,7 @@ def test_where_energy_is_read_from_is_found_out_by_calling(monkeypatch, gpu, sou
     fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
     start = time.monotonic()
     FakeDriver([FakeGpu("GPU-a", **gpu)], clock=lambda: time.monotonic() - start).install(monkeypatch)
-    monkeypatch.setattr(survey, "open_nvml", open_nvml)
+    monkeypatch.setattr(survey, "open_monitor", open_monitor)
     (device,) = survey.survey(None, print).devices
     assert device.energy == source
 
@@ -104,7 +105,7 @@ def test_driver_limits_and_clocks_are_kept_for_each_device(monkeypatch):
     gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
     FakeDriver([gpu], version="570.1").install(monkeypatch)
     fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
-    monkeypatch.setattr(survey, "open_nvml", open_nvml)
+    monkeypatch.setattr(survey, "open_monitor", open_monitor)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     found = survey.survey(None, print)
     (device,) = found.devices
@@ -117,7 +118,7 @@ def test_a_mig_slice_and_a_gpu_that_nvml_does_not_know_have_no_energy(monkeypatc
     FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])]).install(monkeypatch)
     for uuid in ("s", "other"):
         fake_gpu(monkeypatch, major=9, minor=0, uuid=uuid)
-        monkeypatch.setattr(survey, "open_nvml", open_nvml)
+        monkeypatch.setattr(survey, "open_monitor", open_monitor)
         (device,) = survey.survey(None, print).devices
         assert device.energy is None
     assert survey.survey(("cpu",), print).devices[0].energy is None
@@ -131,7 +132,7 @@ def test_an_index_beyond_the_last_names_those_there_are(monkeypatch):
 
 def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(survey, "nvml_problem", lambda: "no library")
+    monkeypatch.setattr(cuda, "monitor_problem", lambda: "no library")
     with pytest.raises(
         UsageError, match=r"no GPU 0 and no GPU 1 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
     ):

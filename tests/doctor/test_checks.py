@@ -25,19 +25,24 @@ def interval(center, half):
     return Interval(center=logs[0], low=logs[1], high=logs[2], n=3)
 
 
-def peaks(small, large, *, driver=False):
+def ratio(truth, center, half):
+    return {"known_ratio": (truth, interval(center, half))}
+
+
+def peaks(small_mib, large_mib, *, driver=False):
     field = "driver_used_bytes" if driver else "peak_allocated_bytes"
-    held = {0: small, checks.HELD_BYTES: large}
-    return {"peak": {size: MemoryPeak(**{"peak_allocated_bytes": MIB, field: peak}) for size, peak in held.items()}}
+    held = {0: small_mib, checks.HELD_BYTES: large_mib}
+    peak = {"peak_allocated_bytes": MIB}
+    return {"peak": {size: MemoryPeak(**{**peak, field: mib * MIB}) for size, mib in held.items()}}
 
 
-def again(first, second):
-    """Answer the first look at a step's peak, and the one after a process that took much memory."""
-    looks = iter([first, checks.HELD_BYTES, second])
+def again(first_mib, second_mib):
+    """Answer a step's peak before and after a process that took much memory."""
+    answers = iter([first_mib * MIB, checks.HELD_BYTES, second_mib * MIB])
 
     class Peaks(dict):
         def __getitem__(self, _held):
-            return MemoryPeak(peak_resident_bytes=next(looks))
+            return MemoryPeak(peak_resident_bytes=next(answers))
 
     return {"peak": Peaks()}
 
@@ -55,120 +60,45 @@ def identity(**other):
     return {"identify": replace(IDENTITY, **other)}
 
 
-CASES = {
-    "fp32 is ieee": ("FP32 and TF32", "FP32 is FP32", CPU, {"matmul_error": 3e-5}, {"matmul_error": 4e-5}),
-    "fp32 is not nan": ("FP32 and TF32", "FP32 is FP32", CPU, {"matmul_error": 1e-6}, {"matmul_error": math.nan}),
-    "tf32 shows": ("FP32 and TF32", "TF32 is seen", CAPABLE, {"matmul_error": 1e-4}, {"matmul_error": 9e-5}),
-    "tf32 is no less": ("FP32 and TF32", "TF32 is seen", CAPABLE, {"matmul_error": 1e-3}, {"matmul_error": 3e-3}),
-    "autocast reaches": (
-        "mixed precision",
-        "mixed precision reaches the model",
-        CPU,
-        types("float32:100%", "bfloat16:98% float32:2%"),
-        types("float32:100%", "float32:100%"),
-    ),
-    "fp32 is alone": (
-        "mixed precision",
-        "mixed precision reaches the model",
-        GPU,
-        types("float32:100%", "float16:100%"),
-        types("float32:98% float16:2%", "float16:100%"),
-    ),
-    "products were seen": (
-        "mixed precision",
-        "mixed precision reaches the model",
-        GPU,
-        types("float32:100%", "float16:100%"),
-        types("", ""),
-    ),
-    "the clock is quick": (
-        "clock and a known ratio",
-        "the clock costs nothing",
-        CPU,
-        {"empty_block": 400},
-        {"empty_block": 6_000},
-    ),
-    "a GPU's clock is quick": (
-        "clock and a known ratio",
-        "the clock costs nothing",
-        GPU,
-        {"empty_block": 12_000},
-        {"empty_block": 60_000},
-    ),
-    "the ratio is found": (
-        "clock and a known ratio",
-        "known ratio 1.50",
-        CPU,
-        {"known_ratio": (1.5, interval(1.51, 0.001))},
-        {"known_ratio": (1.5, interval(1.52, 0.1))},
-    ),
-    "the ratio is not inverted": (
-        "clock and a known ratio",
-        "known ratio 2.00",
-        CPU,
-        {"known_ratio": (2.0, interval(1.99, 0.1))},
-        {"known_ratio": (2.0, interval(0.5, 0.1))},
-    ),
-    "memory rises": (
-        "memory",
-        "allocated memory",
-        GPU,
-        peaks(10 * MIB, 270 * MIB),
-        peaks(10 * MIB, 280 * MIB),
-    ),
-    "memory rises at all": ("memory", "allocated memory", GPU, peaks(10 * MIB, 266 * MIB), peaks(MIB, MIB)),
-    "the driver sees it": (
-        "memory",
-        "the driver's memory",
-        GPU,
-        peaks(10 * MIB, 290 * MIB, driver=True),
-        peaks(10 * MIB, 293 * MIB, driver=True),
-    ),
-    "isolated": (
-        "memory",
-        "processes are isolated",
-        CPU,
-        again(100 * MIB, 106 * MIB),
-        again(100 * MIB, 108 * MIB),
-    ),
-    "isolated from below": (
-        "memory",
-        "processes are isolated",
-        CPU,
-        again(100 * MIB, 94 * MIB),
-        again(100 * MIB, 92 * MIB),
-    ),
-    "energy agrees": ("energy", "energy", GPU, {"energy_windows": (10.0, 10.4)}, {"energy_windows": (10.0, 11.0)}),
-    "the sampler is free": (
-        "the sampler's effect",
-        "the sampler disturbs nothing",
-        GPU,
-        {"beside_sampler": interval(1.005, 0.01)},
-        {"beside_sampler": interval(1.02, 0.001)},
-    ),
-    "the same name": (
-        "which GPU this is",
-        "CUDA and NVML mean one GPU",
-        GPU,
-        identity(),
-        identity(nvml_name="NVIDIA Y"),
-    ),
-    "the same memory": (
-        "which GPU this is",
-        "CUDA and NVML mean one GPU",
-        GPU,
-        identity(cuda_bytes=79 * GIB, nvml_bytes=80 * GIB),
-        identity(cuda_bytes=79 * GIB, nvml_bytes=40 * GIB),
-    ),
-    "known memory": ("which GPU this is", "CUDA and NVML mean one GPU", GPU, identity(), identity(nvml_bytes=None)),
-    "back to the index": ("which GPU this is", "CUDA and NVML mean one GPU", GPU, identity(), identity(back=(1,))),
-    "back to one alone": ("which GPU this is", "CUDA and NVML mean one GPU", GPU, identity(), identity(back=(0, 1))),
-}
+FP32 = ("FP32 and TF32", "FP32 is FP32", CPU)
+TF32 = ("FP32 and TF32", "TF32 is seen", CAPABLE)
+MIXED = ("mixed precision", "mixed precision reaches the model")
+CLOCK = ("clock and a known ratio", "the clock costs nothing")
+RATIO = "clock and a known ratio"
+ALLOCATED, DRIVER = (("memory", name, GPU) for name in ("allocated memory", "the driver's memory"))
+ISOLATED = ("memory", "processes are isolated", CPU)
+SAMPLER = ("the sampler's effect", "the sampler disturbs nothing", GPU)
+IDENTICAL = ("which GPU this is", "CUDA and NVML mean one GPU", GPU)
+CASES = [
+    (FP32, {"matmul_error": 3e-5}, {"matmul_error": 4e-5}),
+    (FP32, {"matmul_error": 1e-6}, {"matmul_error": math.nan}),
+    (TF32, {"matmul_error": 1e-4}, {"matmul_error": 9e-5}),
+    (TF32, {"matmul_error": 1e-3}, {"matmul_error": 3e-3}),
+    ((*MIXED, CPU), types("float32:100%", "bfloat16:98% float32:2%"), types("float32:100%", "float32:100%")),
+    ((*MIXED, GPU), types("float32:100%", "float16:100%"), types("float32:98% float16:2%", "float16:100%")),
+    ((*MIXED, GPU), types("float32:100%", "float16:100%"), types("", "")),
+    ((*CLOCK, CPU), {"empty_block": 400}, {"empty_block": 6_000}),
+    ((*CLOCK, GPU), {"empty_block": 12_000}, {"empty_block": 60_000}),
+    ((RATIO, "known ratio 1.50", CPU), ratio(1.5, 1.51, 0.001), ratio(1.5, 1.52, 0.1)),
+    ((RATIO, "known ratio 2.00", CPU), ratio(2.0, 1.99, 0.1), ratio(2.0, 0.5, 0.1)),  # nor inverted
+    (ALLOCATED, peaks(10, 270), peaks(10, 280)),
+    (ALLOCATED, peaks(10, 266), peaks(10, 10)),
+    (DRIVER, peaks(10, 290, driver=True), peaks(10, 293, driver=True)),
+    (ISOLATED, again(100, 106), again(100, 108)),
+    (ISOLATED, again(100, 94), again(100, 92)),
+    (("energy", "energy", GPU), {"energy_windows": (10.0, 10.4)}, {"energy_windows": (10.0, 11.0)}),
+    (SAMPLER, {"beside_sampler": interval(1.005, 0.01)}, {"beside_sampler": interval(1.02, 0.001)}),
+    (IDENTICAL, identity(), identity(nvml_name="NVIDIA Y")),
+    (IDENTICAL, identity(cuda_bytes=79 * GIB, nvml_bytes=80 * GIB), identity(nvml_bytes=40 * GIB)),
+    (IDENTICAL, identity(), identity(nvml_bytes=None)),
+    (IDENTICAL, identity(), identity(back=(1,))),
+    (IDENTICAL, identity(), identity(back=(0, 1))),
+]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_right_measurement_passes_and_a_wrong_one_fails(case):
-    group, name, device, right, wrong = CASES[case]
+@pytest.mark.parametrize(("check", "right", "wrong"), CASES)
+def test_a_right_measurement_passes_and_a_wrong_one_fails(check, right, wrong):
+    group, name, device = check
     passed, failed = (measured(group, device, **answers)[name] for answers in (right, wrong))
     assert (passed.passed, failed.passed) == (True, False)
     assert passed.expected == failed.expected

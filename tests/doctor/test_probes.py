@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+from bench.devices.cpu import Cpu
 from bench.devices.cuda import Cuda
 from bench.doctor import arms, checks, probes
 from bench.doctor.arms import beside_process, known_step, lengthened
@@ -190,7 +191,7 @@ def test_what_a_step_holds_is_in_its_peak(cpu):
 
 def test_memory_is_taken_only_where_there_is_twice_as_much(monkeypatch, cpu):
     assert probes.take(cpu, MIB, print) is True
-    monkeypatch.setattr(probes.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2 * MIB - 1}))
+    monkeypatch.setattr(Cpu, "free_bytes", lambda self: 2 * MIB - 1)
     assert probes.take(cpu, MIB, print) is False
 
 

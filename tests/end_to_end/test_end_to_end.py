@@ -22,7 +22,7 @@ from PIL import Image
 
 import bench
 from bench import stats
-from bench.data.folder import of_folder
+from bench.data import folder as image_folder
 from bench.planning import max_batch
 from bench.run import execute
 from tests.conftest import TINY, call
@@ -111,7 +111,7 @@ def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
     (images,) = run["data"]
     assert images["source"] == f"folder:{folder / 'images'}"
     assert (images["classes"], images["train_samples"]) == (2, 48)
-    assert images["fingerprint"] == of_folder(str(folder / "images"))
+    assert images["fingerprint"] == image_folder.fingerprint(str(folder / "images"))
 
 
 def test_a_run_cut_short_is_reported_as_unfinished_with_what_is_missing(finished, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bench.data.augment import crop
-from bench.devices.capabilities import unsupported_reason
-from bench.devices.nvidia import open_nvml
+from bench.devices.backend import backend_of
+from bench.devices.monitor import open_monitor
 from bench.devices.survey import survey
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
@@ -38,7 +38,7 @@ def run(trial, device):
 
 def test_cuda_and_nvml_mean_the_same_gpu(environment):
     (device,) = environment.devices
-    nvml = open_nvml()
+    nvml = open_monitor()
     assert nvml is not None
     with nvml:
         (gpu,) = [gpu for gpu in nvml.gpus() if gpu.uuid == device.uuid]
@@ -48,7 +48,7 @@ def test_cuda_and_nvml_mean_the_same_gpu(environment):
 
 def test_fp32_is_ieee_and_tf32_is_not():
     for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3)):
-        if unsupported_reason(PRECISIONS[name], "cuda", torch.cuda.get_device_capability(0)):
+        if backend_of(GPU).unsupported_reason(PRECISIONS[name]):
             continue
         amp.apply(PRECISIONS[name])
         read = amp.read_back(PRECISIONS[name], GPU)
@@ -83,7 +83,7 @@ def test_a_block_waits_for_the_device():
     def sleep_ns(cycles):
         runner = Sleeper("sleep", Arm(), iter(()))
         runner.cycles = cycles
-        return min(time_block(runner, Sizes(settle=1, steps=10)) for _ in range(5))
+        return min(time_block(runner, Sizes(switch_warmup=1, steps=10)) for _ in range(5))
 
     assert sleep_ns(20_000_000) / sleep_ns(10_000_000) == pytest.approx(2, rel=0.02)
 

@@ -40,9 +40,9 @@ class Watched:
         self.context = open_watch(gpu_device(uuid or self.gpu.uuid), self.clock)
         self.watch = self.context.__enter__()
 
-    def edge(self, after_s: float = 0.2) -> str:
+    def poll(self, after_s: float = 0.2) -> str:
         self.clock.advance(after_s)
-        return self.watch.edge()
+        return self.watch.poll()
 
 
 @pytest.fixture
@@ -70,41 +70,41 @@ def watched(monkeypatch):
 )
 def test_a_throttle_counter_that_moved_voids_once(watched, field, cause):
     made = watched(FakeGpu("GPU-a", fields={**ALL, field: 5000 * MS}))
-    assert made.edge() == ""
+    assert made.poll() == ""
     made.gpu.fields[field] += 120 * MS
-    assert made.edge() == cause
-    assert made.edge() == ""
+    assert made.poll() == cause
+    assert made.poll() == ""
 
 
 def test_two_counters_of_one_reason_are_one_cause(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
     made.gpu.fields |= {THERMAL: 50 * MS, SW_THERMAL: 60 * MS, HW_BRAKE: 7 * MS}
-    assert made.edge() == "thermal slowdown for 60 ms; hardware power brake for 7 ms"
+    assert made.poll() == "thermal slowdown for 60 ms; hardware power brake for 7 ms"
 
 
 def test_the_power_cap_voids_nothing_and_is_labelled(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    assert made.edge(1.0) == ""
+    assert made.poll(1.0) == ""
     assert made.watch.label() == ""
     made.gpu.fields[POWER] += 500 * MS
     made.gpu.reasons = 0x4
-    assert made.edge(1.0) == ""
+    assert made.poll(1.0) == ""
     assert made.watch.label() == "the power cap held the clocks down 25 % of the time"
 
 
 def test_violation_times_are_asked_where_there_are_no_fields(watched):
     made = watched(FakeGpu("GPU-a", violations={0: 0, 1: 0}))
     made.gpu.violations = {0: 100 * MS, 1: 30 * MS}
-    assert made.edge() == "thermal slowdown for 30 ms"
+    assert made.poll() == "thermal slowdown for 30 ms"
     assert made.watch.label() == "the power cap held the clocks down 50 % of the time"
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 def test_violation_times_are_not_asked_where_there_are_fields(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL), violations={0: 0, 1: 0}))
     asked = made.driver.asked["nvmlDeviceGetViolationStatus"]
     made.gpu.violations = {0: 30 * MS, 1: 30 * MS}
-    assert made.edge() == ""
+    assert made.poll() == ""
     assert made.driver.asked["nvmlDeviceGetViolationStatus"] == asked
 
 
@@ -121,15 +121,15 @@ def test_violation_times_are_not_asked_where_there_are_fields(watched):
 def test_without_counters_the_reasons_of_the_moment_count(watched, bits, cause):
     made = watched(FakeGpu("GPU-a"))
     made.gpu.reasons = bits
-    assert made.edge() == cause
+    assert made.poll() == cause
     made.gpu.reasons = 0
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 def test_a_bare_hardware_slowdown_is_a_change_of_clocks_where_its_causes_are_counted(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
     made.gpu.reasons = 0x08
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 def test_an_old_nvidia_ml_py_without_the_newer_fields_reads_the_older_ones(monkeypatch):
@@ -140,54 +140,54 @@ def test_an_old_nvidia_ml_py_without_the_newer_fields_reads_the_older_ones(monke
     with open_watch(gpu_device(), clock) as watch:
         gpu.fields[THERMAL] = 40 * MS
         clock.advance(0.1)
-        assert watch.edge() == "thermal slowdown for 40 ms"
+        assert watch.poll() == "thermal slowdown for 40 ms"
 
 
 def test_a_process_that_computes_is_named_with_its_share(watched):
     made = watched(FakeGpu("GPU-a", work=[(1000, 123, 99)]))  # before the watch
-    assert made.edge() == ""
+    assert made.poll() == ""
     made.gpu.work += [(2000, os.getpid(), 50), (2000, 123, 30), (2500, 123, 40)]
-    assert made.edge() == "another process used the GPU (pid 123, 40 % of its time)"
-    assert made.edge() == ""
+    assert made.poll() == "another process used the GPU (pid 123, 40 % of its time)"
+    assert made.poll() == ""
     made.gpu.work += [(3000, os.getpid(), 50), (3000, 9, 20), (3000, 123, 10)]
-    assert made.edge() == "other processes used the GPU (pid 9, 20 % of its time, pid 123, 10 % of its time)"
+    assert made.poll() == "other processes used the GPU (pid 9, 20 % of its time, pid 123, 10 % of its time)"
 
 
 def test_a_process_that_holds_memory_or_draws_a_desktop_disturbs_nothing(watched):
     made = watched(FakeGpu("GPU-a", processes={1: GiB, os.getpid(): GiB}))
     made.gpu.work += [(2000, os.getpid(), 90), (2000, 123, 3), (2000, 1, 0)]
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 def test_this_process_is_known_by_the_memory_it_holds_where_it_did_not_compute(watched):
     made = watched(FakeGpu("GPU-a", processes={os.getpid(): GiB}))
     made.gpu.work += [(2000, 123, 80)]
-    assert "pid 123" in made.edge()
+    assert "pid 123" in made.poll()
 
 
 def test_nothing_is_claimed_where_nvml_gives_ids_of_another_namespace(watched):
     made = watched(FakeGpu("GPU-a", processes={70001: GiB}))
     made.gpu.work += [(2000, 70001, 90)]
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 @pytest.mark.parametrize("code", [fake.NOT_SUPPORTED, fake.NO_PERMISSION, fake.SUCCESS])
 def test_nothing_is_claimed_where_processes_work_is_not_told(watched, code):
     made = watched(FakeGpu("GPU-a", processes={1: GiB, os.getpid(): GiB}, errors={UTILIZATION: code}))
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 def test_stale_and_unwritten_samples_do_not_count(watched):
     made = watched(FakeGpu("GPU-a", processes={os.getpid(): GiB}, work=[(1000, 123, 80)], repeats_work=True))
     made.gpu.work += [(2000, 0, 80), (2000, 123, 4_000_000)]
-    assert made.edge() == ""
+    assert made.poll() == ""
 
 
 def test_processes_are_asked_for_rarely_and_throttling_each_time(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
     before = made.driver.asked.copy()
     for _ in range(100):
-        made.edge(after_s=0.01)
+        made.poll(after_s=0.01)
     asked = made.driver.asked - before
     assert asked["nvmlDeviceGetFieldValues"] == 100
     assert 8 <= asked[UTILIZATION] <= 10
@@ -195,11 +195,11 @@ def test_processes_are_asked_for_rarely_and_throttling_each_time(watched):
 
 def test_a_lost_gpu_is_a_cause_and_stays_one(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    assert made.edge() == ""
+    assert made.poll() == ""
     made.gpu.lost = True
-    assert made.edge().startswith("the GPU was lost to NVML: ")
+    assert made.poll().startswith("the GPU was lost to NVML: ")
     made.gpu.lost = False
-    assert made.edge().startswith("the GPU was lost to NVML: ")
+    assert made.poll().startswith("the GPU was lost to NVML: ")
 
 
 def test_a_mig_slice_is_throttled_with_its_board_and_knows_no_neighbours(watched):
@@ -208,17 +208,17 @@ def test_a_mig_slice_is_throttled_with_its_board_and_knows_no_neighbours(watched
     made = watched(board, uuid="MIG-s")
     board.fields[HW_THERMAL] = 15 * MS
     board.work += [(2000, 123, 90), (2000, os.getpid(), 10)]
-    assert made.edge() == "hardware thermal slowdown for 15 ms"
+    assert made.poll() == "hardware thermal slowdown for 15 ms"
     assert made.watch.foreign_load_pct() is None
 
 
 def test_without_a_driver_or_an_nvml_that_knows_the_gpu_nothing_is_claimed(monkeypatch, watched):
     made = watched(FakeGpu("GPU-a", reasons=0x20), uuid="GPU-other")
-    assert (made.edge(), made.watch.label(), made.watch.foreign_load_pct()) == ("", "", None)
+    assert (made.poll(), made.watch.label(), made.watch.foreign_load_pct()) == ("", "", None)
     fake.without_driver(monkeypatch)
     for device in (gpu_device(), gpu_device(None)):
         with open_watch(device) as watch:
-            assert (watch.edge(), watch.label(), watch.foreign_load_pct()) == ("", "", None)
+            assert (watch.poll(), watch.label(), watch.foreign_load_pct()) == ("", "", None)
 
 
 def machine_times(**seconds: float) -> SimpleNamespace:
@@ -249,7 +249,7 @@ def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_void_nothing(monke
         assert watch.foreign_load_pct() == pytest.approx(100 * 4 / 20)
         own.user = 60.0  # accounts that do not agree to the tick
         assert watch.foreign_load_pct() == 0.0
-        assert (watch.edge(), watch.label()) == ("", "")
+        assert (watch.poll(), watch.label()) == ("", "")
 
 
 def test_processes_that_train_together_are_not_foreign_to_each_other(monkeypatch):

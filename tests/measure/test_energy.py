@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.devices.energy import NvmlMeter, energy_source
-from bench.devices.nvidia import NvmlFailure, open_nvml
+from bench.devices.energy import GpuMeter, energy_source
+from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.measure.energy import Window, energy_of, integral_j, measure
 from bench.measure.stream import AHEAD, BURST_S, Nap, burst_steps
 from tests.devices import fake_nvml as fake
@@ -38,8 +38,8 @@ class Bench:
     def __init__(self, monkeypatch, gpu: FakeGpu, events=()) -> None:
         self.clock, self.gpu, self.events = FakeClock(), gpu, list(events)
         FakeDriver([gpu], clock=self.clock).install(monkeypatch)
-        self.nvml = open_nvml()
-        self.meter = NvmlMeter(self.nvml, gpu.uuid)
+        self.nvml = open_monitor()
+        self.meter = GpuMeter(self.nvml, gpu.uuid)
 
     def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -152,7 +152,7 @@ def test_power_that_goes_silent_half_way_is_unknown(bench):
 
 def test_a_gpu_lost_in_mid_run_is_a_failure(bench):
     made = bench(FakeGpu("GPU-a"), [(3.0, lambda gpu: setattr(gpu, "lost", True))])
-    with pytest.raises(NvmlFailure, match="lost"):
+    with pytest.raises(DeviceLostError, match="lost"):
         made.measure()
 
 
@@ -202,6 +202,6 @@ def test_the_source_is_found_out_by_calling(bench, gpu, source):
 
 def test_a_mig_slice_has_neither_energy_nor_power(bench):
     made = bench(FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")]))
-    meter = NvmlMeter(made.nvml, "MIG-s")
+    meter = GpuMeter(made.nvml, "MIG-s")
     assert energy_source(meter, made.clock, made.sleep) is None
     assert measure(SimulatedLoad(made.clock, 0.007), meter, burst=3, clock=made.clock, sleep=made.sleep) is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.devices.energy import joint_source, meters
-from bench.devices.nvidia import open_nvml
+from bench.devices.monitor import open_monitor
 from bench.measure.energy import measure, total
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeClock, FakeGpu
@@ -35,7 +35,7 @@ def window(monkeypatch, cpu):
         device = replace(cpu, uuids=uuids)
         return measure(
             SimulatedLoad(clock, step_s),
-            *meters(open_nvml(), device),
+            *meters(open_monitor(), device),
             burst=3,
             clock=clock,
             sleep=clock.advance,

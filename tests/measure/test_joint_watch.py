@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bench.devices import processes
-from bench.devices.nvidia import open_nvml
+from bench.devices.monitor import open_monitor
 from bench.devices.processes import Neighbour
 from bench.measure.disturbance import open_watch
 from bench.phases import speed
@@ -68,9 +68,9 @@ def test_telemetry_is_read_of_each_of_them_once(machine):
 def test_children_of_ours_are_not_foreign(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         FakeDriver([FakeGpu("GPU-a", processes={child.pid: 1, 1: 1})]).install(monkeypatch)
-        with open_nvml() as nvml:
+        with open_monitor() as nvml:
             assert nvml.foreign_processes("GPU-a", {os.getpid()}) == 1
-            assert nvml.foreign_processes("GPU-a", {1}) == 1
+            assert nvml.foreign_processes("GPU-a", set()) == 2
 
 
 def watch(rank, others_pid):
@@ -84,7 +84,7 @@ def watch(rank, others_pid):
             pids = speed.distributed.gathered(os.getpid())
             clock.advance(1)
             gpus[rank].work += [(10**6, pid, 40) for pid in (*pids, others_pid)]
-            return mine.edge()
+            return mine.poll()
 
 
 @pytest.mark.slow
@@ -107,5 +107,5 @@ def test_what_one_of_them_suffers_voids_the_quads_of_all(tmp_path, tiny_trial):
     tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
     trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     for (result,) in together(tmp_path, time_two, trial):
-        assert (result.status, result.speed.quads) == ("invalid", 0)
+        assert (result.status, result.speed.rounds) == ("invalid", 0)
         assert "device cpu: thermal slowdown" in result.detail

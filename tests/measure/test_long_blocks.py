@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench.measure.quads import check_long_blocks, compare
+from bench.measure.rounds import check_long_blocks, compare
 from bench.measure.timing import Sizes
 from bench.spec.trial import Protocol
 from tests.measure.simulated import gaussian
-from tests.measure.test_quads import ONE, measure, pair, quick_collection
+from tests.measure.test_rounds import ONE, measure, pair, quick_collection
 
 __all__ = ["quick_collection"]
 
@@ -23,7 +23,7 @@ def test_longer_blocks_tell_when_the_arms_have_not_settled():
     for settle, agree in ((0, False), (5, True)):
         machine, arms = pair(ratio=1.5)
         arms[1].transient = slow_start
-        sizes = [Sizes(settle=settle, steps=2)] * 2
+        sizes = [Sizes(switch_warmup=settle, steps=2)] * 2
         found = compare(arms, sizes, Protocol(), seed=0, clock=machine.clock)
         _, check = check_long_blocks(arms, sizes, found, Protocol(), seed=0, clock=machine.clock)
         assert check.agree is agree
@@ -34,7 +34,7 @@ def test_noise_alone_seldom_makes_longer_blocks_disagree():
     wrong = 0
     for seed in range(20):
         machine, arms = pair(noise=gaussian(seed, 0.05))
-        sizes = [Sizes(settle=2, steps=2)] * 2
+        sizes = [Sizes(switch_warmup=2, steps=2)] * 2
         found = compare(arms, sizes, Protocol(time_budget_s=0.3), seed=seed, clock=machine.clock)
         wrong += not check_long_blocks(arms, sizes, found, Protocol(), seed=seed, clock=machine.clock)[1].agree
     assert wrong <= 1
@@ -56,11 +56,11 @@ def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arm
     state = {"now": next(slow)}
     arms[1].drift = lambda _now: state["now"]
 
-    def edge():
+    def poll():
         was, state["now"] = state["now"], next(slow)
         return "hot" if was > 1 else ""
 
-    _, check = check_long_blocks(arms, [ONE, ONE], found, Protocol(), seed=0, clock=machine.clock, edge=edge)
+    _, check = check_long_blocks(arms, [ONE, ONE], found, Protocol(), seed=0, clock=machine.clock, poll=poll)
     assert check.difference == pytest.approx(0, abs=1e-6)
     assert check.agree
 

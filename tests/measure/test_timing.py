@@ -26,7 +26,7 @@ def test_every_arm_of_a_quad_has_the_same_mean_position(arms):
 def test_a_block_times_its_steps_and_not_the_settling_ones():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, 3 * MS, transient=lambda index: 10.0 if index < 2 else 1.0)
-    assert time_block(arm, Sizes(settle=2, steps=4), machine.clock) == 4 * 3 * MS
+    assert time_block(arm, Sizes(switch_warmup=2, steps=4), machine.clock) == 4 * 3 * MS
 
 
 class Queue:
@@ -47,4 +47,4 @@ class Queue:
 
 def test_on_an_asynchronous_device_settling_is_over_before_the_clock_starts_and_the_steps_before_it_stops():
     arm = Queue()
-    assert time_block(arm, Sizes(settle=5, steps=2), lambda: arm.now_ns) == 2 * MS
+    assert time_block(arm, Sizes(switch_warmup=5, steps=2), lambda: arm.now_ns) == 2 * MS

@@ -54,21 +54,21 @@ def test_settling_steps_cover_the_transient_after_a_switch():
     ]
     for profile in switch_profiles(arms, [warm(2 * MS), warm(MS)], budget_s=10, clock=machine.clock):
         assert profile.transient_pct == pytest.approx(20, abs=1)
-        assert 6 <= profile.settle <= 9  # 0.2 · 0.5^k falls below 0.5 % at k = 6, and half as many again
+        assert 6 <= profile.switch_warmup <= 9  # 0.2 · 0.5^k falls below 0.5 % at k = 6, and half as many again
 
 
 def test_noise_alone_is_not_taken_for_a_transient():
     machine = SimulatedMachine()
     arms = [SimulatedRunner(str(n), machine, MS, noise=gaussian(n, 0.01)) for n in range(2)]
     profiles = switch_profiles(arms, [warm(MS)] * 2, budget_s=10, clock=machine.clock)
-    assert all(profile.settle <= 3 for profile in profiles)
+    assert all(profile.switch_warmup <= 3 for profile in profiles)
 
 
 def test_without_time_to_watch_one_settling_step_is_taken_and_no_transient_claimed():
     machine = SimulatedMachine()
     arms = [SimulatedRunner(str(n), machine, n * MS) for n in (500, 2000)]
     profiles = switch_profiles(arms, [warm(500 * MS), warm(2000 * MS)], budget_s=2, clock=machine.clock)
-    assert [(profile.settle, profile.transient_pct) for profile in profiles] == [(1, None), (0, None)]
+    assert [(profile.switch_warmup, profile.transient_pct) for profile in profiles] == [(1, None), (0, None)]
     assert machine.now_ns == 0
 
 
@@ -91,9 +91,9 @@ def test_an_asynchronous_device_gets_blocks_that_hide_the_draining_of_its_queue(
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, MS, launch_ns=0.1 * MS, asynchronous=True)
     steps = block_steps(arm, warm(MS), 1, 0.0, machine.clock)
-    short, long = (time_block(arm, Sizes(settle=1, steps=n), machine.clock) / n for n in (steps, 4 * steps))
+    short, long = (time_block(arm, Sizes(switch_warmup=1, steps=n), machine.clock) / n for n in (steps, 4 * steps))
     assert short / long - 1 < 0.002
-    assert time_block(arm, Sizes(settle=1, steps=steps // 2), machine.clock) / (steps // 2) / long - 1 > 0.002
+    assert time_block(arm, Sizes(switch_warmup=1, steps=steps // 2), machine.clock) / (steps // 2) / long - 1 > 0.002
 
 
 def test_a_synchronous_device_needs_one_step_a_block_where_steps_are_long():
@@ -107,7 +107,7 @@ def test_a_step_that_happens_to_be_as_fast_as_the_plateau_does_not_end_a_transie
     swings = {0: 1.2, 2: 1.1}  # the second step's time is that of the plateau
     arms = [SimulatedRunner(str(n), machine, MS, transient=lambda index: swings.get(index, 1.0)) for n in range(2)]
     profiles = switch_profiles(arms, [warm(MS)] * 2, budget_s=10, clock=machine.clock)
-    assert [profile.settle for profile in profiles] == [5, 5]  # three, and half as many again
+    assert [profile.switch_warmup for profile in profiles] == [5, 5]  # three, and half as many again
 
 
 def test_drift_does_not_make_blocks_longer():

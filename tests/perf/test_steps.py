@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measure.quads import compare
+from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
 from bench.stats import process_interval
 from perf import arms, peers, steps

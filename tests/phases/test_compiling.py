@@ -10,18 +10,16 @@ import pytest
 import torch
 
 from bench.measure import energy as measuring
-from bench.phases import energy, fit, inference, paired, speed, train
-from bench.results.records import Progress, TrialResult
+from bench.phases import energy, fit, paired
+from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
-from bench.spec.trial import Protocol
 from bench.training import techniques
-from tests.arms import arms
 from tests.devices.fake_gpu import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
+from tests.phases.run_phase import result_of, run_phase
 from tests.training.test_techniques import make
 
-PHASES = {"speed": speed, "energy": energy, "train": train, "inference": inference}
 COMPILING_S = 0.2
 
 
@@ -45,11 +43,7 @@ def run(monkeypatch, tiny_trial, cpu):
         start = time.monotonic()
         gpu = FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01)
         FakeDriver((gpu,), clock=lambda: time.monotonic() - start).install(monkeypatch)
-        trial = replace(tiny_trial, phase=phase, protocol=Protocol(time_budget_s=0.05, replicates=1))
-        module = {**PHASES, "fit": fit}[phase]
-        module.run(replace(trial, cell=replace(trial.cell, techniques=names)), replace(cpu, uuid="GPU-a"), sent.append)
-        (result,) = [message for message in sent if isinstance(message, TrialResult)]
-        return result
+        return result_of(run_phase(tiny_trial, replace(cpu, uuid="GPU-a"), phase, techniques=names, sent=sent))
 
     return go
 
@@ -132,9 +126,5 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(c
         return taken[during[-1].partition(":")[0]]
 
     monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
-    cell = replace(tiny_trial.cell, techniques=("compile",))
-    quick = Protocol(time_budget_s=0.05, replicates=1)
-    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), cell=cell, protocol=quick)
-    inference.run(trial, cpu, sent.append)
-    (result,) = [message for message in sent if isinstance(message, TrialResult)]
+    result = result_of(run_phase(tiny_trial, cpu, "inference", "amp-fp16", techniques=("compile",), sent=sent))
     assert result.compile_s == 2 * 7.0  # for batches, and for single samples

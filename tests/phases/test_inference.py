@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,20 +11,12 @@ from torch import nn
 
 from bench.phases import inference
 from bench.planning import suite_registry
-from bench.results.records import TrialResult
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import Protocol
-from tests.arms import arms
+from tests.phases.run_phase import result_of, run_phase
 
 
-def measure(trial, device, name, **changes):
-    quick = Protocol(time_budget_s=0.05, replicates=1)
-    messages = []
-    inference.run(
-        replace(trial, phase="inference", arms=arms(name), protocol=quick, **changes), device, messages.append
-    )
-    (result,) = [message for message in messages if isinstance(message, TrialResult)]
-    return result
+def measure(trial, device, name):
+    return result_of(run_phase(trial, device, "inference", name))
 
 
 @pytest.fixture

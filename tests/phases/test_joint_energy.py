@@ -63,6 +63,7 @@ def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, t
     assert found.idle_power_w == pytest.approx(300, rel=0.2)
 
 
+@pytest.mark.slow
 def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_path):
     (result,), others = together(tmp_path, measure, *both, MUTE)
     assert (result.status, result.energy, others) == ("unsupported", None, [])

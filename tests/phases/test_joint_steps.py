@@ -70,5 +70,6 @@ def disagree(rank):
         step_times(runner, 1.0)
 
 
+@pytest.mark.slow
 def test_processes_that_would_take_other_numbers_of_steps_do_not_begin(tmp_path):
     assert together(tmp_path, disagree) == [None, None]

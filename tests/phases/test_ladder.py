@@ -17,7 +17,7 @@ from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.measure.timing import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import context, input_pipeline, ladder, memory, paired
+from bench.phases import context, input_pipeline, paired
 from bench.phases.arms import LoaderRunner
 from bench.phases.context import open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
@@ -28,9 +28,9 @@ from bench.spec.ablation import build_ablation, parse_step
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
-from bench.spec.trial import Protocol
 from bench.training.step import build_arm
 from tests.arms import arms
+from tests.phases.run_phase import result_of, run_phase
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu").steps)
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
@@ -41,9 +41,7 @@ def climb(tiny_trial, cpu):
     """Run a ladder for a moment; return its results by name, and put all messages into ``sent`` if given."""
 
     def go(names=STEPS, sent=None):
-        sent = [] if sent is None else sent
-        quick = Protocol(time_budget_s=0.05, replicates=1)
-        ladder.run(replace(tiny_trial, phase="ladder", arms=arms(*names), protocol=quick), cpu, sent.append)
+        sent = run_phase(tiny_trial, cpu, "ladder", *names, sent=sent)
         return {message.precision: message for message in sent if isinstance(message, TrialResult)}
 
     return go
@@ -147,15 +145,14 @@ def test_threads_that_share_a_loader_take_turns():
 
 @pytest.mark.parametrize(("name", "dtype"), [(STEPS[-1], torch.uint8), (STEPS[0], torch.float32)])
 def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_trial, cpu, monkeypatch, name, dtype):
-    brought, sent = [], []
+    brought = []
 
     def to_device(batch, *_):
         brought.append(batch[0].dtype)
         return batch
 
     monkeypatch.setattr(input_pipeline, "to_device", to_device)
-    memory.run(replace(tiny_trial, phase="ladder_memory", arms=arms(name)), cpu, sent.append)
-    (result,) = [message for message in sent if isinstance(message, TrialResult)]
+    result = result_of(run_phase(tiny_trial, cpu, "ladder_memory", name))
     assert (result.precision, result.status) == (name, "ok")
     assert result.memory.peak_resident_bytes is not None
     normalize = LoaderKind.of(parse_step(name)).normalize
@@ -240,11 +237,11 @@ def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taki
 
 
 def test_waiting_is_that_of_timed_steps_without_switch_warm_up(runner):
-    time_block(runner, Sizes(settle=DEPTH + 3, steps=1))
-    time_block(runner, Sizes(settle=1, steps=1))
+    time_block(runner, Sizes(switch_warmup=DEPTH + 3, steps=1))
+    time_block(runner, Sizes(switch_warmup=1, steps=1))
     assert (runner.wait_ns, runner.last_wait_ns) == (12 * 10**6, 12 * 10**6)
     runner.batches._waited.batches = itertools.repeat(next(runner.batches))  # a loader that is never waited for
-    time_block(runner, Sizes(settle=7, steps=2))
+    time_block(runner, Sizes(switch_warmup=7, steps=2))
     runner.activate()
     assert (runner.wait_ns, runner.last_wait_ns) == (2 * 12 * 10**6, 0)
 
@@ -269,17 +266,17 @@ def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
 
 CUT = Cut(
     warm=WarmUp(steady=True, steps=12, step_ns=10e6),
-    profile=SwitchProfile(relative=(), settle=1),
-    sizes=Sizes(settle=1, steps=2),
+    profile=SwitchProfile(relative=(), switch_warmup=1),
+    sizes=Sizes(switch_warmup=1, steps=2),
     empty_ns=1.0,
 )
 
 
 def test_an_arm_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
     assert [cut.sizes for cut in paced([CUT, CUT], [False, False])] == [CUT.sizes] * 2
-    recut = [Sizes(settle=DEPTH, steps=2), Sizes(settle=DEPTH, steps=DEPTH)]
+    recut = [Sizes(switch_warmup=DEPTH, steps=2), Sizes(switch_warmup=DEPTH, steps=DEPTH)]
     assert [cut.sizes for cut in paced([CUT, CUT], [False, True])] == recut
-    long = replace(CUT, sizes=Sizes(settle=9, steps=40))
+    long = replace(CUT, sizes=Sizes(switch_warmup=9, steps=40))
     assert paced([long], [True]) == [long]
 
 

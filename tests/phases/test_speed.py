@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from bench.measure.quads import Comparison, LongBlocks
+from bench.measure.rounds import Comparison, LongBlocks
 from bench.measure.timing import Sizes, TimedBlock
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import inference, paired, speed
+from bench.phases import paired, speed
 from bench.phases.paired import Paired
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
@@ -20,6 +20,7 @@ from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import amp
 from tests.arms import arms
+from tests.phases.run_phase import result_of, run_phase
 
 ARMS = ("fp32", "amp-fp16")
 MS = 1_000_000
@@ -32,10 +33,8 @@ def run(tiny_trial, cpu, monkeypatch):
 
     def go(replicate=0, names=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
-        trial = replace(tiny_trial, phase="speed", arms=arms(*names), replicate=replicate, protocol=quick)
-        messages = []
-        speed.run(trial, cpu, messages.append)
-        return [[message for message in messages if isinstance(message, kind)] for kind in (Block, TrialResult)]
+        sent = run_phase(tiny_trial, cpu, "speed", *names, replicate=replicate, protocol=quick)
+        return [[message for message in sent if isinstance(message, kind)] for kind in (Block, TrialResult)]
 
     return go
 
@@ -57,7 +56,9 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
     monkeypatch.setattr(paired, "check_long_blocks", disagree)
     blocks, results = run()
     short, long = cuts
-    assert [(size.settle, size.steps) for size in long] == [(4 * size.settle, 4 * size.steps) for size in short]
+    assert [(size.switch_warmup, size.steps) for size in long] == [
+        (4 * size.switch_warmup, 4 * size.steps) for size in short
+    ]
     assert {block.steps for block in blocks if block.precision == "fp32"} == {long[0].steps}
     assert [result.speed.block_steps for result in results] == [size.steps for size in long]
     assert results[1].status == "invalid"
@@ -88,15 +89,15 @@ def compared(counted: int) -> Comparison:
     blocks = [
         TimedBlock(
             arm=arm,
-            quad=quad,
+            round=number,
             position=arm,
             steps=5,
-            time_ns=5 * (90 if quad < 3 else 2) * MS,
+            time_ns=5 * (90 if number < 3 else 2) * MS,
             start_s=0.0,
             skipped_steps=0,
-            invalid="hot" if quad < 3 else "",
+            invalid="hot" if number < 3 else "",
         )
-        for quad in range(3 + counted)
+        for number in range(3 + counted)
         for arm in (0, 1)
     ]
     log = Interval(center=0.0, low=-0.001, high=0.001, n=counted)
@@ -104,16 +105,16 @@ def compared(counted: int) -> Comparison:
         blocks=tuple(blocks),
         logs=(log, log),
         converged=(True, True),
-        bursts=(0, 0),
-        quads=counted,
+        outliers=(0, 0),
+        rounds=counted,
         invalid=("hot",) * 3,
     )
 
 
 CUT = Cut(
     warm=WarmUp(steady=True, steps=12, step_ns=2.0 * MS),
-    profile=SwitchProfile(relative=(), settle=1),
-    sizes=Sizes(settle=1, steps=5),
+    profile=SwitchProfile(relative=(), switch_warmup=1),
+    sizes=Sizes(switch_warmup=1, steps=5),
     empty_ns=0.0,
 )
 
@@ -130,9 +131,5 @@ def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_tr
 
 def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monkeypatch):
     monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
-    quick = Protocol(time_budget_s=0.02, replicates=1)
-    messages = []
-    trial = replace(tiny_trial, phase="inference", arms=arms("amp-fp16"), protocol=quick)
-    inference.run(trial, cpu, messages.append)
-    (result,) = [message for message in messages if isinstance(message, TrialResult)]
+    result = result_of(run_phase(tiny_trial, cpu, "inference", "amp-fp16"))
     assert result.inference.inference_samples_per_s == pytest.approx(2000.0)

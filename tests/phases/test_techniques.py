@@ -12,7 +12,7 @@ import torch
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
-from bench.phases import context, fit, inference, memory, numerics, paired, speed, train
+from bench.phases import context, fit, paired
 from bench.phases.arms import TrainingRunner, compile_s
 from bench.planning import suite_registry
 from bench.report.reading.load import load
@@ -21,24 +21,14 @@ from bench.results.records import Block, EpochResult, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
-from bench.spec.trial import Protocol
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import leave_gradients
 from bench.training.techniques import compilations
 from tests import fake_graph
 from tests.conftest import call
+from tests.phases.run_phase import result_of, run_phase
 from tests.report.builders import RunBuilder, timed
 from tests.training.test_techniques import CPU, DATA, batches, layers, make, norms, state
-
-PHASES = {"fit": fit, "memory": memory, "speed": speed, "train": train, "numerics": numerics, "inference": inference}
-
-
-def run(trial, device, phase, techniques, **asked):
-    """Run a phase; return all that it sent."""
-    cell = replace(trial.cell, techniques=techniques)
-    messages = []
-    PHASES[phase].run(replace(trial, phase=phase, cell=cell, **asked), device, messages.append)
-    return messages
 
 
 @pytest.fixture
@@ -55,12 +45,10 @@ def built(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["fit", "memory", "speed", "train", "numerics", "inference"])
 def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, built, phase):
-    quick = Protocol(time_budget_s=0.05, replicates=1)
     names = ("channels-last", "fused-optimizer", "grad-accumulation=2", "checkpointing")
-    sent = run(tiny_trial, cpu, phase, names, protocol=quick)
-    (result,) = [message for message in sent if isinstance(message, TrialResult)]
+    result = result_of(run_phase(tiny_trial, cpu, phase, techniques=names))
     assert result.status in ("ok", "unconverged", "invalid")
     assert set(built) == {Techniques(channels_last=True, fused_optimizer=True, grad_accumulation=2, checkpointing=True)}
     assert built
@@ -78,9 +66,7 @@ def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, c
         return built[-1]
 
     monkeypatch.setattr(context, "build_arm", graphed)
-    (result,) = (
-        message for message in run(tiny_trial, cpu, "fit", ("cuda-graphs",)) if isinstance(message, TrialResult)
-    )
+    result = result_of(run_phase(tiny_trial, cpu, "fit", techniques=("cuda-graphs",)))
     (arm,) = built
     assert result.status == "ok"
     assert arm.graph.done == WARM_UP
@@ -91,7 +77,7 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
     made = []
     monkeypatch.setattr("bench.data.transfer.Prefetcher", lambda *given: made.append(Prefetcher(*given)) or made[-1])
     plain, ahead = (
-        [message for message in run(tiny_trial, cpu, "train", names, epochs=2) if isinstance(message, EpochResult)]
+        [row for row in run_phase(tiny_trial, cpu, "train", techniques=names, epochs=2) if isinstance(row, EpochResult)]
         for names in ((), ("prefetcher",))
     )
     assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
@@ -102,8 +88,7 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
 def test_a_recompilation_while_timing_voids_the_quad_and_says_so(tiny_trial, cpu, monkeypatch):
     looks = iter([0, 0, 1])  # when timing begins, before the first quad, after it; then never again
     monkeypatch.setattr(paired, "compilations", lambda: next(looks, 1))
-    quick = Protocol(time_budget_s=0.05, replicates=1)
-    sent = run(tiny_trial, cpu, "speed", (), protocol=quick)
+    sent = run_phase(tiny_trial, cpu, "speed")
     causes = {message.round: message.discarded for message in sent if isinstance(message, Block)}
     assert causes[0] == "recompiled"
     assert set(causes.values()) == {"recompiled", ""}
@@ -183,7 +168,7 @@ def test_a_suite_that_lightning_trains_takes_no_techniques_before_any_process_is
     suite = replace(suite_registry.load(tiny_trial.cell.suite), trainer="lightning", devices=devices)
     monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
     with pytest.raises(UnsupportedError, match="Lightning's Trainer runs steps of its own"):
-        run(tiny_trial, cpu, "train", ("fused-optimizer",))
+        run_phase(tiny_trial, cpu, "train", techniques=("fused-optimizer",))
 
 
 def test_compile_time_has_a_table_where_there_is_one(tmp_path):

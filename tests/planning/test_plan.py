@@ -7,7 +7,7 @@ from bench.planning.defaults import PreparedData, choose_source
 from bench.planning.estimate import estimate_s
 from bench.planning.plan import Plan, make_plan
 from bench.results.records import Device
-from bench.run.prepare import _require_full_batches
+from bench.run.prepare import _check_batches
 from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
@@ -154,9 +154,9 @@ def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machin
     one = replace(made.trials[0], phase=phase)
     few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        _require_full_batches(Plan(trials=(one,), seconds=(None,)), few)
+        _check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, few)
     enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
-    _require_full_batches(Plan(trials=(one,), seconds=(None,)), enough)
+    _check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, enough)
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):

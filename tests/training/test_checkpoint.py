@@ -21,7 +21,7 @@ from bench.spec.trial import SuiteRef
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import build_arm, training_step
 from tests.arms import arms
-from tests.phases.test_training import paint
+from tests.phases.test_train import paint
 from tests.results.test_store import rows
 
 CPU = torch.device("cpu")

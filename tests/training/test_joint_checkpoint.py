@@ -16,7 +16,7 @@ from bench.spec.suite import Data
 from bench.spec.trial import Placement
 from bench.training.checkpoint import read_checkpoint
 from tests.arms import arms
-from tests.phases.test_training import paint
+from tests.phases.test_train import paint
 from tests.processes import together
 from tests.training.test_checkpoint import SUITE, deadly, launch, same
 

@@ -16,7 +16,7 @@ from torch.distributed import DistBackendError
 from bench.launch.local import LocalLauncher
 from bench.spec.trial import Placement
 from bench.training import failures, rank_launcher
-from bench.training.failures import is_echo
+from bench.training.failures import is_secondary
 
 SUITE = """
 import os
@@ -148,7 +148,7 @@ connection.recv()
 if os.environ["RANK"] == "1":
     time.sleep({seconds})
     os._exit(7)
-connection.send(ErrorReport(failed=Failed(kind="error", text="lost the other"), told="", echo=True))
+connection.send(ErrorReport(failed=Failed(kind="error", text="lost the other"), output="", secondary=True))
 """
 
 
@@ -167,7 +167,7 @@ def test_one_that_lost_another_is_believed_only_where_the_other_goes_on(trial, c
         "Popen",
         lambda command, **options: popen([sys.executable, "-c", code, command[-1]], **options),
     )
-    monkeypatch.setattr(rank_launcher, "ECHO_S", 20.0 if seconds < 1 else 0.5)
+    monkeypatch.setattr(rank_launcher, "GRACE_S", 20.0 if seconds < 1 else 0.5)
     with pytest.raises(rank_launcher.RankError) as raised:
         rank_launcher.run(trial(""), cpu, lambda _message: None, 2)
     assert raised.value.failed.text == text
@@ -175,10 +175,10 @@ def test_one_that_lost_another_is_believed_only_where_the_other_goes_on(trial, c
 
 def test_an_error_that_another_process_is_gone_is_told_from_the_models_own():
     closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]")
-    assert is_echo(closed)
-    assert is_echo(DistBackendError("NCCL communicator was aborted on rank 0."))
-    assert not is_echo(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not is_echo(ValueError("Connection closed by peer"))
+    assert is_secondary(closed)
+    assert is_secondary(DistBackendError("NCCL communicator was aborted on rank 0."))
+    assert not is_secondary(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_secondary(ValueError("Connection closed by peer"))
 
 
 STAND_IN = """

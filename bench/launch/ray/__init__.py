@@ -1,1 +1,1 @@
-"""launch/ray."""
+"""Trials on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""A node's end of a cluster: runs on the node what is asked of it, through a fork server there."""
+"""The actor on a node of a cluster, which starts a fresh process for each trial there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import Rendezvous, Trial
 
 PACKAGES = ("bench", "suites")
-"""What is sent to the nodes."""
+"""The packages that are sent to the nodes."""
 OWN = "own"
 """Folder of the user's suite files within that."""
 THREADS = "OMP_NUM_THREADS"
@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class NodeWorker:
-    """What a launcher of a cluster places on a node, where it holds the accelerator as long as it lives."""
+    """An actor that holds its node's accelerator as long as it lives."""
 
     def __init__(self, threads: str | None, *, move: bool = False) -> None:
         """Prepare this process.
@@ -37,15 +37,15 @@ class NodeWorker:
             threads: ``OMP_NUM_THREADS`` where the run was started; None leaves torch its default.
             move: whether to work in a copy of the current folder, which Ray may remove while we run.
         """
-        # Trials are forks of a new interpreter, which would import this process's own script: Ray's.
+        # The fork server is a new interpreter, which would import this process's script, Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
-        # Ray sets it to the CPUs that a worker asked for, which a run without Ray knows nothing of.
+        # Ray sets it to the CPUs that an actor asked for.
         os.environ.pop(THREADS, None)
         if threads is not None:
             os.environ[THREADS] = threads
         self._home = tempfile.mkdtemp(prefix="ampmeter-") if move else None
         if self._home is not None:
-            for name in (*PACKAGES, OWN):  # and nothing else: where Ray is of this machine, it may be anybody's folder
+            for name in (*PACKAGES, OWN):  # nothing else: on a local cluster this may be the user's folder
                 if Path(name).is_dir():
                     shutil.copytree(name, Path(self._home) / name)
             os.chdir(self._home)
@@ -62,26 +62,26 @@ class NodeWorker:
         """Return the GPUs that Ray lets this process see."""
         return os.environ.get(VISIBLE, "")
 
-    def share(self, gpus: str, spread: bool) -> None:
+    def share(self, gpus: str, several_nodes: bool) -> None:
         """Use the GPUs of other actors of this node, too, before anything runs.
 
         Args:
             gpus: what ``visible`` says of all of them, with commas between; empty where there are none.
-            spread: whether processes on other nodes are to be joined.
+            several_nodes: whether processes on other nodes take part.
         """
         if gpus:
             os.environ[VISIBLE] = gpus
-        if spread and (name := interface(self.whereabouts()[2])):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # it would take what the host's name stands for
+        if several_nodes and (name := interface(self.whereabouts()[2])):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # gloo would take the host name's
 
     def free_port(self) -> int:
-        """Return a port of this node that nobody listens at."""
+        """Return a free port of this node."""
         with socket.socket() as found:
             found.bind(("", 0))
             return int(found.getsockname()[1])
 
     def call(self, target: str, *arguments: object) -> Ending:
-        """Call a function of the worker's side in a fresh process; what went wrong is the ending's text."""
+        """Call a function of the worker in a fresh process; an error is the ending's text."""
         try:
             return Ending(kind="done", value=self._launcher.call(target, *arguments))
         except UsageError as error:
@@ -97,7 +97,7 @@ class NodeWorker:
         def listen() -> None:
             try:
                 ending = self._launcher.run(trial, device, messages.put, rendezvous)
-            except Exception as error:  # whoever waits for the ending must get one
+            except Exception as error:  # the launcher waits for an ending
                 ending = Ending(kind="error", text=f"{type(error).__name__}: {error}")
             messages.put(ending)
 

@@ -1,4 +1,4 @@
-"""A Ray cluster: each trial on a node with the accelerator it is for, different accelerators at the same time."""
+"""The launcher of a Ray cluster: each trial runs on a node with its accelerator, different types at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECT_S = 5.0
 
 
 class RayLauncher:
-    """Runs trials on an existing Ray cluster; has the face of LocalLauncher, and runs pools at the same time."""
+    """Runs trials on an existing Ray cluster, one at a time in each accelerator pool."""
 
     overlapping = True
     """Trials on different accelerators do not disturb each other."""
@@ -45,9 +45,9 @@ class RayLauncher:
         """
         self.on_start: Callable[[int], None] = lambda _pid: None
         self.workspace: Path | None = None
-        """Not used: checkpoints would stay on a node that may be lost."""
+        """Not used: a checkpoint would stay on a node that may be lost."""
         self.notes: list[str] = []
-        """What happened to nodes during the run."""
+        """Nodes that were lost during the run, and trials that ran again."""
         self._places: tuple[Placement, ...] = ()
         self._pools: dict[str, AcceleratorPool] = {}
         """By type."""
@@ -65,7 +65,7 @@ class RayLauncher:
             raise
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
-        """Look at the nodes: one environment, with a device for each placement, called by its name."""
+        """Describe the nodes as one environment, with a device for each placement."""
 
         def look(pool: AcceleratorPool) -> dict[str, Environment]:
             return {place.name: pool.survey(_count(place)) for place in self._places if _type(place) == pool.type}
@@ -74,7 +74,7 @@ class RayLauncher:
         return merge_placements({place.name: found[place.name] for place in self._places})
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker's side on each node that is held, and return what they agree on.
+        """Call a function of the worker on each node that is held, and return the value on which they agree.
 
         Raises:
             UsageError: it raised one on some node, or the nodes do not agree.
@@ -84,9 +84,9 @@ class RayLauncher:
         return agreed(target, {str(self._pools[name]): value for name, value in values.items()})
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
-        """Run one trial on a node with its accelerator; once more on another if that is lost.
+        """Run one trial on a node with its accelerator, and once more on another if the node is lost.
 
-        Its records are handed on when it has ended, so that those of a lost attempt are not mixed in.
+        Records are passed on after the trial has ended, so that none of a lost attempt is among them.
         """
         pool = self._pools[_type(trial.cell.placement)]
         there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
@@ -115,7 +115,7 @@ class RayLauncher:
             pool.close()
 
     def close(self) -> None:
-        """Give the accelerators back, and leave the cluster."""
+        """Release the accelerators, and leave the cluster."""
         self.cancel()
         if self._ray is not None:
             self._ray.shutdown()
@@ -133,7 +133,7 @@ class RayLauncher:
                 raise
 
     def _translated(self, argument: Any) -> Any:
-        """Name suite files as the nodes find them."""
+        """Return an argument with the paths of suite files on the nodes."""
         if isinstance(argument, tuple):
             return tuple(self._translated(part) for part in argument)
         if isinstance(argument, SuiteRef) and argument.file:
@@ -177,7 +177,7 @@ def connect(address: str | None, code: Path) -> Any:
 
 
 def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
-    """Copy the project's code and the user's suite files to ``folder``, which is what the nodes get.
+    """Copy the project's code and the user's suite files to ``folder``, which is sent to the nodes.
 
     Returns:
         For each suite file its path within the folder.
@@ -220,7 +220,7 @@ def _count(place: Placement) -> int:
 
 
 def _require_room(pools: Iterable[AcceleratorPool]) -> None:
-    """Refuse to wait for more accelerators than there are."""
+    """Raise UsageError if a pool needs more accelerators than the cluster has."""
     for pool in pools:
         if pool.room < pool.most:
             raise UsageError(
@@ -229,7 +229,7 @@ def _require_room(pools: Iterable[AcceleratorPool]) -> None:
 
 
 def _sorter(kept: list[Message], on_message: Callable[[Message], None]) -> Callable[[Message], None]:
-    """Hand signs of life on at once, and keep the rest."""
+    """Pass progress on at once, and keep all other records."""
     return lambda message: on_message(message) if isinstance(message, Progress) else kept.append(message)
 
 

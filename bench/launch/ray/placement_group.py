@@ -1,4 +1,4 @@
-"""Accelerators of a Ray cluster that are held together: a placement group, with an actor in each of its bundles."""
+"""A Ray placement group that holds accelerators, with an actor in each of its bundles."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from bench.launch.ray.actor import THREADS, NodeWorker
 STRATEGY = "PACK"
 """One node where all fit on one, else as few as possible."""
 STOP_S = 2.0
-"""How long an actor may take to end what it runs."""
+"""How long an actor may take to stop."""
 LABEL = "ray.io/node-id"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupNode:
-    """What of a group is on one node."""
+    """The bundles of a group on one node."""
 
     actor: Any
-    """Runs things there; it sees the accelerators of all the node's bundles."""
+    """The first bundle's actor, which sees the accelerators of all of the node's bundles."""
     id: str
     """Ray's id of the node."""
     host: str
     address: str
     """Of the node, on the network that Ray uses."""
     size: int
-    """How many accelerators of the group it has."""
+    """Number of the group's accelerators on the node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
-    """Which of the processes of a trial are on one node."""
+    """The ranks of a trial on one node."""
 
     node: GroupNode
     first: int
@@ -42,24 +42,25 @@ class Ranks:
     local: int
 
     def placement(self, world: int, *, on_gpu: bool) -> str:
-        """Return what the node calls a placement of ``world`` devices, of which its own are numbered from 0.
+        """Return the node's name of a placement of ``world`` devices.
 
-        The other nodes' have the numbers that are left, so that each rank has a device by its place in the name.
+        The node's own devices are numbered from 0. The other nodes' get the numbers that are left, so that each rank
+        finds its device at its place in the name.
         """
         return "+".join(str((rank - self.first) % world) if on_gpu else "cpu" for rank in range(world))
 
 
 class PlacementGroup:
-    """A placement group of equal bundles, from when it is asked for until it is removed."""
+    """A placement group of equal bundles, from the request to the removal."""
 
     def __init__(self, ray: Any, bundle: Mapping[str, float], count: int, avoid: Sequence[str] = ()) -> None:
-        """Ask for it.
+        """Request the group.
 
         Args:
             ray: the connected module.
-            bundle: what each accelerator takes, as Ray's resources.
-            count: how many.
-            avoid: ids of nodes that are there and are not to be used.
+            bundle: resources of each accelerator.
+            count: number of accelerators.
+            avoid: ids of nodes not to use.
         """
         self.ray, self.count, self._bundle = ray, count, dict(bundle)
         self._actors: list[Any] = []
@@ -72,8 +73,8 @@ class PlacementGroup:
         """Wait for the bundles, and start an actor in each.
 
         Args:
-            each: is called every ``look_s`` seconds while waiting; whatever it raises ends that.
-            get: gets what an actor returned.
+            each: called every ``look_s`` seconds while waiting; an exception of it ends the wait.
+            get: returns the value of an actor's call.
             look_s: in seconds.
         """
         while not self._group.wait(look_s):
@@ -94,9 +95,9 @@ class PlacementGroup:
         return tuple(self._divide(count))
 
     def remove(self) -> None:
-        """End what is running, and give the accelerators back."""
+        """End what is running, and release the accelerators."""
         stopping = [actor.stop.remote() for actor in self._actors]
-        with suppress(self.ray.exceptions.RayError):  # they are gone, or do not answer: Ray ends them
+        with suppress(self.ray.exceptions.RayError):  # actors that are gone or do not answer are killed below
             self.ray.wait(stopping, num_returns=len(stopping), timeout=STOP_S) if stopping else None
         for actor in self._actors:
             self.ray.kill(actor)
@@ -118,7 +119,7 @@ class PlacementGroup:
         return actor.remote(os.environ.get(THREADS), move=True)
 
     def _arrange(self, places: Sequence[tuple[str, str, str]]) -> tuple[GroupNode, ...]:
-        """Sort the bundles by node, and those with the most first, so that few of them are on few nodes."""
+        """Return the bundles by node, the node with the most first, so that small trials use few nodes."""
         self._nodes = [node for node, _, _ in places]
         found = {node: (node, host, address) for node, host, address in places}
         nodes = [

@@ -1,4 +1,4 @@
-"""One type of accelerator of a Ray cluster: held by a placement group, on which one thing runs at a time."""
+"""The accelerators of one type of a Ray cluster, held by a placement group; one trial runs on them at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bench.spec.trial import Placement, Rendezvous, Trial
 RESOURCE = "accelerator_type:"
 """How Ray's resources name accelerators."""
 LOOK_S = 2.0
-"""How often to look whether a node is still there while waiting for it."""
+"""Interval of checks that the node still exists while waiting for it."""
 PATIENCE_S = 10.0
 """How long to wait for an accelerator before saying so."""
 
 
 class AcceleratorPool:
-    """Runs what is asked on accelerators of a type, and on others when a node of theirs is lost."""
+    """Runs trials on accelerators of a type, and on other nodes when one is lost."""
 
     def __init__(self, ray: Any, accelerator: str, most: int) -> None:
-        """Remember what to ask for; the accelerators are taken with the first call.
+        """Prepare; the accelerators are taken with the first call.
 
         Args:
             ray: the connected module.
@@ -48,19 +48,19 @@ class AcceleratorPool:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether Ray knows GPUs on the nodes of this type."""
+        """Whether the nodes of this type have GPUs."""
         return any(node["Resources"].get("GPU") for node in self._nodes())
 
     @property
     def room(self) -> int:
-        """How many of them there are on nodes that are not known to be lost, whoever has them."""
+        """Number of accelerators on nodes that are not lost, including those lent to others."""
         return sum(self._fitting(node["Resources"]) for node in self._nodes())
 
     def survey(self, count: int) -> Environment:
-        """Look at the nodes of ``count`` accelerators that train together."""
+        """Describe ``count`` accelerators that train together as one environment."""
         division, found = self._open(count).divide(count), []
         for ranks in division:
-            # On one node the worker knows what joined devices are; else each is looked at, and they are joined here.
+            # The devices of one node are merged by its survey, those of several nodes here.
             whole = (ranks.placement(count, on_gpu=self.on_gpu),)
             each = tuple(str(index) if self.on_gpu else "cpu" for index in range(ranks.local))
             names = whole if len(division) == 1 else each
@@ -70,24 +70,24 @@ class AcceleratorPool:
         return found[0] if len(found) == 1 else merge_nodes(found)
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker's side in a fresh process of each node, and return what they agree on.
+        """Call a function of the worker on each node, and return the value on which they agree.
 
-        Another node has to do it too, before it takes the place of one of these.
+        A node that replaces one of these makes the same calls first.
 
         Args:
             target: the function as ``module:name``.
-            arguments: what to call it with.
+            arguments: its arguments.
 
         Raises:
-            UsageError: it raised one, it failed, died or hung, or the nodes do not agree.
-            NodeLostError: one is gone.
+            UsageError: the function raised one, its process failed, died or hung, or the nodes do not agree.
+            NodeLostError: a node is gone.
         """
         values = self._call(self._open(1).nodes, target, arguments)
         self._prepared.append((target, arguments))
         return agreed(target, values)
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
-        """Run one trial, handing its records on as they come.
+        """Run one trial, passing its records on as they come.
 
         Raises:
             NodeLostError: a node is gone.
@@ -100,25 +100,25 @@ class AcceleratorPool:
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
 
         if len(division) > 1:
-            return self._true(run_parts(self._parts(trial, device, division), heard))
+            return self._unless_stopped(run_parts(self._parts(trial, device, division), heard))
         for message in self._start(trial, device, division[0]):
             if isinstance(message, Ending):
-                return self._true(message)
+                return self._unless_stopped(message)
             heard(message)
         raise NodeLostError(f"{self} ended without a word")
 
     def lose(self) -> None:
-        """Let go of a node that is lost; the next one is another."""
+        """Release the accelerators and avoid the node that was lost."""
         if self._suspect:
             self._lost.add(self._suspect)
         self._release()
 
     def forgive(self) -> None:
-        """Take a node that was lost again if it is there again."""
+        """Allow nodes that were lost, which may be back."""
         self._lost.clear()
 
     def close(self) -> None:
-        """End what is running and give the accelerators back."""
+        """End what is running and release the accelerators."""
         self.closed.set()
         self._release()
 
@@ -147,14 +147,14 @@ class AcceleratorPool:
         except self.ray.exceptions.RayError as error:
             raise self._gone(error, ranks.node) from error
 
-    def _true(self, ending: Ending) -> Ending:
-        """Return how a trial ended, unless that is only that the run was stopped."""
+    def _unless_stopped(self, ending: Ending) -> Ending:
+        """Return a trial's ending; raise CancelledError if it ended because the run was stopped."""
         if self.closed.is_set():
             raise CancelledError
         return ending
 
     def _halt(self, node: GroupNode) -> None:
-        with suppress(self.ray.exceptions.RayError):  # it is gone, and its stream says so
+        with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises
             node.actor.halt.remote()
 
     def _release(self) -> None:
@@ -168,13 +168,13 @@ class AcceleratorPool:
         return [node for node in nodes if RESOURCE + self.type in node["Resources"]]
 
     def _fitting(self, resources: dict[str, float]) -> int:
-        """Return how many bundles a node has room for."""
+        """Return the number of bundles that a node has room for."""
         if self.on_gpu:
             return int(min(resources.get("GPU", 0), resources.get("CPU", 0)))
         return min(int(resources[RESOURCE + self.type]), self.most)
 
     def _bundle(self) -> dict[str, float]:
-        """Return what each takes: a GPU, or a node's CPUs, so that nothing else of Ray's runs there, or a node."""
+        """Return an accelerator's resources: a GPU and a CPU, or without GPUs its share of the node's CPUs."""
         if self.on_gpu:
             return {"GPU": 1, "CPU": 1, RESOURCE + self.type: 0.001}
         nodes = [node["Resources"] for node in self._nodes()]
@@ -182,7 +182,7 @@ class AcceleratorPool:
         return {"CPU": min(cpus), RESOURCE + self.type: 1}
 
     def _open(self, count: int) -> PlacementGroup:
-        """Return the group, placing one first where there is none with ``count`` accelerators."""
+        """Return a group with at least ``count`` accelerators, placing one if there is none."""
         if self._group is not None and self._group.count >= count:
             return self._group
         self._release()

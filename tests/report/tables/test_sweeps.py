@@ -16,6 +16,9 @@ from bench.report.reading.load import load
 from bench.report.tables.sweeps import swept, table_of
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
+from tests.report.tables.lines import column, lines
+
+FIRST = "× step of the first value [95 % interval]"
 
 
 def run_of(folder: Path, sweep: dict[str, list[str]], *variants: tuple[tuple, list[float]], batch: int = 512):
@@ -31,7 +34,7 @@ def run_of(folder: Path, sweep: dict[str, list[str]], *variants: tuple[tuple, li
     return run
 
 
-def found(run: RunBuilder):
+def swept_in(run: RunBuilder):
     runs = load([run.folder])
     return swept(summarise(runs.trials), runs), runs
 
@@ -41,39 +44,35 @@ ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 
 def test_each_value_stands_against_the_first_with_welchs_interval(tmp_path: Path) -> None:
     variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
-    (sweep,), _ = found(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
+    (sweep,), _ = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
     made = table_of(sweep)
-    assert made.headers[1:5] == ["batch size", "width", "precision", "step (ms)"]
-    assert [line[2:4] for line in made.rows] == [
-        ["4097", "fp32"],
-        ["4097", "amp-fp16"],
-        ["4096", "fp32"],
-        ["4096", "amp-fp16"],
-    ]
-    assert [line[5] for line in made.rows[:2]] == ["first", "first"]
+    order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
+    assert [(line["width"], line["precision"]) for line in lines(made)] == order
+    assert column(made, FIRST)[:2] == ["first", "first"]
     bounds = scipy_stats.ttest_ind(np.log(ALIGNED), np.log(MISALIGNED), equal_var=False).confidence_interval(0.95)
     ratio = math.exp(np.log(ALIGNED).mean() - np.log(MISALIGNED).mean())
     low, high = math.exp(bounds.low), math.exp(bounds.high)
-    assert made.rows[2][5] == f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
-    assert made.rows[3][6].startswith("2.000 [")
+    assert column(made, FIRST)[2] == f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+    assert column(made, "speedup [95 % interval]")[3].startswith("2.000 [")
+    assert "batch size" in made.headers
 
 
 def test_batch_sizes_that_were_swept_stand_together(tmp_path: Path) -> None:
     variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
-    (sweep,), _ = found(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
+    (sweep,), _ = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
     made = table_of(sweep)
     assert "batch size" not in made.headers
-    assert [line[1] for line in made.rows if line[2] == "fp32"] == ["512", "513"]
-    assert made.rows[-1][4].startswith("1.503 [")
+    assert column(made, "batch_size") == ["512", "512", "513", "513"]
+    assert column(made, FIRST)[-1].startswith("1.503 [")
 
 
 def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path: Path) -> None:
     steps = {(4096, 2): 10.0, (4096, 3): 15.0, (4097, 2): 20.0, (4097, 3): 45.0}
     variants = [((("depth", d), ("width", w)), [ms, ms * 1.01]) for (w, d), ms in steps.items()]
-    sweeps, _ = found(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
+    sweeps, _ = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
     assert [sweep.name for sweep in sweeps] == ["width", "depth"]
-    against = {(line[1], line[3]): line[6].split(" ")[0] for line in table_of(sweeps[0]).rows if line[4] == "fp32"}
-    assert against == {
+    fp32 = [line for line in lines(table_of(sweeps[0])) if line["precision"] == "fp32"]
+    assert {(line["other parameters"], line["width"]): line[FIRST].split(" ")[0] for line in fp32} == {
         ("depth=2", "4096"): "first",
         ("depth=2", "4097"): "2.000",
         ("depth=3", "4096"): "first",
@@ -83,28 +82,28 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
 
 def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value(tmp_path: Path) -> None:
     variants = [((("lr", 0.1), ("width", width)), ALIGNED) for width in (8, 16)]
-    assert [sweep.name for sweep in found(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))[0]] == ["width"]
-    assert found(run_of(tmp_path / "b", {}, *variants))[0] == []
-    assert found(run_of(tmp_path / "c", {"width": ["8"]}, variants[0]))[0] == []
+    assert [sweep.name for sweep in swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))[0]] == ["width"]
+    assert swept_in(run_of(tmp_path / "b", {}, *variants))[0] == []
+    assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0]))[0] == []
 
 
 def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", {"width": ["8", "16"]})
     run.lost("ladder_memory", "fp32", "failed", "it broke")
-    assert found(run)[0] == []  # a ladder alone
+    assert swept_in(run)[0] == []  # a ladder alone
     run.suite = SuiteRef(name="mlp", parameters=(("width", 8),))
     run.lost("memory", "fp32", "failed", "it broke")
-    assert found(run)[0] == []
+    assert swept_in(run)[0] == []
 
 
 def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
-    (sweep,), runs = found(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))
+    (sweep,), runs = swept_in(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))
     (plot,) = draw(sweep, tmp_path)
     assert plot.name == "sweep-mlp-width"
     assert (tmp_path / "sweep-mlp-width.svg").exists()
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
-    (sweep,), _ = found(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
+    (sweep,), _ = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
     assert draw(sweep, tmp_path) == []
     assert len(table_of(sweep).rows) == 4
     report = compose(runs, tmp_path)

@@ -1,4 +1,4 @@
-"""Quads until the speedup is known well enough, and the check that switching arms did not distort it."""
+"""Rounds until the speedup is known well enough, and the check that switching arms did not distort it."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from bench.measure.timing import Clock, Runner, Sizes, TimedBlock, time_quad
+from bench.measure.timing import Clock, Runner, Sizes, TimedBlock, time_round
 from bench.spec.trial import Protocol
 from bench.stats import Interval, count_bursts, quad_log_ratio, quads_interval, robust_interval
 
-MAX_QUADS = 5000
+MAX_ROUNDS = 5000
 """More are never needed: an interval that is still too wide then is wide for another reason."""
 HARD_LIMIT = 5
-"""Times the budget, after which even the fewest quads are not waited for."""
-LOOKS = 3
-"""Looks running at which every interval must be narrow enough."""
-LOOK_SHARE = 5
-"""Between two looks at the intervals the number of quads grows by a fifth, and by four at least."""
+"""After this many times the budget, timing ends even before the fewest rounds."""
+ANALYSES = 3
+"""Interim analyses in a row at which every interval must be narrow enough."""
+ANALYSIS_SHARE = 5
+"""Between two interim analyses the number of rounds grows by a fifth, and by at least four."""
 WATCH_NS = 500_000_000
 LATE_NS = 100_000_000
 """The driver tells of a slowdown up to this much later."""
 LONGER = 4
 """The check's blocks and their settling are this many times as long."""
-CHECK_QUADS = (5, 12)
-"""Fewest and most quads of the check."""
+CHECK_ROUNDS = (5, 12)
+"""Fewest and most rounds of the check."""
 CHECK_SHARE = 0.5
 """Share of the time budget that the check may take beside it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The quads of one process."""
+    """The ABBA rounds of one process."""
 
     blocks: tuple[TimedBlock, ...]
-    """All blocks, those of quads that do not count too."""
+    """All blocks, those of discarded rounds too."""
     logs: tuple[Interval | None, ...]
     """For each arm the log-speedup over the first; for the first, its own log-time in ns. None: nothing counts."""
     converged: tuple[bool, ...]
     """For each arm whether its interval is as narrow as asked; for the first, whether all are."""
-    bursts: tuple[int, ...]
-    """For each arm the quads that lie far from the others."""
-    quads: int
-    """Quads that count."""
+    outliers: tuple[int, ...]
+    """For each arm the number of rounds that lie far from the others."""
+    rounds: int
+    """Rounds that count."""
     invalid: tuple[str, ...] = ()
-    """For each quad that does not count, what disturbed it."""
+    """For each discarded round, what disturbed it."""
 
     @property
     def speedups(self) -> tuple[Interval | None, ...]:
@@ -74,69 +74,70 @@ def compare(
     *,
     seed: int,
     clock: Clock = time.perf_counter_ns,
-    edge: Callable[[], str] = lambda: "",
+    poll: Callable[[], str] = lambda: "",
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _quads, _speedups: None,
 ) -> Comparison:
-    """Time the runners in quads until every speedup over the first is known well enough, or time is up.
+    """Time the runners in ABBA rounds until every speedup over the first is known well enough, or time is up.
 
-    With one runner, until its own time per step is. The intervals are looked at ever more rarely, and must be
-    narrow enough at three looks running: to stop at the first would favour moments at which they are too narrow.
+    With one runner, until its own time per step is. The intervals are analysed at ever more rarely, and must be
+    narrow enough at three interim analyses in a row: stopping at the first would favour intervals that are too narrow
+    by chance.
 
     Args:
         runners: the arms, the baseline first.
         sizes: how each one's blocks are cut.
         protocol: when to stop.
-        seed: seed of the quads' orders.
+        seed: seed of the rounds' orders.
         clock: a clock in nanoseconds.
-        edge: called after each quad; says what has disturbed the device since it was called last, or nothing.
-        watch: told the number of quads and the running speedups, outside the timed blocks.
+        poll: called after each round; returns what has disturbed the device since the last call, or nothing.
+        watch: called with the number of rounds and the running speedups, outside the timed blocks.
     """
     chance = random.Random(seed)
     blocks: list[TimedBlock] = []
     logs: list[list[float]] = [[] for _ in runners]
     invalid: dict[int, str] = {}
-    counted: list[tuple[int, int]] = []  # the quads that count, each with when it ended
+    counted: list[tuple[int, int]] = []  # the rounds that count, each with when it ended
     estimates: list[Interval | None] = [None for _ in runners]
     budget_ns = int(protocol.time_budget_s * 1e9) * len(runners)
-    begin = looked = clock()
-    next_look, narrow, looks = protocol.min_quads, [False for _ in runners], 0
+    begin = analysed = clock()
+    next_analysis, narrow, narrow_analyses = protocol.min_quads, [False for _ in runners], 0
     with _without_collection() as collect:
-        edge()
-        for quad in range(MAX_QUADS):
+        poll()
+        for number in range(MAX_ROUNDS):
             begun = clock()
-            fresh = time_quad(runners, sizes, chance, clock, quad=quad)
+            fresh = time_round(runners, sizes, chance, clock, number=number)
             blocks += fresh
             for log, value in zip(logs, _log_ratios(fresh, len(runners)), strict=True):
                 log.append(value)
-            counted.append((quad, clock()))
-            if cause := edge():
+            counted.append((number, clock()))
+            if cause := poll():
                 # The driver's counters are late: what has just ended may have been disturbed too.
                 while counted and counted[-1][1] > begun - LATE_NS:
-                    void, _ = counted.pop()
-                    invalid[void] = cause
+                    discarded, _ = counted.pop()
+                    invalid[discarded] = cause
                     for log in logs:
                         log.pop()
             now, count = clock(), len(logs[0])
             late = now - begin > budget_ns and count >= protocol.fewest_quads
-            last = late or (quad >= 1 and now - begin > HARD_LIMIT * budget_ns) or quad == MAX_QUADS - 1
-            if count and (last or count >= next_look or now - looked > WATCH_NS):
-                estimates, looked = [quads_interval(values) for values in logs], now
+            last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
+            if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
+                estimates, analysed = [quads_interval(values) for values in logs], now
                 narrow = _narrow(estimates, protocol.target_ci)
-            if count >= next_look:
-                looks = looks + 1 if all(narrow) else 0
-                next_look = count + max(4, count // LOOK_SHARE)
-            watch(quad + 1, [None, *(log and log.exp() for log in estimates[1:])])
-            if last or looks == LOOKS:
+            if count >= next_analysis:
+                narrow_analyses = narrow_analyses + 1 if all(narrow) else 0
+                next_analysis = count + max(4, count // ANALYSIS_SHARE)
+            watch(number + 1, [None, *(log and log.exp() for log in estimates[1:])])
+            if last or narrow_analyses == ANALYSES:
                 break
-            if quad % 20 == 19:
+            if number % 20 == 19:
                 collect()
     enough = len(logs[0]) >= protocol.min_quads
     return Comparison(
-        blocks=tuple(replace(block, invalid=invalid.get(block.quad, "")) for block in blocks),
+        blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
         logs=tuple(estimates),
         converged=tuple(enough and fine for fine in narrow),
-        bursts=tuple(count_bursts(values) for values in logs),
-        quads=len(logs[0]),
+        outliers=tuple(count_bursts(values) for values in logs),
+        rounds=len(logs[0]),
         invalid=tuple(invalid.values()),
     )
 
@@ -149,28 +150,28 @@ def check_long_blocks(
     *,
     seed: int,
     clock: Clock = time.perf_counter_ns,
-    edge: Callable[[], str] = lambda: "",
+    poll: Callable[[], str] = lambda: "",
 ) -> list[LongBlocks | None]:
     """Compare once more with blocks and settling four times as long, and say how far the log-speedups lie apart.
 
     Returns:
-        For each arm how they compare; None for the first, and where steps are so long that five such quads take
-        more than half the time budget: a transient of tens of milliseconds is over in their settling step.
+        For each arm how they compare; None for the first, and where steps are so long that five such rounds take
+        more than half the time budget: a transient of tens of milliseconds is over in their first step.
     """
     times = {
         arm: statistics.median(block.step_ns for block in found.blocks if block.arm == arm) for arm in range(len(sizes))
     }
-    quad_ns = sum(2 * LONGER * (size.settle + size.steps) * times[arm] for arm, size in enumerate(sizes))
-    affordable = int(CHECK_SHARE * protocol.time_budget_s * 1e9 * len(runners) / quad_ns)
-    if len(runners) < 2 or affordable < CHECK_QUADS[0]:
+    round_ns = sum(2 * LONGER * (size.switch_warmup + size.steps) * times[arm] for arm, size in enumerate(sizes))
+    affordable = int(CHECK_SHARE * protocol.time_budget_s * 1e9 * len(runners) / round_ns)
+    if len(runners) < 2 or affordable < CHECK_ROUNDS[0]:
         return [None for _ in runners]
     long = [lengthen(size) for size in sizes]
     chance = random.Random(seed + 1)
     logs: list[list[float]] = [[] for _ in runners]
     with _without_collection():
-        for quad in range(min(affordable, CHECK_QUADS[1])):
-            fresh = time_quad(runners, long, chance, clock, quad=quad)
-            if edge():
+        for number in range(min(affordable, CHECK_ROUNDS[1])):
+            fresh = time_round(runners, long, chance, clock, number=number)
+            if poll():
                 continue  # disturbed: it says nothing of the arms
             for log, value in zip(logs, _log_ratios(fresh, len(runners)), strict=True):
                 log.append(value)
@@ -185,7 +186,7 @@ def check_long_blocks(
 
 def lengthen(sizes: Sizes) -> Sizes:
     """Return blocks of four times the length, settling included."""
-    return Sizes(settle=LONGER * sizes.settle, steps=LONGER * sizes.steps)
+    return Sizes(switch_warmup=LONGER * sizes.switch_warmup, steps=LONGER * sizes.steps)
 
 
 def _apart(long: Interval | None, here: Interval | None, target: float) -> LongBlocks | None:
@@ -202,7 +203,7 @@ def _without_collection() -> Iterator[Callable[[], int]]:
     """Keep Python's garbage collector from running; yields how to run it by hand."""
     collected = gc.isenabled()
     gc.collect()
-    gc.freeze()  # what lives now need not be looked at again, so that collecting between quads is quick
+    gc.freeze()  # what lives now is not examined again, so that collecting between rounds is quick
     gc.disable()
     try:
         yield gc.collect
@@ -212,7 +213,7 @@ def _without_collection() -> Iterator[Callable[[], int]]:
 
 
 def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
-    """Return each arm's ln(baseline time / arm time) in one quad; the first value is the baseline's own ln(time)."""
+    """Return each arm's ln(baseline time / arm time) in one round; the first value is the baseline's own ln(time)."""
     times = [tuple(block.step_ns for block in blocks if block.arm == arm) for arm in range(arms)]
     pairs = [(pair[0], pair[1]) for pair in times]
     return [quad_log_ratio(pairs[0], (1.0, 1.0)), *(quad_log_ratio(pairs[0], pair) for pair in pairs[1:])]

@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from bench.measure import quads
-from bench.measure.quads import MAX_QUADS, compare
+from bench.measure import rounds
+from bench.measure.rounds import MAX_ROUNDS, compare
 from bench.measure.timing import Sizes, time_block
 from bench.spec.trial import Protocol
 from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
 
 MS = 1_000_000
-ONE = Sizes(settle=1, steps=1)
+ONE = Sizes(switch_warmup=1, steps=1)
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +34,11 @@ def measure(machine, arms, sizes=ONE, seed=0, **protocol):
 
 def test_an_arm_that_ran_last_does_not_settle_again():
     machine, (arm, other) = pair(ratio=1.0)
-    settling = Sizes(settle=5, steps=2)
+    settling = Sizes(switch_warmup=5, steps=2)
     found = measure(machine, [arm, other], sizes=settling)
     settled = sum(b.position > 0 and a.arm == b.arm for a, b in itertools.pairwise(found.blocks))
     assert arm.steps + other.steps == 2 * len(found.blocks) + 5 * (len(found.blocks) - settled)
-    assert settled == found.quads  # the middle of each
+    assert settled == found.rounds  # the middle of each
 
 
 def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
@@ -46,7 +46,7 @@ def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
     found = measure(machine, arms, min_quads=20)
     assert found.speedups[0] is None
     assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
-    assert found.quads == 28  # the third look that finds it narrow enough
+    assert found.rounds == 28  # the third look that finds it narrow enough
     assert found.converged == (True, True)
 
 
@@ -58,7 +58,7 @@ def test_drift_cancels_where_consecutive_runs_are_far_off():
     found = measure(machine, arms, min_quads=20)
     assert found.speedups[1].center == pytest.approx(1.5, rel=0.01)
     machine, arms = pair(ratio=1.5, drift=drift)
-    runs = [time_block(arm, Sizes(settle=0, steps=40), machine.clock) for arm in arms]
+    runs = [time_block(arm, Sizes(switch_warmup=0, steps=40), machine.clock) for arm in arms]
     assert runs[0] / runs[1] < 1.3  # the later run paid for the drift
 
 
@@ -67,14 +67,14 @@ def test_all_arms_share_the_baselines_blocks():
     arms = [SimulatedRunner(str(ratio), machine, 4 * MS / ratio) for ratio in (1.0, 1.25, 2.0, 4.0)]
     found = measure(machine, arms)
     assert [speedup.center for speedup in found.speedups[1:]] == pytest.approx([1.25, 2.0, 4.0])
-    assert Counter(block.arm for block in found.blocks) == dict.fromkeys(range(4), 2 * found.quads)
+    assert Counter(block.arm for block in found.blocks) == dict.fromkeys(range(4), 2 * found.rounds)
 
 
 def test_noise_wider_than_the_target_ends_unconverged_when_time_is_up():
     machine, arms = pair(noise=gaussian(0, 0.5))
     found = measure(machine, arms, time_budget_s=0.3, target_ci=0.001)
     assert found.converged == (False, False)
-    assert found.quads > 5
+    assert found.rounds > 5
     assert machine.now_ns < 2 * 0.3e9 * 1.2
 
 
@@ -85,25 +85,25 @@ def test_more_noise_takes_more_quads():
         found = measure(machine, arms, time_budget_s=600)
         assert all(found.converged)
         assert found.speedups[1].center == pytest.approx(1.5, rel=0.03)
-        quads.append(found.quads)
-    assert quads[0] == 28 < quads[1] < MAX_QUADS
+        quads.append(found.rounds)
+    assert quads[0] == 28 < quads[1] < MAX_ROUNDS
 
 
 def test_steps_longer_than_the_budget_still_give_a_few_quads():
     machine, arms = pair(ratio=2)
     found = measure(machine, arms, time_budget_s=0.01)
-    assert found.quads == 5
+    assert found.rounds == 5
     assert found.converged == (False, False)
     assert found.speedups[1].center == pytest.approx(2)
 
 
 def test_the_last_look_is_at_every_quad_and_each_arm_is_judged_by_its_own_interval(monkeypatch):
-    monkeypatch.setattr(quads, "MAX_QUADS", 44)
+    monkeypatch.setattr(rounds, "MAX_ROUNDS", 44)
     machine = SimulatedMachine()
     arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("steady", machine, MS)]
     arms.append(SimulatedRunner("restless", machine, MS, noise=gaussian(1, 0.5)))
     found = measure(machine, arms, time_budget_s=600)
-    assert found.speedups[2].n == found.quads == 44
+    assert found.speedups[2].n == found.rounds == 44
     assert found.converged == (False, True, False)
 
 
@@ -119,7 +119,7 @@ def test_a_lone_arm_is_timed_until_its_own_time_is_known():
 def test_blocks_tell_how_many_optimizer_steps_were_skipped():
     machine = SimulatedMachine()
     arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("amp-fp16", machine, MS, skip_every=4)]
-    found = measure(machine, arms, sizes=Sizes(settle=1, steps=3))
+    found = measure(machine, arms, sizes=Sizes(switch_warmup=1, steps=3))
     skipped = {arm: sum(block.skipped_steps for block in found.blocks if block.arm == arm) for arm in (0, 1)}
     assert skipped == {0: 0, 1: arms[1].steps - arms[1].taken}
     assert skipped[1] == arms[1].steps // 4 > 0
@@ -145,7 +145,7 @@ def test_the_watcher_hears_the_running_speedup():
 def test_steps_far_longer_than_the_budget_end_after_two_quads():
     machine, arms = pair(ratio=2)
     found = measure(machine, arms, time_budget_s=0.0005)
-    assert found.quads == 2
+    assert found.rounds == 2
     assert found.converged == (False, False)
     assert found.speedups[1].center == pytest.approx(2)
 
@@ -156,7 +156,7 @@ def test_a_disturbed_quad_is_kept_with_its_cause_and_does_not_count(monkeypatch)
     slow = {"now": 1.0}
     arms[1].drift = lambda _now: slow["now"]
 
-    def edge():
+    def poll():
         cause = next(said)
         slow["now"] = 3.0 if cause == "" and said_next() == "hot" else 1.0
         return cause
@@ -166,36 +166,36 @@ def test_a_disturbed_quad_is_kept_with_its_cause_and_does_not_count(monkeypatch)
         first, said = itertools.tee(said)
         return next(first)
 
-    monkeypatch.setattr(quads, "LATE_NS", 0)
-    found = compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, edge=edge)
+    monkeypatch.setattr(rounds, "LATE_NS", 0)
+    found = compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, poll=poll)
     assert found.speedups[1].center == pytest.approx(1.5)
     assert set(found.invalid) == {"hot"}
-    marked = {block.quad for block in found.blocks if block.invalid}
+    marked = {block.round for block in found.blocks if block.invalid}
     assert len(marked) == len(found.invalid) > 5
-    assert found.quads == len({block.quad for block in found.blocks}) - len(marked)
+    assert found.rounds == len({block.round for block in found.blocks}) - len(marked)
     assert all(block.step_ns > 5 * MS for block in found.blocks if block.invalid and block.arm == 1)
 
 
 def test_what_ended_a_tenth_of_a_second_before_a_cause_is_told_does_not_count_either():
     machine, arms = pair()
-    quad_ns = 4 * 2 * 2.5 * MS  # four blocks of about two steps
+    round_ns = 4 * 2 * 2.5 * MS  # four blocks of about two steps
     calls = itertools.count()
     found = compare(
-        arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, edge=lambda: "hot" if next(calls) == 12 else ""
+        arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, poll=lambda: "hot" if next(calls) == 12 else ""
     )
-    void = sorted({block.quad for block in found.blocks if block.invalid})
-    assert void[-1] == 11
-    assert len(void) == len(found.invalid)
-    assert 0.1e9 / quad_ns - 2 <= len(void) - 1 <= 0.1e9 / quad_ns + 3
-    assert found.quads == 28
+    discarded = sorted({block.round for block in found.blocks if block.invalid})
+    assert discarded[-1] == 11
+    assert len(discarded) == len(found.invalid)
+    assert 0.1e9 / round_ns - 2 <= len(discarded) - 1 <= 0.1e9 / round_ns + 3
+    assert found.rounds == 28
 
 
 def test_where_every_quad_is_disturbed_nothing_is_said():
     machine, arms = pair()
     found = compare(
-        arms, [ONE, ONE], Protocol(time_budget_s=0.1), seed=0, clock=machine.clock, edge=lambda: "another process"
+        arms, [ONE, ONE], Protocol(time_budget_s=0.1), seed=0, clock=machine.clock, poll=lambda: "another process"
     )
-    assert found.quads == 0
+    assert found.rounds == 0
     assert found.speedups == (None, None)
     assert found.converged == (False, False)
     assert machine.now_ns < 12 * 0.2e9
@@ -206,8 +206,8 @@ def test_quads_far_from_the_others_are_counted_and_not_left_out():
     steady, calls = arms[1].noise, itertools.count()
     arms[1].noise = lambda: 4.0 if next(calls) in (20, 21, 60, 61) else steady()
     found = measure(machine, arms)
-    assert found.bursts[1] == len({block.quad for block in found.blocks if block.step_ns > 6 * MS}) > 0
-    assert found.quads == len(found.blocks) / 4
+    assert found.outliers[1] == len({block.round for block in found.blocks if block.step_ns > 6 * MS}) > 0
+    assert found.rounds == len(found.blocks) / 4
 
 
 def test_timing_ends_at_three_looks_running_that_find_the_interval_narrow():

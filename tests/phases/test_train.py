@@ -8,11 +8,15 @@ from torch import nn
 
 from bench.cli.display import describe_results
 from bench.phases import context, train
+from bench.phases.train import Evaluation, epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult, TrialResult
+from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource
-from bench.training.checkpoint import read_checkpoint
+from bench.training import amp
+from bench.training.checkpoint import read_checkpoint, stored_bytes
+from bench.training.step import Epoch, build_arm
 from tests.arms import arms
 from tests.devices.fake_gpu import FakeClock, FakeGpu
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeDriver
@@ -79,25 +83,18 @@ def bench(monkeypatch, tiny_trial, cpu, tmp_path):
     return Bench(monkeypatch, tiny_trial, cpu, paint(tmp_path))
 
 
-def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weights(bench):
-    weights = []
-    build = bench.suite.model
-    bench.suite = replace(bench.suite, model=lambda data: weights.append(build(data)) or weights[-1])
-    original = context.build_arm
-    initial = []
+def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weights(bench, monkeypatch):
+    initial, given, build = [], {}, context.build_arm
 
-    def build_arm(*given, **more):
-        arm = original(*given, **more)
+    def build_arm(*arguments, **more):
+        arm = build(*arguments, **more)
         initial.append(torch.cat([p.detach().flatten().clone() for p in arm.model.parameters()]))
         return arm
 
-    context.build_arm, given = build_arm, {}
-    try:
-        for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
-            bench.run(arms=arms(name), seed=seed)
-            given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
-    finally:
-        context.build_arm = original
+    monkeypatch.setattr(context, "build_arm", build_arm)
+    for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
+        bench.run(arms=arms(name), seed=seed)
+        given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
     assert torch.equal(given[0, "fp32"], given[0, "amp-bf16"])
     assert torch.equal(initial[0], initial[1])
     assert not torch.equal(initial[0], initial[2])
@@ -136,17 +133,6 @@ def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     assert rows[-1].train_accuracy_pct == 50.0  # of the training images that are looked at, half are of either class
     assert (mixed.training.test_accuracy_pct, mixed.training.test_accuracy_fp32_pct) == (25.0, 75.0)
     assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)
-
-
-def test_the_figures_of_epochs_add_up(bench):
-    rows, result = bench.run()
-    found = result.training
-    assert [row.samples_per_s for row in rows] == [pytest.approx(12 / row.train_s) for row in rows]
-    assert rows[1].elapsed_s == pytest.approx(rows[0].train_s + rows[1].train_s)
-    assert found.total_s == pytest.approx(sum(row.train_s + row.test_s for row in rows))
-    assert found.train_samples_per_s == pytest.approx(24 / rows[1].elapsed_s)
-    assert 0.5 < found.checkpoint_16bit_bytes / found.checkpoint_bytes < 0.7  # 13 KB of weights and 2 KB of names
-    assert found.target_accuracy_pct is found.time_to_accuracy_s is found.train_energy_j is None
 
 
 def test_energy_is_what_the_counter_moved_while_training_and_not_while_testing(bench, monkeypatch):
@@ -253,3 +239,85 @@ def test_a_checkpoint_of_another_trial_is_not_gone_on_with(bench, tmp_path):
     assert len([train for train, _, _ in bench.seen if train]) == 6
     assert {row.seed for row in rows} == {1}
     assert read_checkpoint(path).epochs == tuple(rows)
+
+
+def test_a_model_that_allows_tf32_when_it_is_made_is_trained_without(bench):
+    seen = []
+
+    class Looks(nn.Flatten):
+        def forward(self, inputs):
+            seen.append(amp.read_back(PRECISIONS["fp32"], torch.device("cpu")).fp32_matmul)
+            return super().forward(inputs)
+
+    def model(data):
+        amp.apply(PRECISIONS["tf32"])
+        return nn.Sequential(Looks(), nn.Linear(192, 2))
+
+    bench.suite = replace(bench.suite, model=model)
+    try:
+        _, result = bench.run()
+    finally:
+        amp.apply(PRECISIONS["fp32"])
+    assert set(seen) == {result.switches.fp32_matmul} == {"ieee"}
+
+
+def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
+    lengths = []
+
+    def falling(optimizer, steps):
+        lengths.append(steps)
+        return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+
+    bench.suite = replace(bench.suite, schedule=falling)
+    rows, _ = bench.run(epochs=2)
+    assert lengths == [2 * 3]  # 12 images in batches of 4
+    assert [row.learning_rate for row in rows] == pytest.approx([0.05, 0.025])
+
+
+def epochs(*accuracies):
+    made = dict.fromkeys(EpochResult.__dataclass_fields__)
+    return [
+        EpochResult(**{**made, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "target", "seconds"),
+    [
+        ((50.0, 90.0, 85.0, 95.0), 90.0, 20.0),
+        ((50.0, 90.0), 90.1, None),
+        ((50.0, 90.0), None, None),
+        ((None, None), 50.0, None),
+    ],
+)
+def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(accuracies, target, seconds):
+    assert time_to_accuracy_s(epochs(*accuracies), target) == seconds
+
+
+def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
+    suite = suite_registry.load(tiny_trial.cell.suite)
+    arm = build_arm(suite, suite.data, PRECISIONS["fp32"], torch.device("cpu"), seed=0)
+    rows = []
+    for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
+        epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
+        tested = Evaluation(loss=0.5, accuracy_pct=80.0, seconds=test_s)
+        rows.append(epoch_row(tiny_trial, rows, epoch, tested, rate=0.1, scale=None, energy_j=energy_j))
+    found = summary(tiny_trial, rows, arm)
+    assert [one.samples_per_s for one in rows] == [10.0, 50.0, 25.0]
+    assert [one.elapsed_s for one in rows] == [10.0, 12.0, 16.0]
+    assert (found.epochs, found.time_per_epoch_s, found.total_s) == (3, 4.0, 22.0)
+    assert found.train_samples_per_s == pytest.approx(300 / 16)
+    assert found.data_wait_pct == pytest.approx(100 * 4.8 / 16)
+    assert found.train_energy_j == 120.0
+    assert 0.5 < found.checkpoint_16bit_bytes / found.checkpoint_bytes < 0.7  # 13 KB of weights and 2 KB of names
+    assert found.target_accuracy_pct is found.time_to_accuracy_s is None
+    rows[1] = replace(rows[1], energy_j=None)
+    assert summary(tiny_trial, rows, arm).train_energy_j is None
+
+
+def test_in_16_bits_whole_numbers_are_stored_as_they_are():
+    model = nn.Linear(4, 4)
+    plain = stored_bytes(model, torch.float16)
+    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
+    assert stored_bytes(model, torch.float16) - plain >= 80_000

@@ -1,0 +1,302 @@
+"""AMD's GPUs under ROCm: what their architectures can do, and AMD SMI, through amdsmi, as a ``Monitor``.
+
+amdsmi comes with ROCm and is optional: without it, telemetry, energy and throttling are unknown.
+Source of the readings' units: the AMD SMI Python API reference, rocm.docs.amd.com/projects/amdsmi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from bench.devices.monitor import DeviceLostError, Gpu, Monitor
+from bench.spec.precisions import Feature
+
+ARCHITECTURES = {
+    "gfx900": "GCN 5",
+    "gfx906": "GCN 5.1",
+    "gfx908": "CDNA",
+    "gfx90a": "CDNA 2",
+    "gfx94": "CDNA 3",
+    "gfx95": "CDNA 4",
+    "gfx101": "RDNA",
+    "gfx103": "RDNA 2",
+    "gfx110": "RDNA 3",
+    "gfx115": "RDNA 3.5",
+    "gfx120": "RDNA 4",
+}
+"""The architecture of gfx names, by how they begin (ROCm documentation, "GPU hardware specifications")."""
+FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
+    "fp16": (("gfx9", "gfx10", "gfx11", "gfx12"), "float16 arithmetic"),
+    "bf16": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "bfloat16 matrix instructions"),
+    "tf32": (("gfx942",), "TF32 (xf32) matrix instructions"),
+    "fp8": (("gfx942", "gfx95", "gfx12"), "float8 matrix instructions"),
+}
+"""The gfx names, by how they begin, with each feature (rocm.docs.amd.com, "Data types and precision support")."""
+REASONS = {
+    "ppt_pwr": "sw_power_cap",
+    "socket_thrm": "sw_thermal",
+    "vr_thrm": "hw_thermal",
+    "hbm_thrm": "hw_thermal",
+    "prochot_thrm": "hw_slowdown",
+}
+"""Violations of amdsmi_get_violation_status by the reason of ``nvidia.REASONS`` that means the same."""
+_GONE = ("DRIVER_NOT_LOADED", "NOT_INIT", "NO_DRV", "AMDGPU_RESTART_ERR")
+
+
+class Amd:
+    """What torch's device properties mean in a build with ROCm; a ``Vendor``."""
+
+    runtime = "ROCm"
+    library = "AMD"
+    visible: tuple[str, ...] = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    hint = "Install a build of torch, or of ROCm, that supports it."
+
+    def uuid(self, properties: Any) -> str:
+        """Return the PCI address, which the runtime and AMD SMI have in common; else the UUID."""
+        if (bus := getattr(properties, "pci_bus_id", None)) is None:
+            return str(properties.uuid)
+        return f"{properties.pci_domain_id:04x}:{bus:02x}:{properties.pci_device_id:02x}.0"
+
+    def model(self, properties: Any) -> str:
+        """Return the gfx name without its modes, such as gfx90a for gfx90a:sramecc+:xnack-."""
+        return str(properties.gcnArchName).partition(":")[0]
+
+    def compute_capability(self, properties: Any) -> str | None:
+        """Return None: compute capabilities are NVIDIA's."""
+        return None
+
+    def architecture(self, model: str) -> str:
+        """Return the architecture of a gfx name."""
+        return next((name for start, name in ARCHITECTURES.items() if model.startswith(start)), model)
+
+    def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:
+        """Return whether a torch build runs on a GPU: code objects run on the gfx name that they were built for."""
+        return model in {arch.partition(":")[0] for arch in arch_list}
+
+    def lacks(self, feature: Feature, model: str) -> str | None:
+        """Return the hardware or switch that a feature needs and is not here; None if it is."""
+        if not feature:
+            return None
+        starts, what = FEATURES[feature]
+        if not model.startswith(starts):
+            return f"{what}, of {', '.join(start.ljust(6, 'x') for start in starts)}; this GPU is {model}"
+        if feature == "tf32" and not _torch_offers_tf32():
+            return "a TF32 switch, which this torch does not offer (some builds: HIPBLASLT_ALLOW_TF32=1)"
+        return None
+
+
+def _torch_offers_tf32() -> bool:
+    """Return whether torch keeps its TF32 switch set: some builds with ROCm ignore it."""
+    import torch
+
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = True
+    offered = bool(matmul.allow_tf32)
+    matmul.allow_tf32 = before
+    return offered
+
+
+def open_amdsmi() -> AmdSmi | None:
+    """Start AMD SMI; None where amdsmi is not installed or does not start (``amdsmi_problem`` says why)."""
+    try:
+        return AmdSmi()
+    except RuntimeError:
+        return None
+
+
+def amdsmi_problem() -> str | None:
+    """Return why ``open_amdsmi`` returns None; None when it starts."""
+    try:
+        AmdSmi().close()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+class AmdSmi(Monitor):
+    """AMD SMI."""
+
+    def __init__(self) -> None:
+        try:
+            import amdsmi  # type: ignore[import-not-found,unused-ignore]
+
+            amdsmi.amdsmi_init()
+        except Exception as error:  # an ImportError, a missing library (OSError, KeyError), or AMD SMI's own
+            raise RuntimeError(f"AMD SMI does not start: {type(error).__name__}: {error}") from error
+        self._smi: Any = amdsmi
+        self._open, self.reasons = True, {}
+        wrapper = getattr(amdsmi, "amdsmi_wrapper", None)
+        self._gone = {getattr(wrapper, f"AMDSMI_STATUS_{name}", None) for name in _GONE} - {None}
+        self._handles: dict[str, Any] = {}
+        for handle in self._call("", "amdsmi_get_processor_handles") or []:
+            for name in ("amdsmi_get_gpu_device_uuid", "amdsmi_get_gpu_device_bdf"):
+                if known := self._call("", name, handle):
+                    self._handles[known.lower()] = handle
+
+    def _call(self, uuid: str, name: str, *arguments: Any) -> Any:
+        function = getattr(self._smi, name, None)
+        if function is None:
+            self.reasons[uuid, name] = "this amdsmi does not offer it"
+            return None
+        try:
+            value = function(*arguments)
+        except self._smi.AmdSmiException as error:
+            if getattr(error, "err_code", None) in self._gone:
+                raise DeviceLostError(f"{name} of {uuid or 'the driver'}: {error}") from error
+            self.reasons[uuid, name] = " ".join(str(error).split())
+            return None
+        self.reasons.pop((uuid, name), None)
+        return value
+
+    def _ask(self, uuid: str, name: str, *arguments: Any) -> Any:
+        return self._call(uuid, name, self._handle(uuid), *arguments)
+
+    def _number(self, uuid: str, name: str, field: str, *arguments: Any) -> float | None:
+        """Return a field of a reading; None for what AMD SMI calls N/A."""
+        reading = self._ask(uuid, name, *arguments)
+        value = None if reading is None else reading.get(field)
+        return float(value) if isinstance(value, int | float) else None
+
+    def _handle(self, uuid: str) -> Any:
+        try:
+            return self._handles[uuid.lower()]
+        except KeyError:
+            raise DeviceLostError(f"AMD SMI knows no GPU {uuid}.") from None
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            with suppress(self._smi.AmdSmiException):
+                self._smi.amdsmi_shut_down()
+
+    def driver_version(self) -> str | None:
+        handle = next(iter(self._handles.values()), None)
+        info = None if handle is None else self._call("", "amdsmi_get_gpu_driver_info", handle)
+        return None if info is None else str(info["driver_version"])
+
+    def gpus(self) -> list[Gpu]:
+        uuids = {id(handle): uuid for uuid, handle in reversed(self._handles.items())}
+        return [self.gpu(uuid) for uuid in reversed(uuids.values())]
+
+    def gpu(self, uuid: str) -> Gpu:
+        asic = self._ask(uuid, "amdsmi_get_gpu_asic_info") or {}
+        cap = self._ask(uuid, "amdsmi_get_power_cap_info") or {}
+        total, used = (self._memory(uuid, field) for field in ("vram_total", "vram_used"))
+        model = str(asic.get("target_graphics_version", "")).removeprefix("gfx")
+        handles = list(dict.fromkeys(map(id, self._handles.values())))
+        return Gpu(
+            index=handles.index(id(self._handle(uuid))),
+            uuid=self.canonical_uuid(uuid),
+            name=asic.get("market_name"),
+            memory_total_bytes=total,
+            power_limit_w=cap["power_cap"] / 1e6 if cap.get("power_cap") else None,  # in microwatts
+            model=f"gfx{model}" if model else None,
+            processes=self.process_pids(uuid),
+            memory_free_bytes=None if total is None or used is None else total - used,
+            power_default_w=cap["default_power_cap"] / 1e6 if cap.get("default_power_cap") else None,
+            sm_clock_limit_mhz=self._clock_mhz(uuid, "GFX", "max_clk"),
+            memory_clock_limit_mhz=self._clock_mhz(uuid, "MEM", "max_clk"),
+        )
+
+    def canonical_uuid(self, uuid: str) -> str:
+        return str(self._ask(uuid, "amdsmi_get_gpu_device_uuid") or uuid)
+
+    def _memory(self, uuid: str, field: str) -> int | None:
+        mib = self._number(uuid, "amdsmi_get_gpu_vram_usage", field)
+        return None if mib is None else int(mib * 2**20)
+
+    def memory_used_bytes(self, uuid: str) -> int | None:
+        return self._memory(uuid, "vram_used")
+
+    def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
+        processes = self._ask(uuid, "amdsmi_get_gpu_process_list")
+        return None if processes is None else {one["pid"]: one["memory_usage"]["vram_mem"] for one in processes}
+
+    def power_w(self, uuid: str) -> float | None:
+        # Which of the two is known depends on the generation; N/A and 0 are unknown.
+        fields = ("current_socket_power", "average_socket_power")
+        return next((power for field in fields if (power := self._number(uuid, "amdsmi_get_power_info", field))), None)
+
+    def total_energy_j(self, uuid: str) -> float | None:
+        count = self._ask(uuid, "amdsmi_get_energy_count")
+        if not count:
+            return None
+        ticks = count.get("energy_accumulator", count.get("power"))  # called power before ROCm 6.3
+        return None if ticks is None else float(ticks * count["counter_resolution"] / 1e6)  # in microjoules a tick
+
+    def energy_problem(self, uuid: str) -> str:
+        called = {"energy": "amdsmi_get_energy_count", "power": "amdsmi_get_power_info"}
+        why = [f"{what}: {self.reasons.get((uuid, name), 'no figure')}" for what, name in called.items()]
+        return f"the GPU tells neither energy nor power ({'; '.join(why)})"
+
+    def temperature_c(self, uuid: str) -> float | None:
+        kind, now = self._smi.AmdSmiTemperatureType.HOTSPOT, self._smi.AmdSmiTemperatureMetric.CURRENT
+        celsius = self._ask(uuid, "amdsmi_get_temp_metric", kind, now)
+        return None if celsius is None else float(celsius)
+
+    def sm_clock_mhz(self, uuid: str) -> int | None:
+        return self._clock_mhz(uuid, "GFX", "clk")
+
+    def memory_clock_mhz(self, uuid: str) -> int | None:
+        return self._clock_mhz(uuid, "MEM", "clk")
+
+    def _clock_mhz(self, uuid: str, kind: str, field: str) -> int | None:
+        clock = self._number(uuid, "amdsmi_get_clock_info", field, getattr(self._smi.AmdSmiClkType, kind))
+        return None if clock is None else int(clock)
+
+    def utilization_pct(self, uuid: str) -> float | None:
+        return self._number(uuid, "amdsmi_get_gpu_activity", "gfx_activity")
+
+    def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
+        status = self._ask(uuid, "amdsmi_get_violation_status")
+        if status is None:
+            return None
+        return tuple(dict.fromkeys(reason for name, reason in REASONS.items() if status.get(f"active_{name}") is True))
+
+    def throttle_times(self, uuid: str) -> Violations:
+        return Violations(self, uuid)
+
+    def process_loads(self, uuid: str) -> NoLoads:
+        self._handle(uuid)
+        return NoLoads()
+
+    def violations(self, uuid: str) -> dict[str, int]:
+        """Return the accumulators of violations that are known, and of the time they refer to."""
+        status = self._ask(uuid, "amdsmi_get_violation_status") or {}
+        names = ("counter", *REASONS)
+        return {name: value for name in names if isinstance(value := status.get(f"acc_{name}"), int)}
+
+
+class Violations:
+    """How long each reason held the clocks down: its accumulator's share of the accumulator of time."""
+
+    def __init__(self, smi: AmdSmi, uuid: str) -> None:
+        smi.memory_used_bytes(uuid)  # raises for a GPU that is lost
+        self._smi, self._uuid, self._last = smi, uuid, smi.violations(uuid)
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The reasons whose time is counted."""
+        return frozenset(reason for name, reason in REASONS.items() if name in self._last)
+
+    def since(self, elapsed_s: float) -> dict[str, float]:
+        """Return the seconds since the last call by reason, without those that did not hold."""
+        now, last = self._smi.violations(self._uuid), self._last
+        self._last = last | now
+        ticks = now.get("counter", 0) - last.get("counter", 0)
+        held: dict[str, float] = {}
+        for name, reason in REASONS.items():
+            grown = now.get(name, 0) - last.get(name, now.get(name, 0))
+            if grown > 0 and ticks > 0:
+                held[reason] = max(held.get(reason, 0.0), elapsed_s * min(1.0, grown / ticks))
+        return held
+
+
+class NoLoads:
+    """AMD SMI does not say how much of the time a process computes."""
+
+    def read(self) -> None:
+        """Return None."""

@@ -1,0 +1,205 @@
+"""The interface to a GPU vendor's management library: telemetry, energy, throttling and processes, without torch.
+
+Every reading ends in one of three ways: a value in the unit that its name says; None, because the driver or the card
+does not offer it, this user may not read it, or the call failed while the GPU keeps working (``reasons`` says why); or
+``DeviceLostError``, because the GPU or its driver is gone.
+
+GPUs go by UUID, because the library's order of GPUs is not the runtime's.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import psutil
+
+from bench.results.records import Sample
+
+NO_REASON = "none"
+"""The throttle reason of a sample when none is active, to tell it from unknown."""
+
+
+class DeviceLostError(Exception):
+    """The GPU or its driver does not answer any more, or there is no such GPU; the message says which and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """A GPU, or a part of one, as the library describes it; None is unknown."""
+
+    index: int | None
+    """The library's own index, of the whole board; the runtime may count otherwise."""
+    uuid: str
+    name: str | None
+    memory_total_bytes: int | None
+    power_limit_w: float | None
+    """The limit that is enforced now."""
+    model: str | None
+    """What the vendor's generations go by: a compute capability as major.minor, or a gfx name."""
+    processes: tuple[int, ...] | None
+    """Process ids that compute on it."""
+    memory_free_bytes: int | None = None
+    power_default_w: float | None = None
+    sm_clock_limit_mhz: int | None = None
+    memory_clock_limit_mhz: int | None = None
+
+
+class ThrottleTimes(Protocol):
+    """How long each reason held the clocks down between two calls."""
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The reasons whose time is counted."""
+
+    def since(self, elapsed_s: float) -> dict[str, float]:
+        """Return the seconds since the last call by reason, without those that did not hold."""
+
+
+class ProcessLoads(Protocol):
+    """The processes that computed on a GPU between two calls."""
+
+    def read(self) -> dict[int, float] | None:
+        """Return the share of the time that each process's kernels ran, in percent; None if unknown."""
+
+
+class Monitor(ABC):
+    """An initialised library; a context manager that shuts it down."""
+
+    reasons: dict[tuple[str, str], str]
+    """Why a reading is None: (uuid, function or field) to the library's words."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Shut the library down; a second time does nothing."""
+
+    @abstractmethod
+    def driver_version(self) -> str | None:
+        """Return the driver's version."""
+
+    @abstractmethod
+    def gpus(self) -> list[Gpu]:
+        """Describe every board that answers, in the library's order."""
+
+    @abstractmethod
+    def gpu(self, uuid: str) -> Gpu:
+        """Describe one GPU; raise DeviceLostError if there is none of that UUID, or it is lost."""
+
+    @abstractmethod
+    def canonical_uuid(self, uuid: str) -> str:
+        """Return the UUID that the library itself gives for the GPU that it finds by ``uuid``."""
+
+    @abstractmethod
+    def memory_used_bytes(self, uuid: str) -> int | None:
+        """Return the used memory in bytes, without the driver's reserve where that is known."""
+
+    @abstractmethod
+    def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
+        """Return the memory of each process that computes on the GPU, in bytes."""
+
+    @abstractmethod
+    def power_w(self, uuid: str) -> float | None:
+        """Return the power in watts: instantaneous where it is offered, else an average."""
+
+    @abstractmethod
+    def total_energy_j(self, uuid: str) -> float | None:
+        """Return the energy counter in joules."""
+
+    @abstractmethod
+    def energy_problem(self, uuid: str) -> str:
+        """Return why neither energy nor power is known."""
+
+    @abstractmethod
+    def temperature_c(self, uuid: str) -> float | None:
+        """Return the temperature of the die in degrees Celsius."""
+
+    @abstractmethod
+    def sm_clock_mhz(self, uuid: str) -> int | None:
+        """Return the current clock of the multiprocessors in MHz."""
+
+    @abstractmethod
+    def memory_clock_mhz(self, uuid: str) -> int | None:
+        """Return the current clock of the memory in MHz."""
+
+    @abstractmethod
+    def utilization_pct(self, uuid: str) -> float | None:
+        """Return the share of the last sample period in which a kernel ran, in percent."""
+
+    @abstractmethod
+    def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
+        """Return the active reasons for the clocks, by the names of ``nvidia.REASONS``."""
+
+    @abstractmethod
+    def throttle_times(self, uuid: str) -> ThrottleTimes:
+        """Begin to count how long the clocks are held down."""
+
+    @abstractmethod
+    def process_loads(self, uuid: str) -> ProcessLoads:
+        """Begin to watch which processes compute."""
+
+    def process_pids(self, uuid: str) -> tuple[int, ...] | None:
+        """Return the ids of the processes that compute on the GPU, each once, ascending."""
+        processes = self.process_bytes(uuid)
+        return None if processes is None else tuple(sorted(processes))
+
+    def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
+        """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.
+
+        None if it is unknown, also where the library names a process that does not exist here: in a container it may
+        give the host's ids, and ours would count as foreign.
+        """
+        pids = self.process_pids(uuid)
+        others = None if pids is None else set(pids).difference(own_pids)
+        if others is None or not all(psutil.pid_exists(pid) for pid in others):
+            return None
+        return sum(not _is_child(pid, own_pids) for pid in others)
+
+    def sample(self, uuid: str, placement: str, own_pids: Collection[int] | None = None) -> Sample:
+        """Read everything that telemetry holds; ``own_pids`` None leaves foreign processes unknown."""
+        reasons = self.clock_event_reasons(uuid)
+        return Sample(
+            time_s=time.time(),
+            placement=placement,
+            uuid=uuid,
+            utilization_pct=self.utilization_pct(uuid),
+            memory_used_bytes=self.memory_used_bytes(uuid),
+            power_w=self.power_w(uuid),
+            temperature_c=self.temperature_c(uuid),
+            sm_clock_mhz=self.sm_clock_mhz(uuid),
+            memory_clock_mhz=self.memory_clock_mhz(uuid),
+            throttle_reasons=None if reasons is None else "+".join(reasons) or NO_REASON,
+            foreign_processes=None if own_pids is None else self.foreign_processes(uuid, own_pids),
+        )
+
+
+def open_monitor() -> Monitor | None:
+    """Start NVML, or else AMD SMI; None where neither starts (``monitor_problem`` says why)."""
+    from bench.devices import amd, nvidia
+
+    return nvidia.open_nvml() or amd.open_amdsmi()
+
+
+def monitor_problem() -> str | None:
+    """Return why ``open_monitor`` returns None; None when a library starts."""
+    from bench.devices import amd, nvidia
+
+    problem = nvidia.nvml_problem()
+    return None if problem is None or amd.amdsmi_problem() is None else problem
+
+
+def _is_child(pid: int, parents: Collection[int]) -> bool:
+    """Return whether a process descends from one of some others, as those that train together do from their worker."""
+    try:
+        return any(parent.pid in parents for parent in psutil.Process(pid).parents())
+    except psutil.Error:  # it has just ended, or hides from us
+        return False
