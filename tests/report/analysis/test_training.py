@@ -107,7 +107,7 @@ def test_a_gap_without_waiting_is_not_blamed_on_the_loader(tmp_path: Path) -> No
 
 def test_epochs_that_gain_as_steps_do_need_no_remark(tmp_path: Path) -> None:
     assert remarks(summary(trained(tmp_path / "run", epoch_s=1.9, wait_pct=30.0))) == []
-    assert remarks(summary(RunBuilder(tmp_path / "speed").speed())) == [None, None]
+    assert remarks(summary(RunBuilder(tmp_path / "speed").speed())) == []
 
 
 def test_a_gap_that_the_seeds_interval_covers_is_called_possible_chance(tmp_path: Path) -> None:
