@@ -101,19 +101,19 @@ def cells(*parts: Any) -> dict[str, object]:
     for part in parts:
         for name in part.__slots__:  # the values are plain: dataclasses.asdict would make deep copies of them
             value = getattr(part, name)
-            if dataclasses.is_dataclass(value):
+            if type(value) in (str, int, float):
+                row[name] = value
+            elif dataclasses.is_dataclass(value):
                 row |= cells(value)
             elif value is not None:
                 row[name] = _cell(value)
     return row
 
 
-def _cell(value: object) -> object:
+def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return LIST.join(value)
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return LIST.join(value) if isinstance(value, tuple) else json.dumps(value)
 
 
 def listed(cell: str) -> tuple[str, ...]:
