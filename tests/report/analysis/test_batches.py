@@ -27,8 +27,8 @@ def summary_of(run: RunBuilder) -> pd.DataFrame:
 
 
 def titled(run: RunBuilder, title: str) -> list[list[str]]:
-    (section,) = compose(load([run.folder]), run.folder.parent).sections
-    return next((made.rows for made in section.tables if made.title == title), [])
+    sections = compose(load([run.folder]), run.folder.parent).sections
+    return next((table.rows for section in sections for table in section.tables if table.title == title), [])
 
 
 @pytest.fixture
@@ -115,7 +115,8 @@ def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path: P
 
 def test_where_the_data_were_stands_beside_the_waiting(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_storage="file", data_wait_pct=12.0)
-    (section,) = compose(load([run.folder]), tmp_path).sections
-    cost = next(made for made in section.tables if made.title == "Training: time, storage and energy")
+    sections = compose(load([run.folder]), tmp_path).sections
+    tables = [table for section in sections for table in section.tables]
+    cost = next(table for table in tables if table.title == "Training: time, storage and energy")
     cells = dict(zip(cost.headers, cost.rows[0], strict=True))
     assert (cells["data from"], cells["waiting for data (%)"]) == ("disk", "12")

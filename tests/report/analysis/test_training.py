@@ -107,7 +107,7 @@ def test_a_gap_without_waiting_is_not_blamed_on_the_loader(tmp_path: Path) -> No
 
 def test_epochs_that_gain_as_steps_do_need_no_remark(tmp_path: Path) -> None:
     assert remarks(summary(trained(tmp_path / "run", epoch_s=1.9, wait_pct=30.0))) == []
-    assert remarks(summary(RunBuilder(tmp_path / "speed").speed())) == [None, None]
+    assert remarks(summary(RunBuilder(tmp_path / "speed").speed())) == []
 
 
 def test_a_gap_that_the_seeds_interval_covers_is_called_possible_chance(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path: Path) -> No
 
 
 def test_nothing_trained_is_no_table(tmp_path: Path) -> None:
-    assert training(summary(RunBuilder(tmp_path / "run").speed())) == [None, None]
+    assert training(summary(RunBuilder(tmp_path / "run").speed())) == []
 
 
 def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path: Path) -> None:
