@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench import stats
 from bench.report.analysis.ablation import NOTHING, AblationSummary
-from bench.report.analysis.verdict import Sentence
+from bench.report.analysis.verdict import Sentence, marked
 from bench.report.format import MIB, UNKNOWN, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
@@ -160,10 +160,8 @@ def _over_fp32(ladder: AblationSummary, row: Row) -> str:
 
 def _evidence(ladder: AblationSummary, row: Row, over: Interval, reference: str, measured_in: str) -> str:
     """Write a ratio over a reference, with the marks that a precision's verdict has."""
-    marks = [str(stats.verdict(over, ladder.floor))]
-    marks += [measured_in] if measured_in == "one process" or "apart" in measured_in else []
-    marks += ["unconverged"] if row["status"] == "unconverged" else []
-    return f"{written(over)}× as fast as {reference} ({', '.join(marks)})"
+    marks = marked(stats.verdict(over, ladder.floor), measured_in, row["status"])
+    return f"{written(over)}× as fast as {reference} ({marks})"
 
 
 def _faster(ladder: AblationSummary, interval: Interval | None) -> bool:

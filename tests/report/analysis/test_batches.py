@@ -16,6 +16,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.page import compose
 from bench.report.reading.load import load
+from bench.report.tables.table import Table
 from bench.results.records import Fit, TrialResult
 from tests.report.builders import RunBuilder
 
@@ -27,8 +28,13 @@ def summary_of(run: RunBuilder) -> pd.DataFrame:
 
 
 def titled(run: RunBuilder, title: str) -> list[list[str]]:
+    made = table_of(run, title)
+    return made.rows if made else []
+
+
+def table_of(run: RunBuilder, title: str) -> Table | None:
     sections = compose(load([run.folder]), run.folder.parent).sections
-    return next((table.rows for section in sections for table in section.tables if table.title == title), [])
+    return next((made for section in sections for made in section.tables if made.title == title), None)
 
 
 @pytest.fixture
@@ -115,8 +121,7 @@ def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path: P
 
 def test_where_the_data_were_stands_beside_the_waiting(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_storage="file", data_wait_pct=12.0)
-    sections = compose(load([run.folder]), tmp_path).sections
-    tables = [table for section in sections for table in section.tables]
-    cost = next(table for table in tables if table.title == "Training: time, storage and energy")
+    cost = table_of(run, "Training: time, storage and energy")
+    assert cost is not None
     cells = dict(zip(cost.headers, cost.rows[0], strict=True))
     assert (cells["data from"], cells["waiting for data (%)"]) == ("disk", "12")
