@@ -149,11 +149,11 @@ def test_what_others_gave_back_meanwhile_is_no_memory_of_ours(driver):
 
 def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):
     order = []
-    for module, name in ((phase.memory, "driver_memory_bytes"), (phase, "open_setting"), (phase, "enter")):
+    for module, name in ((phase.memory, "driver_memory_bytes"), (phase, "open_context"), (phase, "enter")):
         monkeypatch.setattr(module, name, noting(order, name, getattr(module, name)))
     device: Device = replace(cpu, uuid="GPU-a")
     phase.run(tiny_trial, device, lambda _message: None)
-    assert order == ["driver_memory_bytes", "open_setting", "enter"]
+    assert order == ["driver_memory_bytes", "open_context", "enter"]
 
 
 def noting(order, name, function):

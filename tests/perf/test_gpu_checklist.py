@@ -22,7 +22,7 @@ def test_every_command_parses(quick, tmp_path):
     commands = commands_of(f"folder:{tmp_path}", quick=quick)
     own = [command[2:] for command in commands.values() if command[1] == "run_bench.py"]
     assert len(own) == len(gpu_checklist.SUITES) + 5
-    assert {parse(words).name for words in own} == {"run", "doctor"}
+    assert {getattr(parse(words), "command", "run") for words in own} == {"run", "doctor"}
     scripts = [command[1:] for command in commands.values() if command[1].startswith("perf/")]
     assert all((ROOT / script).is_file() for script, *_ in scripts)
     steps, epochs = [peers.parse(words) for script, *words in scripts if script == "perf/peers.py"]
