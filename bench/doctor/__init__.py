@@ -1,1 +1,1 @@
-"""doctor."""
+"""The instrument's tests of itself."""

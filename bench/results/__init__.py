@@ -1,1 +1,1 @@
-"""results."""
+"""The records of a run, their columns, and the CSV store."""

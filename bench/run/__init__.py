@@ -1,1 +1,1 @@
-"""run."""
+"""A run from its folder to its report: prepare, execute, resume."""

@@ -1,1 +1,1 @@
-"""worker."""
+"""The process of one trial."""

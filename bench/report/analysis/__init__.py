@@ -1,1 +1,1 @@
-"""report/analysis."""
+"""From rows to estimates: speedups, verdicts, bottlenecks, comparability."""

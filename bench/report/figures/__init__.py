@@ -1,1 +1,1 @@
-"""report/figures."""
+"""The report's figures, drawn with matplotlib."""

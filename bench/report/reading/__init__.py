@@ -1,1 +1,1 @@
-"""report/reading."""
+"""The CSVs of runs, read and validated."""

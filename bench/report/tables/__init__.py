@@ -1,1 +1,1 @@
-"""report/tables."""
+"""The report's tables."""
