@@ -19,8 +19,8 @@ bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --ignore tests/gpu
 	$(BIN)/python -m pytest -q tests/gpu
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --ignore tests/gpu
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not timing and not gpu"
