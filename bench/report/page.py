@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.report.analysis import ablation, bottleneck, comparability, matrix, scaling
-from bench.report.analysis import training as epochs
-from bench.report.analysis.rounds import bootstraps
+from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
 from bench.report.figures import heatmap, plots, steps
@@ -18,9 +17,9 @@ from bench.report.figures import numerics as numerics_figures
 from bench.report.figures import sweeps as sweep_figures
 from bench.report.figures.axes import Plot
 from bench.report.how_to_read import how_to_read
-from bench.report.reading import completeness, sources
+from bench.report.reading import completeness
 from bench.report.reading.folders import mark
-from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
+from bench.report.reading.load import SUBJECT, WORKLOAD, Runs, data_remarks
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import diagnostics, facts, measurements, memory, numerics, sweeps, training
@@ -138,7 +137,7 @@ def cautions(runs: Runs, trials: pd.DataFrame) -> list[str]:
     """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
     missing = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     odd = [f"Run {run.label}: {remark}" for run in runs.runs for remark in run.remarks]
-    return [*filter(None, missing), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
+    return [*filter(None, missing), *odd, *data_remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
 def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
@@ -230,7 +229,7 @@ def _recipe(
     return Section(
         title=title,
         tables=tables,
-        remarks=epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled + unpublished,
+        remarks=bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished,
     )
 
 

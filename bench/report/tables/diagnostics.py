@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.analysis.speed import KEY
 from bench.report.format import UNKNOWN, change, ratio, records
+from bench.report.reading.load import KEY
 from bench.report.tables.table import ARM, Row, Table, figures, optional, table, whole, words
 
 

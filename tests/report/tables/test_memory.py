@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.speed import KEY
 from bench.report.analysis.summary import energies, summarise
 from bench.report.analysis.verdict import sentences
-from bench.report.reading.load import load
+from bench.report.reading.load import KEY, load
 from bench.report.tables.measurements import SUM
 from bench.report.tables.memory import energy, memory
 from bench.results.records import Device, Energy, MemoryPeak, TrialResult
