@@ -13,7 +13,7 @@ from scipy import stats as scipy_stats
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.training import PARITY_MARGIN_POINTS, parity, remarks
 from bench.report.reading.load import load
-from bench.report.tables.facts import notes
+from bench.report.tables.diagnostics import notes
 from bench.report.tables.table import Table
 from bench.report.tables.training import training
 from tests.report.builders import RunBuilder
