@@ -38,8 +38,7 @@ from rich.table import Table
 
 from bench import stats
 from bench.devices.backend import backend_of
-from bench.measure.rounds import compare
-from bench.measure.timing import Sizes, palindrome, time_block
+from bench.measure.rounds import Sizes, compare, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol

@@ -1,7 +1,7 @@
 """The arms of a measurement, and what a step of each is.
 
 A step of ``TrainingRunner`` is a training step on batches that are on the device, of ``LoaderRunner`` one on batches
-from a loader, of ``ForwardRunner`` the forward pass. All are ``bench.measure.timing.Runner``.
+from a loader, of ``ForwardRunner`` the forward pass. All are ``bench.measure.rounds.Runner``.
 """
 
 from __future__ import annotations
