@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes half a second to import
 
 CONFIDENCE = 0.95
+SEQUENTIAL = 0.96
+"""Confidence of the interval over processes: it is computed after each one, and may end the measurement.
+
+Stopping early takes what the extra hundredth gives: the interval then holds the truth in 95 % of runs
+(``perf/coverage.py``)."""
+FAR = 6.0
+"""A process is far off the others beyond this many times their spread, and more where they are few."""
 TRIM = 0.2
 """Share of the values left out at each end of a trimmed mean."""
 
+ASSUMED_NOISE = 0.01
+"""A/A noise where it was not measured."""
 MARGIN = 0.01
 """Differences within this share are none that matters."""
 
@@ -152,16 +161,78 @@ def quads_interval(log_ratios: Values) -> Interval:
     return robust_interval(merge_correlated(log_ratios))
 
 
-def process_interval(centers: Values, within: Interval | None = None) -> Interval:
-    """Return the log-speedup over fresh processes: Student's t on their centres.
+def process_interval(processes: Sequence[Interval]) -> Interval:
+    """Return the log-speedup over fresh processes: the random-effects mean with Hartung and Knapp's interval.
+
+    Each process has an error of its own, and processes differ by more than these errors tell. A process that is
+    ``far_off`` the others is left out. The interval's confidence is ``SEQUENTIAL``, because measuring may have
+    stopped at it. ``n`` counts the processes that it rests on.
 
     Args:
-        centers: each process's log-speedup.
-        within: the only process's own interval, used where there is just one.
+        processes: each process's log-speedup with its own interval. A single one is returned as it is.
     """
-    if len(centers) == 1 and within is not None:
-        return within
-    return student_interval(centers)
+    if len(processes) == 1:
+        return processes[0]
+    kept = [process for process, far in zip(processes, far_off(processes), strict=True) if not far]
+    return random_effects([process.center for process in kept], _errors(kept), SEQUENTIAL)
+
+
+def far_off(processes: Sequence[Interval]) -> list[bool]:
+    """Say which processes lie so far from the others that something disturbed them.
+
+    Far is more than 6 (1 + 4/k) times the spread of k processes: their median absolute deviation, scaled as for a
+    normal distribution, or their median standard error where that is larger. Of fewer than four processes none is
+    called far off, and never more than a fifth of them: then it is not clear which of them are right.
+    """
+    count = len(processes)
+    centers, errors = np.array([process.center for process in processes]), _errors(processes)
+    away = np.abs(centers - np.median(centers))
+    spread = max(float(np.median(away)) / float(special.ndtri(0.75)), float(np.median(errors)))
+    far: list[bool] = (away > FAR * (1 + 4 / count) * spread).tolist()
+    return far if count >= 4 and spread > 0 and sum(far) <= max(1, count // 5) else [False] * count
+
+
+def _errors(processes: Sequence[Interval]) -> NDArray[np.float64]:
+    """Return the processes' standard errors; all zero where one is not known."""
+    halves = [process.half_width for process in processes]
+    if None in halves:
+        return np.zeros(len(halves))
+    return np.array(halves, dtype=np.float64) / float(special.ndtri((1 + CONFIDENCE) / 2))
+
+
+def random_effects(centers: Values, errors: Values, confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean of estimates that have errors of their own and differ among themselves too.
+
+    The variance between them is Paule and Mandel's, the interval Hartung and Knapp's. With errors of zero it is the
+    mean with Student's interval.
+
+    Args:
+        centers: the estimates, at least one.
+        errors: their standard errors.
+        confidence: of the interval.
+
+    Source: Paule and Mandel, J. Res. Natl. Bur. Stand. 87 (1982), by the iteration of DerSimonian and Kacker,
+    Contemp. Clin. Trials 28 (2007); Hartung and Knapp, Statistics in Medicine 20 (2001).
+    """
+    data, within = np.asarray(centers, dtype=np.float64), np.square(np.asarray(errors, dtype=np.float64))
+    count = int(data.size)
+    if count < 2:
+        return Interval(center=float(data[0]), low=None, high=None, n=count)
+    between = float(data.var(ddof=1)) if not within.all() else 0.0
+    if not within.all() and between == 0:
+        center = float(data.mean())
+        return Interval(center=center, low=center, high=center, n=count)
+    for _ in range(100):
+        weights = 1 / (within + between)
+        center = float(weights @ data / weights.sum())
+        squares = weights * np.square(data - center)
+        excess = float(squares.sum()) - (count - 1)
+        if excess <= 1e-9 * count and (between == 0 or excess >= -1e-9 * count):
+            break
+        between = max(0.0, between + excess / float(weights @ squares))
+    error = math.sqrt(float(squares.sum()) / (count - 1) / float(weights.sum()))
+    half = float(special.stdtrit(count - 1, (1 + confidence) / 2)) * error
+    return Interval(center=center, low=center - half, high=center + half, n=count)
 
 
 def count_bursts(values: Values) -> int:

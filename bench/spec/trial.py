@@ -136,26 +136,48 @@ class Rendezvous:
     """``MASTER_PORT``."""
 
 
+PROCESS_S = 3.0
+"""A process times an arm for this long at least, if the budget allows: starting and warming up take as long anyway."""
+PROCESS_TARGET = 0.01
+"""Half-width at which a process stops timing where none is asked for: processes differ by about as much."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
     """How the speed phase decides that it has measured enough (docs/measuring.md)."""
 
     replicates: int = 3
-    """Fresh processes in which the whole speed measurement is repeated."""
-    target_ci: float = 0.01
-    """Stop when the speedup's 95 % interval has this half-width, as a share of the speedup."""
+    """Fresh processes that measure a cell at least."""
+    most_replicates: int = 10
+    """And at most."""
+    target_ci: float | None = None
+    """Half-width asked of a speedup's 95 % interval, as a share of the speedup. None asks for a verdict instead."""
     min_quads: int = 20
-    """But not before this many quads."""
-    time_budget_s: float = 10.0
-    """Stop all the same after this long, per arm and process."""
+    """Rounds before a process may stop because it knows the speedup well enough."""
+    time_budget_s: float = 30.0
+    """How long an arm may be timed in a cell, by all processes together."""
     fewest_quads: int = 5
-    """But not before this many quads either: fewer give an interval too wide to say anything."""
+    """Rounds that a process measures whatever the budget: fewer give an interval too wide to say anything."""
 
     def __post_init__(self) -> None:
         require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
-        require(0 < self.target_ci < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", self.target_ci)
+        most = self.most_replicates
+        require(most >= self.replicates, "Protocol.most_replicates", f"{self.replicates} or more", most)
+        share = self.target_ci
+        require(share is None or 0 < share < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", share)
         require(self.min_quads >= 3, "Protocol.min_quads", "3 or more", self.min_quads)
         require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
+
+    @property
+    def process_s(self) -> float:
+        """How long one process may time an arm."""
+        each = self.time_budget_s / self.most_replicates
+        return min(self.time_budget_s / self.replicates, max(PROCESS_S, each))
+
+    @property
+    def process_target(self) -> float:
+        """Half-width, as a share, at which a process stops timing."""
+        return PROCESS_TARGET if self.target_ci is None else self.target_ci
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
