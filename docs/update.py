@@ -61,10 +61,10 @@ def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
 def precisions() -> str:
     """Describe every precision."""
     rows = [
-        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), ", ".join(one.default_on) or "–")
+        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), "yes" if one.default else "–")
         for one in PRECISIONS.values()
     ]
-    return markdown(("precision", "what it is", "the device must have", "options", "by default on"), rows)
+    return markdown(("precision", "what it is", "the device must have", "options", "by default"), rows)
 
 
 def _code(words: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from bench.spec.errors import UsageError
 if TYPE_CHECKING:
     from bench.launch.launcher import Launcher
     from bench.launch.torchrun import Job
-    from bench.spec.request import Request
+    from bench.spec.trial import Request
 
 
 def open_launcher(request: Request, job: Job | None) -> Launcher:

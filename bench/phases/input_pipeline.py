@@ -15,8 +15,8 @@ from bench.data.loader import Turns, open_loader, open_samples
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
 from bench.phases.context import Context
-from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
+from bench.spec.techniques import AblationStep
 from bench.training.step import Arm
 
 

@@ -15,7 +15,7 @@ from bench.phases.context import Context, enter, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind, open_loaders
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, rebase
+from bench.spec.techniques import AblationStep, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
