@@ -14,8 +14,7 @@ import torch
 from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at
 from bench.measure.timing import Runner
-from bench.phases.arms import BATCHES, TrainingRunner
-from bench.phases.context import enter
+from bench.phases.arms import BATCHES, TrainingRunner, enter
 from bench.planning import suite_registry
 from bench.results.records import Device
 from bench.spec.precisions import parse_precision

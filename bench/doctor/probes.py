@@ -35,7 +35,7 @@ from bench.measure.rounds import compare
 from bench.measure.stream import burst_steps
 from bench.measure.timing import Clock, Runner, Sizes
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
-from bench.phases.context import enter
+from bench.phases.arms import enter
 from bench.phases.energy import WARM_UP_S, TrainingLoad
 from bench.results.records import Device, MemoryPeak, Message
 from bench.spec.trial import Protocol
