@@ -37,8 +37,7 @@ from rich.table import Table
 
 from bench import stats
 from bench.devices.backend import backend_of
-from bench.measure.rounds import compare
-from bench.measure.timing import Sizes, palindrome, time_block
+from bench.measure.rounds import Sizes, compare, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
 from bench.phases.arms import TrainingRunner
 from bench.spec.precisions import PRECISIONS

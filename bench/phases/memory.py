@@ -17,7 +17,7 @@ from bench.data import random_batches
 from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.measure import memory
-from bench.measure.categories import tensor_bytes
+from bench.measure.memory import tensor_bytes
 from bench.phases.arms import Context, enter, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
 from bench.results.records import Device, Message, Progress, TrialResult

@@ -15,7 +15,7 @@ import torch
 from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
-from bench.measure.timing import Sizes, time_block
+from bench.measure.rounds import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import input_pipeline, paired
 from bench.phases.arms import open_context
