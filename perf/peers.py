@@ -34,7 +34,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch.local import LocalLauncher
-from bench.measure.timing import palindrome
+from bench.measure.rounds import palindrome
 from bench.stats import quad_log_ratio
 from perf import arms, loops, outcome, steps
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.data.cache import Split
 from bench.devices.backend import backend_of
-from bench.devices.host_memory import available_bytes
+from bench.devices.cpu import available_bytes
 
 Place = Literal["device", "host", "file"]
 DEVICE_SHARE = 0.25

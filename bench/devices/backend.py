@@ -18,6 +18,12 @@ from torch import Tensor
 from bench.spec.precisions import Precision
 
 Value = TypeVar("Value")
+OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
+"""Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
+NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
+"""Raised by cuBLAS and cuDNN (hipBLAS and MIOpen) for lack of a workspace, but also for other reasons."""
+NEARLY_FULL = 0.05
+"""Share of a GPU's memory; with less free, libraries may lack their workspaces."""
 
 
 class Event(Protocol):
@@ -166,3 +172,31 @@ def device_at(index: int | None) -> torch.device:
 def gpu_count() -> int:
     """Return the number of visible GPUs."""
     return torch.cuda.device_count()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that the device's or the host's memory did not suffice."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error).lower()
+    return any(sign in text for sign in OUT_OF_MEMORY) or (
+        any(sign in text for sign in NO_WORKSPACE) and _nearly_full()
+    )
+
+
+def out_of_memory_behind(error: BaseException) -> BaseException | None:
+    """Return the out-of-memory error that this error is or was raised while handling; None if there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not is_out_of_memory(cause):
+        cause = cause.__context__
+    return cause
+
+
+def _nearly_full() -> bool:
+    """Return whether the current GPU has little free memory; False where this process uses none."""
+    if not torch.cuda.is_initialized():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return free < NEARLY_FULL * total

@@ -9,13 +9,19 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
 import torch
 from torch import Tensor
 
 from bench.devices.backend import Backend, Event, PeakMemory
 from bench.devices.capabilities import failure_on_cpu, fp32_switches, no_tf32_on_cpu
-from bench.devices.host_memory import available_bytes
 from bench.spec.precisions import Precision
+
+CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+"""Where a container's limit and use are told, by version 2 of control groups and by version 1."""
 
 
 class Cpu(Backend):
@@ -100,6 +106,21 @@ class CpuEvent:
     def elapsed_time(self, end: CpuEvent, /) -> float:
         """Return the milliseconds until a later one."""
         return (end.time_ns - self.time_ns) / 1e6
+
+
+def available_bytes(cgroups: tuple[tuple[str, str], ...] = CGROUPS) -> int:
+    """Return what can be taken without swapping: of the machine, or of the container if that is less.
+
+    A container's use counts its file cache too, which could be dropped, so this is rather too little than too much.
+    """
+    free = int(psutil.virtual_memory().available)
+    for limit, used in cgroups:
+        try:
+            left = int(Path(limit).read_text()) - int(Path(used).read_text())
+        except (OSError, ValueError):  # not told here, or "max", which is no limit
+            continue
+        free = min(free, max(left, 0))
+    return free
 
 
 def _status_bytes(field: str) -> int | None:

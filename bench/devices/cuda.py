@@ -20,8 +20,6 @@ from bench.devices.nvidia import Nvidia
 from bench.spec.precisions import Feature, Precision
 
 Value = TypeVar("Value")
-NEARLY_FULL = 0.05
-"""Share of a GPU's memory; with less free, libraries may lack their workspaces."""
 
 
 class Vendor(Protocol):
@@ -212,11 +210,3 @@ def hidden_by() -> str:
 def gpu_properties(index: int) -> Any:
     """Return the runtime's description of a GPU."""
     return torch.cuda.get_device_properties(index)
-
-
-def nearly_full() -> bool:
-    """Return whether the current GPU has little free memory; False where this process uses none."""
-    if not torch.cuda.is_initialized():
-        return False
-    free, total = torch.cuda.mem_get_info()
-    return free < NEARLY_FULL * total

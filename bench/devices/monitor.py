@@ -1,4 +1,4 @@
-"""The interface to a GPU vendor's management library: telemetry, energy, throttling and processes, without torch.
+"""The interface to a GPU vendor's management library, without torch: telemetry, energy, throttling, processes.
 
 Every reading ends in one of three ways: a value in the unit that its name says; None, because the driver or the card
 does not offer it, this user may not read it, or the call failed while the GPU keeps working (``reasons`` says why); or
@@ -11,17 +11,24 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import psutil
 
-from bench.results.records import Sample
+from bench.results.records import Device, Sample
 
 NO_REASON = "none"
 """The throttle reason of a sample when none is active, to tell it from unknown."""
+POLL_S = 0.005
+"""How often a meter or an event is polled."""
+SILENT_S = 1.0
+"""A counter that has not moved for this long does not tick."""
+
+Source = Literal["counter", "power"]
+"""What a GPU's energy is read from."""
 
 
 class DeviceLostError(Exception):
@@ -203,3 +210,58 @@ def _is_child(pid: int, parents: Collection[int]) -> bool:
         return any(parent.pid in parents for parent in psutil.Process(pid).parents())
     except psutil.Error:  # it has just ended, or hides from us
         return False
+
+
+class Meter(Protocol):
+    """Energy and power of one device; None is unknown, and so is a power of zero."""
+
+    def energy_j(self) -> float | None:
+        """Return the energy counter, in joules from any beginning."""
+
+    def power_w(self) -> float | None:
+        """Return the power now, in watts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMeter:
+    """A GPU's meter; raises ``DeviceLostError`` when the GPU is lost."""
+
+    monitor: Monitor
+    uuid: str
+
+    def energy_j(self) -> float | None:
+        """Return the energy counter."""
+        return self.monitor.total_energy_j(self.uuid)
+
+    def power_w(self) -> float | None:
+        """Return the power now."""
+        return self.monitor.power_w(self.uuid)
+
+
+def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
+    """Return the meter of a device's GPU, or of each of those that train together; none for a CPU."""
+    uuids = device.uuids or ((device.uuid,) if device.uuid else ())
+    return tuple(GpuMeter(monitor, uuid) for uuid in dict.fromkeys(uuids))
+
+
+def energy_source(
+    meter: Meter, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> Source | None:
+    """Return ``counter`` where the energy counter ticks, ``power`` where only power is known, else None."""
+    first, until_s = meter.energy_j(), clock() + SILENT_S
+    while first is not None and clock() < until_s:
+        sleep(POLL_S)
+        now = meter.energy_j()
+        if now is None or now < first:
+            break
+        if now > first:
+            return "counter"
+    return "power" if meter.power_w() else None
+
+
+def joint_source(sources: Collection[str | None]) -> Source | None:
+    """Return the source for GPUs that train together: the counters if each GPU has one, else power.
+
+    Where only some of them have a source it is ``power`` all the same, so that the energy trial names those without.
+    """
+    return "counter" if set(sources) == {"counter"} else "power" if any(sources) else None

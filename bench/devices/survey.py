@@ -19,8 +19,7 @@ import torch
 from bench.devices.backend import backend_of, device_at, gpu_count
 from bench.devices.capabilities import set_tf32
 from bench.devices.cuda import gpu_properties, hidden_by, kernels_problem, runtime_problem, vendor
-from bench.devices.energy import GpuMeter, energy_source, joint_source
-from bench.devices.monitor import DeviceLostError, Gpu, Monitor, open_monitor
+from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS

@@ -12,8 +12,8 @@ from itertools import cycle, islice
 from multiprocessing import active_children
 from typing import Any
 
+from bench.doctor.simulated import DISTURBANCES, estimate
 from bench.measure.sampler import Sampler
-from bench.measure.simulated import DISTURBANCES, estimate
 from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
 from bench.results.records import Device
 from bench.run.session import SAMPLE_PERIOD_S

@@ -1,45 +1,39 @@
-"""The measurements of the self-tests, each in a fresh process: ``probe(device, *arguments, send)``."""
+"""The measurements of the self-tests, each in a fresh process: ``probe(device, *arguments, send)``.
+
+They time steps that take a known time, and a small model in training.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from bench.devices.backend import backend_of, gpu_count
+from bench.data import random_batches
+from bench.devices.backend import backend_of, device_at, gpu_count
 from bench.devices.cuda import gpu_properties, vendor
-from bench.devices.energy import GpuMeter
-from bench.devices.monitor import DeviceLostError, open_monitor
-from bench.doctor.arms import (
-    SLEPT,
-    SMALL,
-    beside_process,
-    build_runner,
-    busy_wait,
-    known_step,
-    lengthened,
-    pause,
-    torch_device,
-    training_runner,
-)
+from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.doctor.checks import Identity
 from bench.measure import memory
-from bench.measure.energy import measure
+from bench.measure.energy import burst_steps, measure
 from bench.measure.operations import observe
-from bench.measure.rounds import compare
-from bench.measure.stream import burst_steps
-from bench.measure.timing import Clock, Runner, Sizes
+from bench.measure.rounds import Clock, Runner, Sizes, compare
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
-from bench.phases.context import enter
+from bench.phases.arms import BATCHES, TrainingRunner, enter
 from bench.phases.energy import WARM_UP_S, TrainingLoad
+from bench.planning import suite_registry
 from bench.results.records import Device, MemoryPeak, Message
-from bench.spec.trial import Protocol
+from bench.spec.precisions import parse_precision
+from bench.spec.trial import Placement, Protocol, SuiteRef
 from bench.stats import Interval
+from bench.training.step import build_arm, synchronize
 
 Send = Callable[[Message], None]
 
@@ -54,6 +48,12 @@ BESIDE = Protocol(replicates=1, time_budget_s=8.0, min_quads=8, target_ci=0.002)
 BESIDE_S, RESUME_S = 0.5, 0.1
 """Blocks beside the sampler hold a few of its readings each: a reading in few blocks would be trimmed away."""
 WINDOWS_S = (5.0, 10.0)
+SMALL = (256, 128)
+SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
+"""Width and batch size of the model that is timed: steps of milliseconds, which on a GPU are not launch-bound."""
+SLEPT = 0.6
+"""Share of a known time that is slept; the rest is a busy wait, because a sleep ends late by some tens of µs."""
+CALIBRATION_CYCLES = 20_000_000
 
 
 def matmul_error(device: Device, precision: str, _send: Send) -> float | None:
@@ -206,3 +206,106 @@ def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:
         windows = [measure(load, meter, burst=burst, seconds=seconds) for seconds in WINDOWS_S]
     first, second = windows
     return (first.energy_j / first.steps, second.energy_j / second.steps) if first and second else None
+
+
+def torch_device(device: Device) -> torch.device:
+    """Return the device as torch names it."""
+    index = Placement(name=device.placement).index
+    return device_at(index)
+
+
+@dataclass(slots=True)
+class StepRunner:
+    """An arm made of functions: one step, and what the timing calls around it."""
+
+    name: str
+    asynchronous: bool
+    step: Callable[[], object]
+    synchronize: Callable[[], None]
+    activate: Callable[[], None] = lambda: None
+    fingerprint: Callable[[], object] = lambda: None
+    steps: int = 0
+
+    def run(self, steps: int) -> None:
+        """Run, or queue, that many steps."""
+        for _ in range(steps):
+            self.step()
+        self.steps += steps
+
+    def taken_steps(self) -> int:
+        """Return all steps."""
+        return self.steps
+
+
+def known_step(name: str, device: torch.device, wait: Callable[[], None]) -> StepRunner:
+    """Return an arm whose steps are waits."""
+    return StepRunner(name, backend_of(device).is_gpu, wait, lambda: synchronize(device))
+
+
+def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner:
+    """Return an arm whose steps are another arm's, each followed by a wait."""
+
+    def step() -> None:
+        inner.run(1)
+        wait()
+
+    return StepRunner(name, inner.asynchronous, step, inner.synchronize, inner.activate, inner.fingerprint)
+
+
+def beside_process(name: str, inner: Runner, pid: int, *, runs: bool) -> StepRunner:
+    """Return an arm with another one's steps, during whose blocks a process runs or is stopped."""
+
+    def activate() -> None:
+        os.kill(pid, signal.SIGCONT if runs else signal.SIGSTOP)
+        inner.activate()
+
+    return StepRunner(name, inner.asynchronous, lambda: inner.run(1), inner.synchronize, activate, inner.fingerprint)
+
+
+def training_runner(device: Device, name: str = "fp32") -> TrainingRunner:
+    """Return a small MLP in training in fp32, on batches that are on the device."""
+    width, batch_size = SIZES[device.kind]
+    return build_runner(device, name, "fp32", width=width, batch_size=batch_size)
+
+
+def build_runner(device: Device, name: str, precision: str, *, width: int, batch_size: int) -> TrainingRunner:
+    """Return an MLP of some width in training, with the precision's switches set."""
+    place = torch_device(device)
+    enter(precision, place)
+    suite = suite_registry.load(SuiteRef(name="mlp", parameters=(("width", width),)))
+    return TrainingRunner(
+        name=name,
+        arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
+        batches=itertools.cycle(random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)),
+    )
+
+
+def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
+    """Return a wait of a known time on a CPU, a share of which is slept."""
+
+    def wait() -> None:
+        end = time.perf_counter_ns() + time_ns
+        if slept:
+            time.sleep(slept * time_ns / 1e9)
+        while time.perf_counter_ns() < end:
+            pass
+
+    return wait
+
+
+def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
+    """Return a wait that is short beside a step: a busy one on a CPU, a spinning kernel on a GPU."""
+    if backend_of(device).is_gpu:
+        cycles = round(time_ns * cycles_per_ns(device))
+        return lambda: backend_of(device).spin(cycles)
+    return busy_wait(time_ns)
+
+
+def cycles_per_ns(device: torch.device) -> float:
+    """Return the GPU's clock rate as its spinning kernel sees it, in GHz."""
+    backend_of(device).spin(CALIBRATION_CYCLES)
+    synchronize(device)
+    start = time.perf_counter_ns()
+    backend_of(device).spin(CALIBRATION_CYCLES)
+    synchronize(device)
+    return CALIBRATION_CYCLES / (time.perf_counter_ns() - start)

@@ -1,15 +1,24 @@
-"""Peak memory, of the first step and of a steady state apart.
+"""Peak memory of the first step and of a steady state, and what tensors take at the peak of a step, by kind.
 
-Where it went, tensor by tensor, is counted afterwards and elsewhere (``categories``), because counting takes memory.
+Tensors are counted storage by storage, after the peaks have been measured, because counting takes memory itself.
+torch's own ``MemTracker`` (torch.distributed._tools) counts the same way, but names a storage when it is made: a
+weight's gradient is still "temporary" at the very peak that it causes, and what an optimizer makes and drops is
+"optimizer state". Here a storage is named when the step is over and it is known what became of it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bench.devices.backend import PeakMemory, backend_of
 from bench.devices.cpu import Cpu
@@ -114,7 +123,143 @@ def resident_bytes() -> int | None:
     return Cpu(torch.device("cpu")).resident_bytes()
 
 
-def model_bytes(model: torch.nn.Module) -> int:
+def model_bytes(model: nn.Module) -> int:
     """Return the bytes of a model's parameters and buffers."""
     tensors = [*model.parameters(), *model.buffers()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorBytes:
+    """What tensors held at the moment at which a step held most; the kinds add up to it."""
+
+    tracked_peak_bytes: int
+    parameter_bytes: int
+    """Parameters, the fp32 master copy of 16-bit ones included, and buffers."""
+    gradient_bytes: int
+    """Of parameters, as the optimizer sees them."""
+    optimizer_bytes: int
+    """Its state, without what a step of it makes and drops."""
+    activation_bytes: int
+    """Made before the backward pass began and still held when it did."""
+    temporary_bytes: int
+    """All else, the batches included."""
+
+
+def tensor_bytes(
+    step: Callable[[], object],
+    device: torch.device,
+    *,
+    modules: Iterable[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    held: Iterable[Tensor] = (),
+) -> TensorBytes | None:
+    """Run one step and say what its tensors held at its peak, by kind.
+
+    Seen are tensors that operators return; not what a library takes for itself (cuDNN's and oneDNN's workspaces),
+    nor the allocator's rounding. Run it after peaks have been measured: its own bookkeeping takes memory too.
+
+    Args:
+        step: does one training step that begins by dropping the last one's gradients and leaves its own. One has run
+            before, so that the optimizer's state exists.
+        device: whose tensors are counted.
+        modules: model and loss, whose parameters and buffers are counted as such.
+        optimizer: whose state is counted.
+        held: other tensors that are there all the time, such as batches.
+
+    Returns:
+        None, with the reason printed, where torch or the model does not stand being watched.
+    """
+    modules = list(modules)
+    try:
+        watch = _Watch(device, [*_parameters(modules, optimizer), *_states(optimizer), *held])
+        with watch:
+            step()
+        return _by_kind(watch, modules, optimizer)
+    except Exception as error:  # whatever a user's model does: the peaks, which are known by now, are not lost for it
+        print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
+        return None
+
+
+@dataclass(eq=False, slots=True)
+class _Storage:
+    """A storage seen, and what has become of it; the storage itself may be gone."""
+
+    bytes: int
+    kept: bool = False
+    """Whether the forward pass made it and the backward pass found it there."""
+
+
+class _Watch(TorchDispatchMode):
+    """Watches storages come and go, and remembers which were there at the peak."""
+
+    def __init__(self, device: torch.device, there: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak_bytes, self.at_peak = 0, set[_Storage]()
+        self._device_type, self._backward_began, self._bytes = device.type, False, 0
+        self._alive: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
+        self._see(there)
+        self._before = {storage for _, storage in self._alive.values()}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if not self._backward_began and torch._C._current_graph_task_id() != -1:  # -1 is outside a backward pass
+            self._backward_began = True
+            for _, storage in list(self._alive.values()):  # a copy, as below: what dies meanwhile takes itself out
+                storage.kept = storage not in self._before
+        result = function(*args, **(kwargs or {}))
+        self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        return result
+
+    def find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
+        """Return what is known of these tensors' storages; two views of one are one."""
+        entries = (self._alive.get(id(tensor.untyped_storage())) for tensor in tensors)
+        return {entry[1] for entry in entries if entry is not None}
+
+    def _see(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            # torch keeps one Python object for each storage for as long as the storage lives, so its id is the key.
+            if tensor.device.type == self._device_type and id(storage) not in self._alive:
+                seen = _Storage(bytes=storage.nbytes())
+                self._alive[id(storage)] = weakref.ref(storage, self._forget(id(storage))), seen
+                self._bytes += seen.bytes
+        if self._bytes > self.peak_bytes:
+            self.peak_bytes = self._bytes
+            self.at_peak = {seen for _, seen in list(self._alive.values())}
+
+    def _forget(self, key: int) -> Callable[[Any], None]:
+        def forget(_: Any) -> None:
+            self._bytes -= self._alive.pop(key)[1].bytes
+
+        return forget
+
+
+def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Optimizer) -> TensorBytes:
+    gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+    left = set(watch.at_peak)
+
+    def take(kind: set[_Storage]) -> int:
+        taken = left & kind
+        left.difference_update(taken)
+        return sum(storage.bytes for storage in taken)
+
+    return TensorBytes(
+        tracked_peak_bytes=watch.peak_bytes,
+        parameter_bytes=take(watch.find(_parameters(modules, optimizer))),
+        gradient_bytes=take(watch.find(gradient for gradient in gradients if gradient is not None)),
+        optimizer_bytes=take(watch.find(_states(optimizer))),
+        activation_bytes=take({storage for storage in left if storage.kept}),
+        temporary_bytes=take(left),
+    )
+
+
+def _parameters(modules: Iterable[nn.Module], optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the models' tensors and what the optimizer updates, which may be an fp32 copy of the models'."""
+    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    return own + [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [leaf for state in optimizer.state.values() for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.measure.timing import Clock, Runner, Sizes, time_block
+from bench.measure.rounds import Clock, Runner, Sizes, time_block
 
 WARM_UP_SHARE = 0.5
 SWITCH_SHARE = 0.2

@@ -143,7 +143,7 @@ def report(
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     if ladders:
-        from bench.report.terminal import show
+        from bench.report.tables.table import show
     for ladder in ladders:
         print(ladder.title)
         show(ladder)
@@ -155,8 +155,8 @@ def report(
 def compare(old: Path, new: Path) -> None:
     """Print how a run differs from an earlier one of the same questions."""
     from bench.report.analysis.compare import compare as held_against
-    from bench.report.tables.compare import comparison
-    from bench.report.terminal import show
+    from bench.report.tables.comparisons import comparison
+    from bench.report.tables.table import show
 
     found = held_against(old, new)
     print(f"OLD: {old}\nNEW: {new}")

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bench.devices import out_of_memory
-from bench.devices.backend import Graph, backend_of
+from bench.devices.backend import Graph, backend_of, out_of_memory_behind
 from bench.spec.errors import UnsupportedError
 
 WARM_UP = 3
@@ -63,7 +62,7 @@ class GraphedStep:
         try:
             loss = self.graph.capture(lambda: self.gradients(static_inputs, static_targets))
         except RuntimeError as error:
-            if (original := out_of_memory.behind(error)) is not None:
+            if (original := out_of_memory_behind(error)) is not None:
                 raise original from None
             cause = error.__context__ or error  # ending a broken capture fails too, which hides why it broke
             reason = str(cause).strip().splitlines()[0]

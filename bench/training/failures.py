@@ -52,7 +52,7 @@ def is_secondary(error: Exception) -> bool:
 
 
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
-    from bench.devices.out_of_memory import is_out_of_memory
+    from bench.devices.backend import is_out_of_memory
     from bench.training.techniques import refused
 
     if is_out_of_memory(error):

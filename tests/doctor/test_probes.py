@@ -12,11 +12,10 @@ import torch
 
 from bench.devices.cpu import Cpu
 from bench.devices.cuda import Cuda
-from bench.doctor import arms, checks, probes
-from bench.doctor.arms import beside_process, known_step, lengthened
-from bench.doctor.probes import FINE, KNOWN, timed
+from bench.doctor import checks, probes
+from bench.doctor.probes import FINE, KNOWN, beside_process, known_step, lengthened, timed
+from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure.energy import Window
-from bench.measure.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
 from bench.spec.trial import Protocol
@@ -77,7 +76,7 @@ def test_an_arm_that_is_slower_than_itself_and_a_per_cent_that_is_not_there_fail
 
 
 def test_the_real_arms_give_a_ratio_for_each(monkeypatch, cpu):
-    monkeypatch.setitem(arms.SIZES, "cpu", (8, 4))
+    monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
     monkeypatch.setattr(probes, "FINE", Protocol(time_budget_s=0.1))
     same, added = probes.against_itself(cpu, 0, print)
     assert math.isfinite(same)
@@ -85,7 +84,7 @@ def test_the_real_arms_give_a_ratio_for_each(monkeypatch, cpu):
 
 
 def test_an_empty_block_takes_time(monkeypatch, cpu):
-    monkeypatch.setitem(arms.SIZES, "cpu", (8, 4))
+    monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
     assert probes.empty_block(cpu, print) > 0
 
 
@@ -101,9 +100,9 @@ def test_a_nap_waits_for_what_it_was_asked_by_the_clock_that_times_it(monkeypatc
         asleep.append(seconds)
         now["ns"] += int(seconds * 1e9) + 300_000  # late
 
-    monkeypatch.setattr(arms.time, "perf_counter_ns", look)
-    monkeypatch.setattr(arms.time, "sleep", sleep)
-    arms.busy_wait(3 * MS, arms.SLEPT)()
+    monkeypatch.setattr(probes.time, "perf_counter_ns", look)
+    monkeypatch.setattr(probes.time, "sleep", sleep)
+    probes.busy_wait(3 * MS, probes.SLEPT)()
     assert 3 * MS <= now["ns"] <= 3 * MS + 3000
     assert 0 < asleep[0] < 0.003
 
@@ -127,23 +126,23 @@ def test_the_other_process_stands_still_in_one_arm_and_runs_in_the_other():
 
 
 def test_the_sampler_goes_on_when_the_comparison_has_ended_or_failed(monkeypatch, cpu):
-    monkeypatch.setitem(arms.SIZES, "cpu", (8, 4))
+    monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
     monkeypatch.setattr(probes, "BESIDE", Protocol(time_budget_s=0.05))
     monkeypatch.setattr(probes, "BESIDE_S", 0.001)
     told = []
-    monkeypatch.setattr(arms.os, "kill", lambda pid, what: told.append((pid, what)))
+    monkeypatch.setattr(probes.os, "kill", lambda pid, what: told.append((pid, what)))
     found = probes.beside_sampler(cpu, 4711, print)
     assert found.n >= 2
-    assert set(told) == {(4711, arms.signal.SIGSTOP), (4711, arms.signal.SIGCONT)}
+    assert set(told) == {(4711, probes.signal.SIGSTOP), (4711, probes.signal.SIGCONT)}
 
     def fail(*_arguments, **_more):
-        told.append((4711, arms.signal.SIGSTOP))
+        told.append((4711, probes.signal.SIGSTOP))
         raise RuntimeError
 
     monkeypatch.setattr(probes, "compare", fail)
     with pytest.raises(RuntimeError):
         probes.beside_sampler(cpu, 4711, print)
-    assert told[-1] == (4711, arms.signal.SIGCONT)
+    assert told[-1] == (4711, probes.signal.SIGCONT)
 
 
 def test_a_lengthened_arm_is_the_other_one_with_a_wait_after_each_step():
@@ -261,7 +260,7 @@ def test_one_per_cent_of_a_step_is_spun_in_cycles_of_the_gpus_own_clock(monkeypa
         machine.now_ns += round(cycles / 1.5)  # at 1.5 GHz
 
     monkeypatch.setattr(Cuda, "spin", lambda self, cycles: spin(cycles))
-    monkeypatch.setattr(arms, "synchronize", lambda device: None)
-    monkeypatch.setattr(arms.time, "perf_counter_ns", machine.clock)
-    arms.pause(torch.device("cuda", 0), 20_000)()
+    monkeypatch.setattr(probes, "synchronize", lambda device: None)
+    monkeypatch.setattr(probes.time, "perf_counter_ns", machine.clock)
+    probes.pause(torch.device("cuda", 0), 20_000)()
     assert spun[-1] == pytest.approx(30_000)

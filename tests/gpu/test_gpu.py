@@ -12,7 +12,7 @@ from bench.devices.survey import survey
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
-from bench.measure.timing import Sizes, time_block
+from bench.measure.rounds import Sizes, time_block
 from bench.phases.arms import TrainingRunner
 from bench.results.records import Operations, TrialResult
 from bench.spec.precisions import PRECISIONS

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from bench.measure.simulated import SimulatedMachine, SimulatedRunner
+from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 
 __all__ = ["SimulatedMachine", "SimulatedRunner", "gaussian"]
 

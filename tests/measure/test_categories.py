@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from bench.measure.categories import TensorBytes, tensor_bytes
+from bench.measure.memory import TensorBytes, tensor_bytes
 
 CPU = torch.device("cpu")
 FLOAT, HALF = 4, 2

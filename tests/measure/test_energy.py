@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.devices.energy import GpuMeter, energy_source
-from bench.devices.monitor import DeviceLostError, open_monitor
-from bench.measure.energy import Window, energy_of, integral_j, measure
-from bench.measure.stream import AHEAD, BURST_S, Nap, burst_steps
+from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, open_monitor
+from bench.measure.energy import AHEAD, BURST_S, Nap, Window, burst_steps, energy_of, integral_j, measure
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeClock, FakeGpu
 from tests.devices.fake_nvml import FakeDriver

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.devices.energy import joint_source, meters
-from bench.devices.monitor import open_monitor
+from bench.devices.monitor import joint_source, meters, open_monitor
 from bench.measure.energy import measure, total
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_gpu import FakeClock, FakeGpu

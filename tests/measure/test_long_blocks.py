@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.measure.rounds import check_long_blocks, compare
-from bench.measure.timing import Sizes
+from bench.measure.rounds import Sizes, check_long_blocks, compare
 from bench.spec.trial import Protocol
 from tests.measure.simulated import gaussian
 from tests.measure.test_rounds import ONE, measure, pair, quick_collection

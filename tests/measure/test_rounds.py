@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from bench.measure import rounds
-from bench.measure.rounds import MAX_ROUNDS, compare
-from bench.measure.timing import Sizes, time_block
+from bench.measure.rounds import MAX_ROUNDS, Sizes, compare, time_block
 from bench.spec.trial import Protocol
 from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
 

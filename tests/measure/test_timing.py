@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from bench.measure.timing import Sizes, palindrome, time_block
+from bench.measure.rounds import Sizes, palindrome, time_block
 from tests.measure.simulated import SimulatedMachine, SimulatedRunner
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from bench.measure.simulated import DISTURBANCES, estimate
+from bench.doctor.simulated import DISTURBANCES, estimate
 from bench.stats import verdict
 
 RATIO = 1.5

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.measure.timing import Sizes, time_block
+from bench.measure.rounds import Sizes, time_block
 from bench.measure.warmup import WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
 from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
 

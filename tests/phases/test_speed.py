@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from bench.measure.rounds import Comparison, LongBlocks
-from bench.measure.timing import Sizes, TimedBlock
+from bench.measure.rounds import Comparison, LongBlocks, Sizes, TimedBlock
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import paired, speed
 from bench.phases.paired import Paired

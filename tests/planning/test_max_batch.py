@@ -9,7 +9,7 @@ import pytest
 
 from bench.cli.display import PlainDisplay
 from bench.cli.parser import parse
-from bench.devices.host_memory import available_bytes
+from bench.devices.cpu import available_bytes
 from bench.launch.launcher import Ending
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler

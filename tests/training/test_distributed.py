@@ -16,7 +16,7 @@ import torch
 from torch import multiprocessing, nn
 
 from bench.data import random_batches
-from bench.doctor.arms import SLEPT, busy_wait
+from bench.doctor.probes import SLEPT, busy_wait
 from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
 from bench.phases.speed import communication_pct

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from bench.data import Share
-from bench.measure.categories import tensor_bytes
+from bench.measure.memory import tensor_bytes
 from bench.spec.errors import UsageError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
