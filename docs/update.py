@@ -70,7 +70,7 @@ def precisions() -> str:
 def _default(precision: Precision) -> str:
     if not precision.default:
         return "–"
-    return "on GPUs" if precision.compute == "float16" else "where the device has it" if precision.needs else "yes"
+    return "on GPUs" if precision.compute == "float16" else "yes"
 
 
 def _code(words: Iterable[str]) -> str:

@@ -289,7 +289,8 @@ def build_ablation(
     Returns:
         The steps to measure, and those that the device does not support, which are left out of the steps after them.
     """
-    steps, unsupported = [AblationStep(precision=BASELINE)], []
+    steps = [AblationStep(precision=BASELINE)]
+    unsupported: list[AblationStep] = []
     if mixed != BASELINE:
         (steps if supported else unsupported).append(AblationStep(precision=mixed))
     for name in (*FIXED, *(name for name in more if name not in FIXED)):
