@@ -21,7 +21,7 @@ from bench.results.records import Device
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Suite
 from bench.spec.trial import Protocol
-from bench.stats import Interval, process_interval
+from bench.stats import Interval, student_interval
 from bench.training import amp
 from bench.training.step import build_arm, build_loss, synchronize
 
@@ -220,7 +220,7 @@ def log_ratios(
 def over_processes(launcher: LocalLauncher, target: str, comparison: Comparison, processes: int) -> dict[str, Interval]:
     """Make a comparison in fresh processes, the harness's arm first and last by turns; return each arm's ratio."""
     logs = [launcher.call(target, replace(comparison, own_first=number % 2 == 0)) for number in range(processes)]
-    return {arm: process_interval([log[arm] for log in logs]).exp() for arm in logs[0]}
+    return {arm: student_interval([log[arm] for log in logs]).exp() for arm in logs[0]}
 
 
 def survey(launcher: LocalLauncher, name: str) -> Device:

@@ -82,7 +82,7 @@ def stop(protocol: Protocol, every: list[Interval], ratio: float) -> Interval:
     """Return the interval at which measuring stops; its truth is ``log(ratio)``."""
     moved = [moved_by(one, math.log(ratio)) for one in every]
     count = protocol.replicates
-    while not enough(protocol, [moved[:count]], 0.0):
+    while not enough(protocol, count, [moved[:count]], 0.0):
         count += 1
     return process_interval(moved[:count])
 
@@ -124,7 +124,7 @@ def main() -> None:
 
 def planted(runs: int) -> None:
     """Print how often a rigorous run finds a true difference of 1 % on a quiet machine."""
-    RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
+    from bench.cli.parser import RIGOROUS
 
     def found(seed: int) -> bool:
         arm, same = (

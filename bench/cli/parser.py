@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +16,8 @@ from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
 from bench.spec.trial import DataSource, Placement, Protocol, Request
 
-QUICK = Protocol(replicates=1, time_budget_s=3.0)
-RIGOROUS = Protocol(replicates=10)
+QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0)
+RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
 MAX = "max"
 """Among the batch sizes: the largest that fits."""
 NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
@@ -196,16 +197,19 @@ def run_parser() -> Parser:
     depth.add_argument(
         "--rigorous",
         action="store_true",
-        help="ten processes instead of three, and fp32 timed against itself where speed is timed",
+        help="ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself where speed is timed",
     )
     how.add_argument(
-        "--target-ci", metavar="SHARE", type=share, help="stop at this half-width of the 95%% interval (default: 1%%)"
+        "--target-ci",
+        metavar="SHARE",
+        type=share,
+        help="go on to this half-width of the 95%% interval, such as 1%% (default: until it is decided what is faster)",
     )
     how.add_argument(
         "--time-budget",
         metavar="TIME",
         type=seconds,
-        help="most time to spend timing one arm in one process (default: 10s)",
+        help="most time to spend timing an arm in one comparison, all processes together (default: 30s)",
     )
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="SOURCE", help="cifar10, synthetic or folder:PATH (default: the suite's)")
@@ -264,8 +268,8 @@ def parse_run(argv: Sequence[str]) -> Request:
         accelerators=given.accelerators,
         exclusive=given.exclusive,
         phases=_phases(given),
-        protocol=Protocol(
-            replicates=depth.replicates,
+        protocol=replace(
+            depth,
             target_ci=depth.target_ci if given.target_ci is None else given.target_ci,
             time_budget_s=depth.time_budget_s if given.time_budget is None else given.time_budget,
         ),

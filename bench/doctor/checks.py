@@ -18,7 +18,7 @@ from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
 from bench.results.records import Device
 from bench.run.session import SAMPLE_PERIOD_S
 from bench.spec.precisions import PRECISIONS
-from bench.stats import Interval, process_interval
+from bench.stats import Interval, student_interval
 
 IEEE_ERROR = 3e-5
 TF32_ERROR = (1e-4, 1e-3)
@@ -174,7 +174,7 @@ def timing(probe: Probe, device: Device) -> Iterator[Check]:
 def against_itself(probe: Probe, _device: Device) -> Iterator[Check]:
     """Check a step against itself, and against itself with 1 % added, over processes."""
     centers = [probe("against_itself", process) for process in range(PROCESSES)]
-    same, longer = (process_interval(values) for values in zip(*centers, strict=True))
+    same, longer = (student_interval(values) for values in zip(*centers, strict=True))
     noise = math.expm1(same.reach)
     yield Check(
         name="A/A",

@@ -229,7 +229,7 @@ def compare(
     invalid: dict[int, str] = {}
     counted: list[tuple[int, int]] = []  # the rounds that count, each with when it ended
     estimates: list[Interval | None] = [None for _ in runners]
-    budget_ns = int(protocol.time_budget_s * 1e9) * len(runners)
+    budget_ns = int(protocol.process_s * 1e9) * len(runners)
     begin = analysed = clock()
     next_analysis, narrow, narrow_analyses = protocol.min_quads, [False for _ in runners], 0
     with _without_collection() as collect:
@@ -253,7 +253,7 @@ def compare(
             last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
                 estimates, analysed = [quads_interval(values) for values in logs], now
-                narrow = _narrow(estimates, protocol.target_ci)
+                narrow = _narrow(estimates, protocol.process_target)
             if count >= next_analysis:
                 narrow_analyses = narrow_analyses + 1 if all(narrow) else 0
                 next_analysis = count + max(4, count // ANALYSIS_SHARE)
@@ -293,7 +293,7 @@ def check_long_blocks(
         arm: statistics.median(block.step_ns for block in found.blocks if block.arm == arm) for arm in range(len(sizes))
     }
     round_ns = sum(2 * LONGER * (size.switch_warmup + size.steps) * times[arm] for arm, size in enumerate(sizes))
-    affordable = int(CHECK_SHARE * protocol.time_budget_s * 1e9 * len(runners) / round_ns)
+    affordable = int(CHECK_SHARE * protocol.process_s * 1e9 * len(runners) / round_ns)
     if len(runners) < 2 or affordable < CHECK_ROUNDS[0]:
         return [None for _ in runners]
     long = [lengthen(size) for size in sizes]
@@ -309,7 +309,7 @@ def check_long_blocks(
     return [
         None,
         *(
-            _apart(robust_interval(log) if log else None, here, protocol.target_ci)
+            _apart(robust_interval(log) if log else None, here, protocol.process_target)
             for log, here in zip(logs[1:], found.logs[1:], strict=True)
         ),
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.measure.rounds import Clock, Runner, Sizes, time_block
+from bench.spec.trial import KnownArm
 
 WARM_UP_SHARE = 0.5
 SWITCH_SHARE = 0.2
@@ -32,6 +33,8 @@ WINDOW_S = 0.2
 LONG_STEP_NS = 1e9
 """In a step that takes longer, the transient of a switch is lost."""
 SWITCH_WATCH_S = 0.06
+SAME_STEP = 0.4
+"""Blocks are cut anew where an arm's step differs from the first process's by more than this, as a logarithm."""
 LONGEST_BLOCK_S = 0.5
 MOST_WATCHED = 64
 
@@ -78,26 +81,48 @@ def prepare(
     *,
     clock: Clock = time.perf_counter_ns,
     say: Callable[[str], None] = lambda _text: None,
+    known: Sequence[KnownArm] = (),
 ) -> list[Cut]:
     """Warm the arms up, watch what switching between them costs, and cut their blocks.
+
+    Where an earlier process has cut the blocks of all arms, and the steps take as long as there, they are cut alike.
 
     Args:
         runners: the arms.
         budget_s: the time budget of an arm, of which this takes up to 0.7 beside it.
         clock: a clock in nanoseconds.
         say: told what is being done.
+        known: how an earlier process cut the arms' blocks.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     warm = []
     for runner in runners:
         say(f"{runner.name}: warming up")
         warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock))
+    if cuts := _as_known(runners, warm, known, empty_ns):
+        return cuts
     say("watching what a switch of precisions costs")
     profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
     cuts = []
     for runner, hot, profile in zip(runners, warm, profiles, strict=True):
         steps = block_steps(runner, hot, profile.switch_warmup, empty_ns, clock)
         sizes = Sizes(switch_warmup=profile.switch_warmup, steps=steps)
+        cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
+    return cuts
+
+
+def _as_known(
+    runners: Sequence[Runner], warm: Sequence[WarmUp], known: Sequence[KnownArm], empty_ns: float
+) -> list[Cut]:
+    """Return the arms' blocks cut as in an earlier process; none where an arm is new, or takes another time."""
+    by_name = {arm.name: arm for arm in known}
+    cuts = []
+    for runner, hot in zip(runners, warm, strict=True):
+        arm = by_name.get(runner.name)
+        if arm is None or abs(math.log(hot.step_ns / 1e6 / arm.step_ms)) > SAME_STEP:
+            return []
+        profile = SwitchProfile(relative=(), switch_warmup=arm.switch_warmup)
+        sizes = Sizes(switch_warmup=arm.switch_warmup, steps=arm.steps)
         cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
     return cuts
 

@@ -62,7 +62,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         seed = trial.seed * 1000 + trial.replicate
         paired = measure(trial, runners, device, send, seed=seed, recut=recut)
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
-        ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.time_budget_s) for runner in runners]
+        ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
     for block in paired.blocks():
         send(block)
     for index, arm in enumerate(arms):

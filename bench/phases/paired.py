@@ -118,8 +118,8 @@ class Paired:
                 f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
                 "so the arms have not settled after a switch"
             )
-        if not self.comparison.converged[arm]:
-            target, budget = f"{100 * protocol.target_ci:g} %", f"{protocol.time_budget_s:g} s"
+        if protocol.target_ci is not None and protocol.most_replicates == 1 and not self.comparison.converged[arm]:
+            target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
             return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
         return "ok", ""
 
@@ -147,7 +147,9 @@ def measure(
         recut: called when the arms are warm; returns how their blocks are cut.
         check: whether to compare with longer blocks, and to time once more with those where the two disagree.
     """
-    cuts = prepare(runners, trial.protocol.time_budget_s, clock=clock, say=lambda text: send(Progress(text=text)))
+    cuts = prepare(
+        runners, trial.protocol.process_s, clock=clock, say=lambda text: send(Progress(text=text)), known=trial.known
+    )
     cuts = recut(cuts) if recut else cuts
     report = _progress(trial, runners, send)
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
@@ -193,7 +195,7 @@ def _progress(
 ) -> Callable[[int, Sequence[Interval | None]], None]:
     """Return a function that sends the running speedups, twice a second at most."""
     start = last = time.monotonic()
-    budget_s = trial.protocol.time_budget_s * len(runners)
+    budget_s = trial.protocol.process_s * len(runners)
 
     def report(rounds: int, speedups: Sequence[Interval | None]) -> None:
         nonlocal last

@@ -44,7 +44,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     compile_s = [compiled(runner, context, send) for runner in runners]
     operations = [None if floor else _observe(runner) for runner in runners]
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
-    paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=True)
+    paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=not trial.known)
     for block in paired.blocks():
         send(block)
     for index, runner in enumerate(runners):
@@ -56,7 +56,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status = "invalid"
             detail = f"the model changed the fp32 switches from {_described(set_to[index])} to {_described(switches)}"
         speed = paired.speed(index)
-        if not floor:
+        if not floor and not trial.known:
             speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
             speed = _with_limits(speed, runner, operations[index], trial, send)
         send(
@@ -122,7 +122,8 @@ def communication_pct(runner: TrainingRunner, cut: Cut, clock: Callable[[], int]
     if distributed.ranks() == 1:
         return None
     silent = SilentRunner(runner.name, runner.arm, runner.batches)
-    protocol = replace(trial.protocol, time_budget_s=COMMUNICATION_SHARE * trial.protocol.time_budget_s)
+    budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
+    protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
     found = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
     speedup = found.speedups[1]
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
@@ -133,7 +134,7 @@ def _with_limits(
 ) -> Speed:
     """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
-    times = step_times(runner, TAIL_SHARE * trial.protocol.time_budget_s)
+    times = step_times(runner, TAIL_SHARE * trial.protocol.process_s)
     flops = operations.flops_per_step if operations else None
     peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     tflops, share = pct_of_peak(flops, speed.step_ms, peak)

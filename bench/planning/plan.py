@@ -267,7 +267,7 @@ def estimate_s(
         arms=len(trial.arms),
         steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
         epochs=trial.epochs,
-        budget_s=trial.protocol.time_budget_s,
+        budget_s=trial.protocol.process_s,
         fewest_quads=trial.protocol.fewest_quads,
     )
     several = len(trial.cell.placement.members) > 1

@@ -255,6 +255,11 @@ class Speed:
     pct_of_peak: float | None = None
     """The one as a share of the other."""
 
+    @property
+    def timed_s(self) -> float:
+        """Return how long the arm's timed steps took, all rounds together."""
+        return 2 * self.rounds * self.block_steps * (self.step_ms or 0.0) / 1e3
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:

@@ -15,7 +15,18 @@ from types import TracebackType
 from typing import IO, Any, cast
 
 from bench.results.columns import COLUMNS, SCHEMA, cells
-from bench.results.records import Block, Device, EpochResult, Identity, Numeric, Sample, Status, TrialResult
+from bench.results.records import (
+    MEASURED,
+    Block,
+    Device,
+    EpochResult,
+    Identity,
+    Numeric,
+    Sample,
+    Speed,
+    Status,
+    TrialResult,
+)
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
@@ -142,6 +153,32 @@ def finished(folder: Path) -> dict[str, dict[str, Status]]:
             else:
                 trials.setdefault(row["config"], {})[row["precision"]] = status
     return trials
+
+
+def timed(folder: Path) -> dict[str, dict[str, Speed]]:
+    """Return the speeds that a run has measured, by the trial's config hash and the precision.
+
+    Only what decides on further processes is read: the speedup with its interval, the rounds, and how blocks are cut.
+    """
+    path = folder / "trials.csv"
+    if not path.exists():
+        return {}
+    speeds: dict[str, dict[str, Speed]] = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(file):
+            if row["status"] in MEASURED and row["step_ms"] and row["block_steps"]:
+                speeds.setdefault(row["config"], {})[row["precision"]] = Speed(
+                    steady=row["steady"] == "yes",
+                    warmup_steps=int(row["warmup_steps"]),
+                    switch_warmup_steps=int(row["switch_warmup_steps"]),
+                    block_steps=int(row["block_steps"]),
+                    rounds=int(row["rounds"]),
+                    step_ms=float(row["step_ms"]),
+                    speedup=float(row["speedup"]) if row["speedup"] else None,
+                    speedup_low=float(row["speedup_low"]) if row["speedup_low"] else None,
+                    speedup_high=float(row["speedup_high"]) if row["speedup_high"] else None,
+                )
+    return speeds
 
 
 def fitted(folder: Path) -> dict[str, int]:

@@ -14,10 +14,21 @@ from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Plan, refusal_reason, resolve
-from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
-from bench.results.store import Store, finished, fitted
-from bench.spec.phases import LADDER
-from bench.spec.trial import Placement, Trial
+from bench.results.records import (
+    MEASURED,
+    Block,
+    Device,
+    EpochResult,
+    Message,
+    Numeric,
+    Progress,
+    Speed,
+    Status,
+    TrialResult,
+)
+from bench.results.store import Store, finished, fitted, timed
+from bench.spec.phases import LADDER, PHASES
+from bench.spec.trial import KnownArm, Placement, Trial
 
 LONGEST = 4000
 """Most characters of a row's detail: the beginning and the end of an error say what it is."""
@@ -35,6 +46,8 @@ class Execution:
     display: Display
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
+    speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
+    """The speeds measured so far, by the trial's config hash and the precision."""
     overlapping: bool = False
     """Whether trials on different accelerators run concurrently, in threads; a lock guards the store."""
     _lock: RLock = field(default_factory=RLock)
@@ -42,6 +55,7 @@ class Execution:
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
+        self.speeds = timed(self.store.folder)
         if self.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
             for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
@@ -67,6 +81,38 @@ class Execution:
                 self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
             if len(trial.arms) > 1 and "oom" in self.done[trial.config].values():
                 self._run_apart(trial, number + 1, len(plan.trials))
+            elif PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1:
+                self._run_more(trial, number + 1, len(plan.trials))
+
+    def _run_more(self, trial: Trial, number: int, total: int) -> None:
+        """Measure a cell in further processes, one at a time, until there are enough."""
+        while not self._enough(trial):
+            trial = replace(trial, replicate=trial.replicate + 1)
+            if trial.config not in self.done:
+                self._begin(trial, number, total)
+                self._run_trial(trial)
+
+    def _enough(self, last: Trial) -> bool:
+        """Say whether the processes of a cell up to this one are enough."""
+        from bench.planning.processes import enough, log_speedup
+
+        each = [self.speeds.get(replace(last, replicate=number).config, {}) for number in range(last.replicate + 1)]
+        names = dict.fromkeys(name for speeds in each for name in speeds)
+        arms = [[log_speedup(speeds[name]) for speeds in each if name in speeds] for name in names]
+        logs = [[log for log in arm if log is not None] for arm in arms]
+        timed_s = max((sum(speeds[name].timed_s for speeds in each if name in speeds) for name in names), default=0.0)
+        return not any(logs) or enough(last.protocol, len(each), [arm for arm in logs if arm], timed_s)
+
+    def _known(self, trial: Trial) -> tuple[KnownArm, ...]:
+        """Return how the first process of a cell cut its arms' blocks, for one that repeats it."""
+        if PHASES[trial.phase].key != "replicate" or trial.replicate == 0:
+            return ()
+        first = self.speeds.get(replace(trial, replicate=0).config, {})
+        return tuple(
+            KnownArm(name=name, switch_warmup=speed.switch_warmup_steps, steps=speed.block_steps, step_ms=speed.step_ms)
+            for name, speed in first.items()
+            if speed.steady and speed.step_ms is not None
+        )
 
     def _begin(self, trial: Trial, number: int, total: int) -> None:
         with self._lock:
@@ -103,7 +149,7 @@ class Execution:
         if why := refusal_reason(trial, device):
             ending = Ending(kind="unsupported", text=why)
         else:
-            ending = self.launcher.run(trial, device, inbox.take)
+            ending = self.launcher.run(replace(trial, known=self._known(trial)), device, inbox.take)
         results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
         return inbox, [replace(result, detail=legible(result.detail)) for result in results]
 
@@ -116,6 +162,8 @@ class Execution:
         self.store.add_results(trial, device, results)
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
+        measured = {one.precision: one.speed for one in results if one.status in MEASURED and one.speed is not None}
+        self.speeds[trial.config] = {name: speed for name, speed in measured.items() if speed.step_ms is not None}
         if trial.phase == "train":
             self._drop_checkpoint(trial)
 

@@ -235,6 +235,19 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KnownArm:
+    """How the first process of a cell cut an arm's blocks."""
+
+    name: str
+    switch_warmup: int
+    """Steps run untimed at the head of a block."""
+    steps: int
+    """Steps timed in a block."""
+    step_ms: float
+    """Time of a step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
     """A cell and its phase: what one process is asked to do."""
 
@@ -254,6 +267,8 @@ class Trial:
     clip_grad: float | None = None
     """Norm to clip gradients to (train)."""
     protocol: Protocol = Protocol()
+    known: tuple[KnownArm, ...] = ()
+    """What an earlier process found of the arms, where this one repeats its measurement."""
 
     def __post_init__(self) -> None:
         require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
@@ -296,6 +311,7 @@ class Trial:
     def config(self) -> str:
         """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
         asked = asdict(self)
+        del asked["known"]  # changes how long it takes, and not what is asked
         del asked["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
         if self.phase == "fit":
             del asked["cell"]["batch_size"]  # which is the answer

@@ -89,10 +89,22 @@ def floors(trials: pd.DataFrame) -> pd.Series:
 
 
 def _floor_interval(rows: pd.DataFrame) -> stats.Interval:
-    first = rows.iloc[0]
-    low, high = (None if math.isnan(first[name]) else math.log(first[name]) for name in ("speedup_low", "speedup_high"))
-    within = stats.Interval(center=math.log(first["speedup"]), low=low, high=high, n=1)
-    return stats.process_interval(np.log(rows["speedup"].to_numpy()), within)
+    center, low, high = (np.log(rows[name].to_numpy()) for name in ("speedup", "speedup_low", "speedup_high"))
+    return stats.process_interval(_intervals(center, low, high, np.ones(len(rows))))
+
+
+def _intervals(
+    center: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], rounds: NDArray[np.float64]
+) -> list[stats.Interval]:
+    """Return the log-speedup of each process with its own interval, where it has one."""
+    found = []
+    for values in zip(center.tolist(), low.tolist(), high.tolist(), rounds.tolist(), strict=True):
+        middle, lower, upper, count = values
+        known = math.isfinite(lower) and math.isfinite(upper)
+        ends = (lower, upper) if known else (None, None)
+        count = int(count) if math.isfinite(count) else 0
+        found.append(stats.Interval(center=middle, low=ends[0], high=ends[1], n=count))
+    return found
 
 
 def _arms(measured: pd.DataFrame) -> dict[Hashable, _Processes]:
@@ -116,7 +128,8 @@ def _estimate(key: Hashable, arms: dict[Hashable, _Processes], floor: float) -> 
         return nothing
     paired = np.isfinite(arm.center)
     if paired.any():
-        interval, measured_in = _together(arm, paired), processes(int(paired.sum()))
+        each = _intervals(arm.center[paired], arm.low[paired], arm.high[paired], arm.quads[paired])
+        interval, measured_in = stats.process_interval(each), processes(int(paired.sum()))
     else:
         baseline = arms.get((*key[:-1], BASELINE))
         if baseline is None:
@@ -126,19 +139,6 @@ def _estimate(key: Hashable, arms: dict[Hashable, _Processes], floor: float) -> 
         measured_in = f"{processes(min(steps.size, arm.step.size))} apart"
     ratio = interval.exp()
     return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, floor), measured_in]
-
-
-def _together(arm: _Processes, paired: NDArray[np.bool_]) -> stats.Interval:
-    first = int(np.flatnonzero(paired)[0])
-    low, high, quads = float(arm.low[first]), float(arm.high[first]), float(arm.quads[first])
-    known = math.isfinite(low) and math.isfinite(high)
-    within = stats.Interval(
-        center=float(arm.center[first]),
-        low=low if known else None,
-        high=high if known else None,
-        n=int(quads) if math.isfinite(quads) else 0,
-    )
-    return stats.process_interval(arm.center[paired], within)
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:
