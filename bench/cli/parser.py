@@ -185,7 +185,9 @@ def run_parser() -> Parser:
         "with a real loader, each on top of the one before that works; --precisions fp32 leaves AMP out",
     )
     how.add_argument("--epochs", metavar="N", type=epochs, help="epochs to train (default: the suite's short form)")
-    how.add_argument("--seeds", metavar="LIST", type=seeds, help="seeds to train with (default: 0)")
+    how.add_argument(
+        "--seeds", metavar="LIST", type=seeds, help="seeds to train with (default: the suite's, usually 0)"
+    )
     how.add_argument(
         "--target-accuracy", metavar="PCT", type=percentage, help="tell how long training took to this test accuracy"
     )
@@ -212,7 +214,9 @@ def run_parser() -> Parser:
         help="most time to spend timing an arm in one comparison, all processes together (default: 30s)",
     )
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="SOURCE", help="cifar10, synthetic or folder:PATH (default: the suite's)")
+    data.add_argument(
+        "--data", metavar="SOURCE", help="cifar10, digits, synthetic or folder:PATH (default: the suite's)"
+    )
     data.add_argument(
         "--data-dir", metavar="DIR", default="data", help="for downloads and decoded images (default: data)"
     )
@@ -274,7 +278,7 @@ def parse_run(argv: Sequence[str]) -> Request:
             time_budget_s=depth.time_budget_s if given.time_budget is None else given.time_budget,
         ),
         epochs=given.epochs,
-        seeds=given.seeds or ((0,) if given.suite else ()),
+        seeds=given.seeds,
         target_accuracy_pct=given.target_accuracy,
         clip_grad=given.clip_grad,
         data=given.data,

@@ -104,7 +104,7 @@ def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) 
     if source.kind == "folder":
         listing = folder.training_images(str(source.path), data.validation_share)
         images, labels = listing.paths, listing.labels
-    elif source.kind == "cifar10":
+    elif source.kind in ("cifar10", "digits"):
         split = load(data, source).train
         images, labels = split.images.permute(0, 2, 3, 1).contiguous().numpy(), split.labels.numpy()
     else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench.data import cifar10, folder
+from bench.data import cifar10, digits, folder
 from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -60,6 +60,8 @@ def load(data: Data, source: DataSource) -> Dataset:
     _require_colour(data, source)
     if source.kind == "cifar10":
         return _without_validation(cifar10.load(source.directory), data.validation_share)
+    if source.kind == "digits":
+        return _without_validation(digits.load(), data.validation_share)
     if source.path is None:
         raise UsageError("A data folder needs a path. Give --data folder:PATH of a folder with train/ and test/.")
     _, height, width = data.input_shape

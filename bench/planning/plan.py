@@ -167,7 +167,9 @@ def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Devic
     else:
         arms = [AblationStep(precision=precision) for precision in _precisions(request, device)]
         unsupported = []
-    common = Trial(cell=cell, phase=name, arms=tuple(arms), seed=request.seeds[0], protocol=request.protocol)
+    common = Trial(
+        cell=cell, phase=name, arms=tuple(arms), seed=(request.seeds or suite.seeds)[0], protocol=request.protocol
+    )
     groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in arms]
     alone: list[Trial] = []
     if phase.arms == "baseline":
@@ -190,7 +192,7 @@ def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Devic
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
         return [
             replace(common, arms=group, seed=seed)
-            for turn, seed in enumerate(request.seeds)
+            for turn, seed in enumerate(request.seeds or suite.seeds)
             for group in (groups[::-1] if turn % 2 else groups)
         ]
     return [replace(common, arms=group) for group in groups]

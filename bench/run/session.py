@@ -199,7 +199,7 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     run = _read_run(folder)
     now = json.loads(json.dumps(_described(prepared), default=str))
     free = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on"}  # suites hold their parameters
-    if set(run["request"].get("seeds") or ()) <= set(now["seeds"]):
+    if set(run["request"].get("seeds") or ()) <= set(now["seeds"] or ()):
         free.add("seeds")
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:

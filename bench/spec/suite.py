@@ -30,7 +30,7 @@ class Data:
     """Number of classes; None for regression. A folder of images replaces it by its own count."""
     target_shape: tuple[int, ...] | None = None
     """Shape of one regression target."""
-    source: Literal["cifar10", "synthetic"] = "synthetic"
+    source: Literal["cifar10", "digits", "synthetic"] = "synthetic"
     """Where samples come from unless ``--data`` says otherwise."""
     steps_per_epoch: int = 50
     """Batches in an epoch of synthetic data; real data have as many as they have."""
@@ -91,6 +91,8 @@ class Suite:
     """The same on a CPU, where the large ones take too long; empty is ``batch_sizes``."""
     epochs: int = 1
     """Epochs of the short form, which is what is trained unless ``--epochs`` says otherwise."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the trainings unless ``--seeds`` says otherwise; parity of accuracies needs five."""
     full_epochs: int | None = None
     """Epochs of the published recipe."""
     source: str = ""
@@ -111,6 +113,7 @@ class Suite:
             sizes = getattr(self, field)
             good = all(isinstance(size, int) and size > 0 for size in sizes)
             require(good, f"Suite.{field}", "whole numbers above 0", sizes)
+        require(bool(self.seeds), "Suite.seeds", "at least one seed", self.seeds)
         require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
         require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
         plain = self.trainer == "plain" and self.devices > 1

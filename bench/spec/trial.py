@@ -20,7 +20,7 @@ from bench.spec.techniques import AblationStep, rebase
 class DataSource:
     """Where the samples come from: ``--data`` and ``--data-dir``."""
 
-    kind: Literal["cifar10", "synthetic", "folder"]
+    kind: Literal["cifar10", "digits", "synthetic", "folder"]
     path: str | None = None
     """The folder of ``folder:PATH``, absolute."""
     directory: str = "data"
@@ -31,18 +31,18 @@ class DataSource:
 
     @staticmethod
     def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
-        """Parse ``cifar10``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is on other machines.
+        """Parse ``cifar10``, ``digits``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is on other machines.
 
         Raises:
-            UsageError: it is none of the three, or the folder does not exist.
+            UsageError: it is none of these, or the folder does not exist.
         """
         home = str(Path(directory).resolve())
-        for plain in ("cifar10", "synthetic"):
+        for plain in ("cifar10", "digits", "synthetic"):
             if word == plain:
                 return DataSource(kind=plain, directory=home)
         kind, _, path = word.partition(":")
         if kind != "folder" or not path:
-            raise UsageError(f"--data must be cifar10, synthetic or folder:PATH, not '{word}'.")
+            raise UsageError(f"--data must be cifar10, digits, synthetic or folder:PATH, not '{word}'.")
         if not elsewhere and not Path(path).is_dir():
             lacking = "is a file" if Path(path).exists() else "does not exist"
             raise UsageError(f"The data folder '{path}' {lacking}. Give folder:PATH of a folder with train/ and test/.")
@@ -207,7 +207,8 @@ class Request:
     phases: tuple[str, ...] = USUAL
     protocol: Protocol = Protocol()
     epochs: int | None = None
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] | None = None
+    """Seeds of the trainings; None is each suite's own."""
     target_accuracy_pct: float | None = None
     clip_grad: float | None = None
     data: str | None = None
