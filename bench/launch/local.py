@@ -184,8 +184,8 @@ def _start(process: Any) -> None:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for which in came:
+            signal.raise_signal(which)
 
 
 def _stop(process: Any, patience_s: float) -> None:
