@@ -53,7 +53,7 @@ class Interval:
         return Interval(center=math.exp(self.center), low=low, high=high, n=self.n)
 
 
-def quad_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
+def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
     """Return ln(baseline time / arm time) of one quad, given each arm's two block times.
 
     In ABBA and BAAB order each arm's blocks have the same mean position, so drift that is linear in
@@ -147,7 +147,7 @@ def _lag1(data: NDArray[np.float64]) -> float:
     return float(centred[:-1] @ centred[1:]) / power if power > 0 else 0.0
 
 
-def quads_interval(log_ratios: Values) -> Interval:
+def rounds_interval(log_ratios: Values) -> Interval:
     """Return the log-speedup that one process's quads give, with its interval."""
     return robust_interval(merge_correlated(log_ratios))
 
@@ -164,7 +164,7 @@ def process_interval(centers: Values, within: Interval | None = None) -> Interva
     return student_interval(centers)
 
 
-def count_bursts(values: Values) -> int:
+def count_outliers(values: Values) -> int:
     """Count the values that lie more than five robust standard deviations from the median (none is left out).
 
     The robust standard deviation is 1.4826 times the median absolute deviation, as for a normal distribution.

@@ -66,8 +66,8 @@ def test_correlated_neighbours_are_merged_and_independent_ones_are_not():
 
 
 def test_a_quads_log_ratio_takes_both_blocks_of_each_arm():
-    assert stats.quad_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
-    assert stats.quad_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
+    assert stats.round_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
+    assert stats.round_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
 
 
 def test_processes_give_the_headline_and_a_single_one_its_own_interval():

@@ -168,7 +168,7 @@ def _gain(logs: pd.DataFrame, usable: pd.DataFrame, lower: str, higher: str) -> 
     each = []
     if {lower, higher} <= set(logs.columns) & set(usable["precision"]):
         ratios = (logs[lower] - logs[higher]).dropna()
-        each = [stats.quads_interval(rounds.to_numpy()) for _, rounds in ratios.groupby(level="trial", sort=False)]
+        each = [stats.rounds_interval(rounds.to_numpy()) for _, rounds in ratios.groupby(level="trial", sort=False)]
     if each:
         return stats.process_interval([one.center for one in each], each[0]).exp(), processes(len(each))
     steps = [np.log(usable.loc[usable["precision"] == name, "step_ms"].to_numpy()) for name in (lower, higher)]
