@@ -55,9 +55,9 @@ class Run:
         return self.part("environment")
 
     @property
-    def devices(self) -> list[dict[str, Any]]:
+    def devices(self) -> Sequence[dict[str, Any]]:
         """The devices of the machine."""
-        devices: list[dict[str, Any]] = self.environment.get("devices", [])
+        devices: Sequence[dict[str, Any]] = self.environment.get("devices", [])
         return devices
 
     @property
