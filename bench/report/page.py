@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from bench.report.tables import comparisons, diagnostics, measurements, numerics
 from bench.report.tables import matrix as matrix_tables
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
+from bench.stats import Interval
 
 FILES = "files.json"
 """Names of the figures and CSVs that the report in a folder wrote."""
@@ -191,7 +193,7 @@ def _recipe(
     rows: pd.DataFrame,
     summary: pd.DataFrame,
     runs: Runs,
-    bootstrapped: pd.Series,
+    bootstrapped: Mapping[Hashable, Interval],
     *,
     literature: pd.DataFrame | None,
 ) -> Section:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.speed import ASSUMED
+from bench.report.analysis.speed import ASSUMED_NOISE
 from bench.report.analysis.summary import summarise, told_apart
 from bench.report.format import UNKNOWN, known, ratio, records
 from bench.report.reading.load import KEY, Run, load
@@ -117,8 +117,8 @@ def _step(pair: dict[Any, Any]) -> tuple[str, str]:
     if not (known(pair["step_ms_old"]) and known(pair["step_ms_new"])):
         return _instead(pair), UNKNOWN
     faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"]))
-    floors = [value for value in (pair["floor_old"], pair["floor_new"]) if known(value)]
-    word = stats.verdict(faster.exp(), max(floors, default=ASSUMED))
+    noises = [value for value in (pair["noise_old"], pair["noise_new"]) if known(value)]
+    word = stats.verdict(faster.exp(), max(noises, default=ASSUMED_NOISE))
     slower = stats.welch_interval(np.log(pair["paces_old"]), np.log(pair["paces_new"])).exp()
     return ratio(slower.center, slower.low, slower.high), word
 

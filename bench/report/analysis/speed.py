@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,10 +55,10 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     table["paces"] = groups["samples_per_s"].agg(tuple)
     table["noise"] = noises(trials).reindex([key[:-1] for key in table.index]).to_numpy()
     columns = ["step_ms", "speedup", "speedup_low", "speedup_high", "paired"]
-    arms = dict(list(measured[[*KEY, *columns]].groupby(KEY, sort=False)))
+    arms: dict[Any, pd.DataFrame] = dict(list(measured[[*KEY, *columns]].groupby(KEY, sort=False)))
     estimates = [
         _estimate(arms.get(key), arms.get((*key[:-1], BASELINE)), noise)
-        for key, noise in table["noise"].fillna(ASSUMED_NOISE).items()
+        for key, noise in zip(table.index, table["noise"].fillna(ASSUMED_NOISE), strict=True)
     ]
     table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
     return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
@@ -221,16 +222,14 @@ def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     return np.asarray(numbers, dtype=np.int64)
 
 
-def bootstraps(blocks: pd.DataFrame) -> pd.Series:
-    """Return the hierarchical bootstrap's interval of each arm's speedup, indexed by ``KEY``."""
+def bootstraps(blocks: pd.DataFrame) -> dict[Hashable, Interval]:
+    """Return the hierarchical bootstrap's interval of each arm's speedup, by ``KEY``."""
     logs = log_ratios(blocks)
     number = _numbers(logs, ["run", "trial", "precision"])
     order = np.argsort(number, kind="stable")
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     keys = logs[KEY].iloc[order[first]].itertuples(index=False, name=None)
-    processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
-    for key, samples in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
-        processes.setdefault(key, []).append(samples)
-    index = pd.MultiIndex.from_tuples(list(processes), names=KEY)
-    intervals = [interval.exp() for interval in bootstrap_intervals(list(processes.values()))]
-    return pd.Series(intervals, index=index, dtype=object)
+    arms: dict[Hashable, list[Values]] = {}
+    for key, process in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
+        arms.setdefault(key, []).append(process)
+    return {key: one.exp() for key, one in zip(arms, bootstrap_intervals(list(arms.values())), strict=True)}

@@ -10,8 +10,8 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.report.reading.load import Run
 from bench.results.columns import listed
-from bench.spec.ablation import AblationStep
 from bench.spec.phases import LADDER
+from bench.spec.techniques import AblationStep
 
 UNFIT = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is left out of its cell on purpose."""
