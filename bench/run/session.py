@@ -16,7 +16,7 @@ from bench import report as reporter
 from bench.cli.display import open_display
 from bench.cli.listing import lines
 from bench.cli.parser import parse_run
-from bench.devices.processes import neighbours
+from bench.devices.processes import gpu_processes
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Gpus, Sampler
@@ -171,7 +171,7 @@ def compare(old: Path, new: Path) -> None:
 def devices() -> list[str]:
     """Describe what there is to measure on."""
     seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-    return lines(seen, no_gpu, neighbours())
+    return lines(seen, no_gpu, gpu_processes())
 
 
 def report_folder(runs: list[Path]) -> Path:

@@ -8,8 +8,7 @@ from bench.devices.monitor import open_monitor
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 

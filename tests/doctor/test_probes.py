@@ -19,8 +19,7 @@ from bench.measure.energy import Window
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
 from bench.spec.trial import Protocol
-from tests.devices.fake_gpu import FakeGpu, GiB
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 from tests.doctor.scripted import measured
 from tests.measure.simulated import gaussian
 

@@ -18,8 +18,7 @@ from bench.results.records import Device, TrialResult
 from bench.run.session import sampled
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
-from tests.devices.fake_gpu import FakeClock, FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 from tests.processes import together
 
 THERMAL = 0x20
