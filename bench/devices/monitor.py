@@ -139,9 +139,9 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
 
     def no_energy(self, uuid: str, energy: str, power: str) -> str:
         """Say why the functions that read energy and power returned nothing."""
-        called = {"energy": energy, "power": power}
-        why = [f"{what}: {self.reasons.get((uuid, name), 'no figure')}" for what, name in called.items()]
-        return f"the GPU tells neither energy nor power ({'; '.join(why)})"
+        silent = "the GPU answers, but not with a figure"
+        no_energy, no_power = (self.reasons.get((uuid, function), silent) for function in (energy, power))
+        return f"the GPU tells neither energy nor power (energy: {no_energy}; power: {no_power})"
 
     def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
         """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.
