@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.report.figures.plots import Choice
+    from bench.report.figures.devices import Choice
     from bench.report.tables.table import Table
 
 

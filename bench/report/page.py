@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jinja2
 import pandas as pd
+from markupsafe import Markup
 
 from bench.report.analysis import ablation, bottleneck, comparability, matrix, scaling
-from bench.report.analysis import training as epochs
-from bench.report.analysis.rounds import bootstraps
+from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
-from bench.report.figures import heatmap, plots, steps
+from bench.report.figures import ablation as ablation_figures
+from bench.report.figures import comparisons as comparison_figures
+from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures import sweeps as sweep_figures
 from bench.report.figures.axes import Plot
-from bench.report.how_to_read import how_to_read
-from bench.report.reading import completeness, sources
+from bench.report.reading import completeness
 from bench.report.reading.folders import mark
-from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
-from bench.report.render import render
+from bench.report.reading.load import SUBJECT, WORKLOAD, Runs, data_remarks
 from bench.report.tables import ablation as ablation_tables
-from bench.report.tables import diagnostics, facts, measurements, memory, numerics, sweeps, training
+from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
-from bench.report.tables import scaling as scaling_tables
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
 
@@ -66,7 +66,7 @@ class Report:
 
 
 def publish(
-    runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: plots.Choice = "overview"
+    runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
 ) -> tuple[Path, list[Sentence]]:
     """Write report.md, report.html and the figures into ``out``; return the path of report.md and the verdicts.
 
@@ -77,7 +77,7 @@ def publish(
         out: the report's folder.
         published: whether to compare with published figures of the same recipes.
         layers: whether to draw the magnitudes of gradients layer by layer, too.
-        figures: which are drawn, as in ``plots.draw``; ``none`` leaves out those of every section.
+        figures: which are drawn, as in ``devices.draw``; ``none`` leaves out those of every section.
 
     Raises:
         UsageError: published figures are asked for, and there are none or they cannot be read.
@@ -108,27 +108,27 @@ def compose(
     literature: pd.DataFrame | None = None,
     *,
     layers: bool = False,
-    figures: plots.Choice = "overview",
+    figures: devices.Choice = "overview",
 ) -> Report:
     """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     drawn = figures != "none"
     trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     sections = [
-        Section(title="Machines", tables=shown(*facts.machines(runs.runs))),
+        Section(title="Machines", tables=shown(*diagnostics.machines(runs.runs))),
         *_matrices(summary, runs, out, drawn=drawn),
         *(_ablation(one, out, drawn=drawn) for one in ablations),
-        *(_sweep(one, out, drawn=drawn) for one in sweeps.swept(summary, runs)),
+        *(_sweep(one, out, drawn=drawn) for one in comparisons.swept(summary, runs)),
         *_recipes(summary, runs, out, literature, layers=layers, figures=figures),
         Section(title="Formats of numbers", tables=shown(numerics.formats()) if len(runs.numerics) else []),
-        Section(title="Precision switches", tables=shown(facts.switches(runs.trials))),
+        Section(title="Precision switches", tables=shown(diagnostics.switches(runs.trials))),
         _notes(trials),
     ]
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
         cautions=cautions(runs, trials),
-        warnings=facts.warnings(runs.runs),
+        warnings=diagnostics.warnings(runs.runs),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
     )
@@ -138,7 +138,7 @@ def cautions(runs: Runs, trials: pd.DataFrame) -> list[str]:
     """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
     missing = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     odd = [f"Run {run.label}: {remark}" for run in runs.runs for remark in run.remarks]
-    return [*filter(None, missing), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
+    return [*filter(None, missing), *odd, *data_remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
 def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
@@ -148,23 +148,23 @@ def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> l
         title = f"Setups of {one.title} against each other"
         section = sections.setdefault(title, Section(title=title, tables=[]))
         section.tables.extend(shown(*matrix_tables.tables(one)))
-        section.plots.extend(filter(None, [heatmap.draw(one, out)] if drawn else []))
+        section.plots.extend(filter(None, [comparison_figures.draw_matrix(one, out)] if drawn else []))
         section.csvs.append(matrix_tables.write_csv(one, out).name)
     return list(sections.values())
 
 
 def _ablation(one: ablation.AblationSummary, out: Path, *, drawn: bool) -> Section:
-    drawings = steps.draw(one, out) if drawn else []
+    drawings = ablation_figures.draw(one, out) if drawn else []
     return Section(title=one.name, tables=[ablation_tables.table_of(one)], plots=drawings)
 
 
-def _sweep(one: sweeps.Swept, out: Path, *, drawn: bool) -> Section:
-    drawings = sweep_figures.draw(one, out) if drawn else []
-    return Section(title=f"Sweep of {one.suite}'s {one.name}", tables=shown(sweeps.table_of(one)), plots=drawings)
+def _sweep(one: comparisons.Swept, out: Path, *, drawn: bool) -> Section:
+    drawings = comparison_figures.draw_sweep(one, out) if drawn else []
+    return Section(title=f"Sweep of {one.suite}'s {one.name}", tables=shown(comparisons.table_of(one)), plots=drawings)
 
 
 def _notes(trials: pd.DataFrame) -> Section:
-    notes = shown(facts.notes(trials))
+    notes = shown(diagnostics.notes(trials))
     none = "Every trial was measured, and no interval within a process is wider than was asked for."
     return Section(title="Notes", tables=notes, remarks=[] if notes else [none])
 
@@ -176,7 +176,7 @@ def _recipes(
     literature: pd.DataFrame | None,
     *,
     layers: bool,
-    figures: plots.Choice,
+    figures: devices.Choice,
 ) -> list[Section]:
     """Return a section for each recipe."""
     bootstrapped = bootstraps(runs.blocks)
@@ -184,7 +184,7 @@ def _recipes(
         str(name): _recipe(str(name), rows, summary, runs, bootstrapped, literature=literature)
         for name, rows in summary.groupby("workload", sort=False)
     }
-    drawings, left_out = plots.draw(summary, runs.epochs, out, figures)
+    drawings, left_out = devices.draw(summary, runs.epochs, out, figures)
     for name, own in drawings.items():
         sections[name].plots.extend(own)
     for by_layer in () if figures == "none" else (False, True) if layers else (False,):
@@ -205,7 +205,7 @@ def _recipe(
     literature: pd.DataFrame | None,
 ) -> Section:
     """Return a recipe's section, its tables in the order of the page."""
-    trials, hosts = runs.trials.merge(rows[WORKLOAD].drop_duplicates()), facts.hosts(runs.runs)
+    trials, hosts = runs.trials.merge(rows[WORKLOAD].drop_duplicates()), diagnostics.hosts(runs.runs)
     where = rows[[*SUBJECT, "where"]].drop_duplicates()
     scaled, unscaled = scaling.scaling(rows, summary, runs)
     beside, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
@@ -216,24 +216,96 @@ def _recipe(
         measurements.best_batch(rows),
         measurements.largest_batch(trials, rows),
         *training.training(rows),
-        memory.energy(trials),
-        memory.memory(trials),
+        measurements.energy(trials),
+        measurements.memory(trials),
         diagnostics.what_ran(rows),
         diagnostics.compiling(trials.merge(where)),
         diagnostics.how_timed(rows, bootstrapped),
         *numerics.numerics(runs.numerics.merge(where)),
         measurements.inference(trials.merge(where)),
-        scaling_tables.scaling(scaled),
+        comparisons.scaling(scaled),
         training.against_plain(runs.trials, rows),
         beside,
     )
     return Section(
         title=title,
         tables=tables,
-        remarks=epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled + unpublished,
+        remarks=bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished,
     )
 
 
 def shown(*tables: Table | None) -> list[Table]:
     """Return the tables that have rows."""
     return [table for table in tables if table is not None]
+
+
+PLAIN = re.compile(r"(?! )(?:[^\s\\`*|~$\]&<>_]|\](?![(\[:])| (?=[^\s]))*")
+"""Text that means nothing to markdown, as nearly all cells hold: words, figures, intervals."""
+
+
+def render(template: str, *, html: bool, **what: object) -> str:
+    """Fill in a template that lies beside this file."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bench.report", "."),
+        autoescape=html,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = markdown
+    environment.filters["inline"] = inline
+    return environment.get_template(template).render(**what)
+
+
+def markdown(text: str) -> str:
+    """Escape text for markdown, a table's cell included: what it says is shown, and does nothing."""
+    if PLAIN.fullmatch(text := str(text)):
+        return text
+    flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", flat)
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
+
+
+def inline(plot: Plot) -> Markup:
+    """Return a plot's SVG for use within a page: no prologue, and ids that no other plot has."""
+    svg = plot.svg[plot.svg.index("<svg") :]
+    svg = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
+    label = Markup.escape(plot.caption)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+
+RESIDENT = (
+    "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
+    "than the step does, look at the time spent waiting for data."
+)
+LOADED = (
+    "An ablation's steps are timed with the loader that feeds them: the step and the time per epoch include loading "
+    "data."
+)
+LINES = (
+    "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
+    "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
+    "so the ratio of two steps differs from the speedup by chance. Intervals are 95 % over fresh processes. With "
+    '"one process", an interval holds within that process only; another process may land outside it.',
+    "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how far fp32 measured "
+    "against itself was from 1 on this machine (1 % where that was not measured). SAME: the interval lies within 1 %. "
+    "INCONCLUSIVE: none of these.",
+    RESIDENT,
+    LOADED,
+    "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
+    "alone in its process.",
+    "In a matrix of setups each figure says how many times as fast the row is as the column. Between devices the "
+    "interval is that of these very boards; another board of the same name may differ by more.",
+    '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
+    "a figure that could not be measured; the notes say why.",
+    "A verdict on parity of accuracy needs at least 5 seeds: two runs that differ only in their seed differ "
+    "by some tenths of a point, too.",
+)
+
+
+def how_to_read(runs: Runs) -> list[str]:
+    """Return how to read a report of these runs, without the lines on measurements that they do not have."""
+    only_ablations = not runs.ablations.empty and runs.trials["phase"].eq("train").all()
+    left_out = [RESIDENT] if only_ablations else [LOADED] if runs.ablations.empty else []
+    return [line for line in LINES if line not in left_out]

@@ -17,22 +17,21 @@ from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.measure.rounds import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import context, input_pipeline, paired
-from bench.phases.arms import LoaderRunner
-from bench.phases.context import open_context
-from bench.phases.input_pipeline import InputPipeline, LoaderKind
+from bench.phases import input_pipeline, paired
+from bench.phases.arms import open_context
+from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner
 from bench.phases.ladder import paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
-from bench.spec.ablation import build_ablation, parse_step
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
+from bench.spec.techniques import build_ablation
 from bench.training.step import build_arm
-from tests.arms import arms
+from tests.arms import arm, arms
 from tests.phases.run_phase import result_of, run_phase
 
-STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu").steps)
+STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
 
 
@@ -83,10 +82,10 @@ def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb
     def fp32_alone(*given, techniques, **more):
         if techniques.set_to_none:
             raise UnsupportedError("not here")
-        return build(*given, techniques=techniques, **more)
+        return build_arm(*given, techniques=techniques, **more)
 
-    build, sent = context.build_arm, []
-    monkeypatch.setattr(context, "build_arm", fp32_alone)
+    sent = []
+    monkeypatch.setattr("bench.phases.arms.build_arm", fp32_alone)
     climb(("fp32", "fp32+set-to-none"), sent)
     planned = replace(tiny_trial, phase="ladder", arms=arms("fp32", "fp32+set-to-none"))
     assert {message.trial for message in sent if isinstance(message, Block)} == {planned.id}
@@ -96,7 +95,7 @@ def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, 
     def refuse(*_, **__):
         raise UnsupportedError("not here")
 
-    monkeypatch.setattr(context, "build_arm", refuse)
+    monkeypatch.setattr("bench.phases.arms.build_arm", refuse)
     sent = []
     with pytest.raises(UnsupportedError, match="not here"):
         climb(sent=sent)
@@ -109,7 +108,7 @@ def test_running_out_of_memory_is_no_refusal(climb, monkeypatch):
     def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(context, "build_arm", fail)
+    monkeypatch.setattr("bench.phases.arms.build_arm", fail)
     with pytest.raises(torch.OutOfMemoryError):
         climb()
 
@@ -155,7 +154,7 @@ def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_tr
     result = result_of(run_phase(tiny_trial, cpu, "ladder_memory", name))
     assert (result.precision, result.status) == (name, "ok")
     assert result.memory.peak_resident_bytes is not None
-    normalize = LoaderKind.of(parse_step(name)).normalize
+    normalize = LoaderKind.of(arm(name)).normalize
     samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=normalize, seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}
 
@@ -166,7 +165,7 @@ def tiny_suite(tiny_trial):
 
 
 def build(tiny_suite, name):
-    step, cpu = parse_step(name), torch.device("cpu")
+    step, cpu = arm(name), torch.device("cpu")
     precision = parse_precision(step.precision)
     return build_arm(tiny_suite, tiny_suite.data, precision, cpu, seed=0, techniques=step.settings)
 
@@ -188,7 +187,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.ms = 0
         fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
-        for module in ("arms", "input_pipeline"):
+        for module in ("input_pipeline",):
             monkeypatch.setattr(f"bench.phases.{module}.time", fake)
 
     def sleep(self, seconds):
@@ -301,7 +300,7 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     monkeypatch.setattr(input_pipeline, "open_loader", opened)
     monkeypatch.setattr(input_pipeline, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
     second = torch.device("cuda", 1)
-    steps = [parse_step("fp32"), parse_step("fp32+non-blocking")]
+    steps = arms("fp32", "fp32+non-blocking")
     backend.backend_of.cache_clear()
     with input_pipeline.open_loaders(replace(open_context(tiny_trial), device=second), steps):
         assert order == [second, False, True]

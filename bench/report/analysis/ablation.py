@@ -12,15 +12,15 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
-from bench.report.analysis.noise import ASSUMED, floors
+from bench.report.analysis.speed import ASSUMED, floors
 from bench.report.analysis.summary import memory_change
 from bench.report.format import UNKNOWN, known, processes
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.ablation import FIXED, AblationStep
 from bench.spec.precisions import BASELINE
+from bench.spec.techniques import FIXED, AblationStep
 from bench.stats import Interval
 
 Gain = tuple[Interval | None, str]

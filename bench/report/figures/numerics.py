@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
-from bench.report.figures.curves import CROSS, LOG_FROM
+from bench.report.figures.training import CROSS, LOG_FROM
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.numerics import first_seed, last_steps
 

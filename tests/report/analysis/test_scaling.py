@@ -13,8 +13,8 @@ from bench.report.analysis.matrix import matrices
 from bench.report.analysis.scaling import scaling
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.scaling import ON_A_CPU
-from bench.report.tables.scaling import scaling as scaling_table
+from bench.report.tables.comparisons import ON_A_CPU
+from bench.report.tables.comparisons import scaling as scaling_table
 from bench.report.tables.table import Table
 from bench.results.records import Status, TrialResult
 from bench.results.store import Store

@@ -10,11 +10,10 @@ import pytest
 
 from bench.report import report
 from bench.report.analysis.ablation import AblationSummary, ablations
-from bench.report.how_to_read import LOADED, RESIDENT, how_to_read
-from bench.report.page import publish
+from bench.report.page import LOADED, RESIDENT, how_to_read, publish
 from bench.report.reading.load import load
 from bench.report.tables.ablation import sentence, short, table_of
-from bench.report.tables.facts import notes
+from bench.report.tables.diagnostics import notes
 from bench.results.records import AblationResult, Block, Device, MemoryPeak, Status, TrialResult
 from bench.results.store import Store
 from tests.report.builders import GPU, MIB, RunBuilder, timed

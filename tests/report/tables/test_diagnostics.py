@@ -1,8 +1,10 @@
-"""A/A noise, what ran, the bootstrap, and why there is no gain."""
+"""A/A noise, what ran, the bootstrap, notes on trials, and why there is no gain."""
 
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +13,16 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.noise import floors
-from bench.report.analysis.rounds import bootstraps, log_ratios
+from bench.report.analysis.speed import bootstraps, floors, log_ratios
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
-from bench.report.tables.diagnostics import how_timed, what_ran
+from bench.report.tables.diagnostics import how_timed, notes, warnings, what_ran
 from bench.results.records import Block, Operations, Status, TrialResult
 from bench.results.store import Store
-from tests.report.builders import IEEE, RunBuilder, timed
-from tests.report.tables.lines import column
+from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
+from tests.report.fleet import edit_run
+from tests.report.tables.lines import column, lines
 
 
 def against_itself(run: RunBuilder, ratios: list[float], status: Status = "ok") -> RunBuilder:
@@ -150,3 +152,30 @@ def test_discarded_rounds_are_left_out_of_the_bootstrap(tmp_path: Path) -> None:
     with_blocks(run, [[], [math.log(9)] * 5], discarded="thermal")
     logs = log_ratios(load([run.folder]).blocks)
     assert list(logs["log_ratio"]) == pytest.approx([math.log(2)] * 5)
+
+
+def test_each_machine_is_crowded_by_its_own_most(tmp_path: Path) -> None:
+    for name, shares in (("a", [55.0, 80.0]), ("b", [20.0, 12.0])):
+        builder = RunBuilder(tmp_path / name, device=replace(GPU, name=f"Card {name}"))
+        for replicate, share in enumerate(shares):
+            trial = builder.trial("speed", ["fp32"], 64, replicate=replicate)
+            timing = timed(4.0, 64, foreign_load_pct=share)
+            builder.add(trial, TrialResult(precision="fp32", status="ok", speed=timing))
+    rows = lines(notes(load([tmp_path / "a", tmp_path / "b"]).trials))
+    assert [(row["trials"], re.findall(r"\d+ %", row["detail"])) for row in rows] == [("2", ["80 %"]), ("2", ["20 %"])]
+
+
+def test_a_run_without_notes_has_a_remark_in_their_place(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").memory("fp32", 100)
+    page = write_report([run.folder], tmp_path / "out", figures="none").read_text()
+    section = page.split("## Notes")[1].split("##")[0]
+    assert "Every trial was measured" in section
+    assert "|" not in section
+
+
+def test_warnings_name_their_run_where_there_are_several(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        RunBuilder(tmp_path / name).memory("fp32", 100)
+        edit_run(tmp_path / name, lambda run: run.update(warnings=["The GPU is shared."]))
+    assert warnings(load([tmp_path / "a"]).runs) == ["The GPU is shared."]
+    assert warnings(load([tmp_path / "a", tmp_path / "b"]).runs) == ["a: The GPU is shared.", "b: The GPU is shared."]

@@ -10,10 +10,10 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.summary import summarise
-from bench.report.figures.sweeps import _places, draw
+from bench.report.figures.comparisons import _places, draw_sweep
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.sweeps import swept, table_of
+from bench.report.tables.comparisons import swept, table_of
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column, lines
@@ -99,12 +99,12 @@ def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path: Path) -> None:
 def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
     (sweep,), runs = swept_in(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))
-    (plot,) = draw(sweep, tmp_path)
+    (plot,) = draw_sweep(sweep, tmp_path)
     assert plot.name == "sweep-mlp-width"
     assert (tmp_path / "sweep-mlp-width.svg").exists()
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
     (sweep,), _ = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
-    assert draw(sweep, tmp_path) == []
+    assert draw_sweep(sweep, tmp_path) == []
     assert len(table_of(sweep).rows) == 4
     report = compose(runs, tmp_path)
     assert report.sections[1].title == "Sweep of mlp's width"

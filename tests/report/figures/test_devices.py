@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
-from bench.report.figures import axes, overview, plots
-from bench.report.figures.overview import FIGURES, SPEEDUP, at_verdicts, draw_overview
+from bench.report.figures import axes, devices
+from bench.report.figures.devices import FIGURES, SPEEDUP, at_verdicts, draw_overview
 from bench.report.reading.load import load
 from bench.spec.errors import UsageError
 from perf.synthetic_run import Shape, write_run
@@ -37,7 +37,7 @@ def drawn(monkeypatch):
 def left_out(run, tmp_path, figures="overview"):
     """Draw the figures of a run; return the remarks on those that were left out."""
     runs = load([run])
-    return plots.draw(summarise(runs.trials), runs.epochs, tmp_path, figures)[1]
+    return devices.draw(summarise(runs.trials), runs.epochs, tmp_path, figures)[1]
 
 
 def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
@@ -46,7 +46,7 @@ def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
 
 
 def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, drawn, monkeypatch):
-    monkeypatch.setattr(plots, "MOST", 5)
+    monkeypatch.setattr(devices, "MOST", 5)
     remark = left_out(run, tmp_path)["model0"]
     assert drawn == ["devices-model0"]
     assert "6 figures" in remark
@@ -57,15 +57,15 @@ def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for
 
 
 def test_two_devices_keep_their_own_figures_however_many_there_are(run, tmp_path, drawn, monkeypatch):
-    monkeypatch.setattr(plots, "MOST", 1)
+    monkeypatch.setattr(devices, "MOST", 1)
     runs = load([run])
     two = runs.trials[runs.trials["placement"] != "2"]
-    assert plots.draw(summarise(two), runs.epochs, tmp_path)[1] == {}
+    assert devices.draw(summarise(two), runs.epochs, tmp_path)[1] == {}
     assert len(drawn) == 4
 
 
 def test_the_overview_is_on_the_page_with_what_it_stands_for(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "MOST", 5)
+    monkeypatch.setattr(devices, "MOST", 5)
     page = write_report([run], tmp_path).read_text()
     assert "](devices-model0.svg)" in page
     assert "The 6 figures of this recipe" in page
@@ -105,7 +105,7 @@ def test_a_mark_is_where_the_device_and_its_figure_are(summary):
     rows = at_verdicts(summary)
     with mpl.rc_context():
         axes = Figure().subplots()
-        overview._panel(axes, rows, figure=SPEEDUP)
+        devices._panel(axes, rows, figure=SPEEDUP)
     bars = {bar.get_label(): bar for bar in axes.containers}
     arm = rows[rows["precision"] == "tf32"]
     points = bars["tf32"].lines[0]

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.report.figures import axes as house
-from bench.report.figures import curves
+from bench.report.figures import training
 from bench.report.reading.load import load
 from bench.spec.precisions import PRECISIONS
 from tests.report.builders import RunBuilder
@@ -25,7 +25,7 @@ def epochs_of(run: RunBuilder) -> pd.DataFrame:
 def drawn(rows: pd.DataFrame, columns: dict[str, object], x: str = "epoch") -> Axes:
     with mpl.rc_context(house.STYLE):
         axes = Figure().subplots()
-        curves.panel(axes, rows, columns=columns, x=x)
+        training.panel(axes, rows, columns=columns, x=x)
         axes.figure.draw_without_rendering()
     return axes
 
@@ -37,7 +37,7 @@ def lines(axes: Axes, precision: str) -> list[tuple[list[float], list[float]]]:
 
 
 def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
-    axes = drawn(epochs_of(RunBuilder(tmp_path / "run").train("fp32", [80.0, 90.0, 100.0])), curves.ACCURACY)
+    axes = drawn(epochs_of(RunBuilder(tmp_path / "run").train("fp32", [80.0, 90.0, 100.0])), training.ACCURACY)
     ((x, y),) = lines(axes, "fp32")
     assert (x, y) == ([1, 2], pytest.approx([54.0, 72.0]))
     (band,) = axes.collections
@@ -47,15 +47,15 @@ def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_t
 
 def test_one_seed_has_a_line_and_no_band(tmp_path: Path) -> None:
     rows = epochs_of(RunBuilder(tmp_path / "run").train("fp32", [80.0]))
-    axes = drawn(rows, curves.LOSS)
+    axes = drawn(rows, training.LOSS)
     assert len(lines(axes, "fp32")) == 2
     assert len(axes.collections) == 0
-    assert not any("seeds" in str(handle.get_label()) for handle in curves.legend(rows))
+    assert not any("seeds" in str(handle.get_label()) for handle in training.legend(rows))
 
 
 def test_against_time_a_faster_precision_lies_further_left_by_its_training_time(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0, 80.0], epoch_s=[4.0, 6.0])
-    axes = drawn(epochs_of(run.train("amp-bf16", [80.0], epoch_s=2.0)), curves.ACCURACY, "elapsed_s")
+    axes = drawn(epochs_of(run.train("amp-bf16", [80.0], epoch_s=2.0)), training.ACCURACY, "elapsed_s")
     assert lines(axes, "fp32")[0][0] == pytest.approx([5.0, 10.0])
     assert lines(axes, "amp-bf16")[0][0] == pytest.approx([2.0, 4.0])
     assert axes.get_xlabel() == "training time (s)"
@@ -63,14 +63,14 @@ def test_against_time_a_faster_precision_lies_further_left_by_its_training_time(
 
 def test_long_trainings_are_drawn_in_hours(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0], epoch_s=7200.0)
-    axes = drawn(epochs_of(run), curves.ACCURACY, "elapsed_s")
+    axes = drawn(epochs_of(run), training.ACCURACY, "elapsed_s")
     assert lines(axes, "fp32")[0][0] == pytest.approx([2.0, 4.0])
     assert axes.get_xlabel() == "training time (h)"
 
 
 def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their_markers(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0]).train("amp-bf16", [80.0])
-    found = [line for line in drawn(epochs_of(run), curves.LOSS).lines if len(line.get_xdata())]
+    found = [line for line in drawn(epochs_of(run), training.LOSS).lines if len(line.get_xdata())]
     told_apart = {(line.get_marker(), line.is_dashed()) for line in found}
     assert len(found) == len(told_apart) == 4
 
@@ -85,12 +85,12 @@ def test_a_seed_that_diverged_is_crossed_where_it_was_last_finite_and_the_cross_
     rows = epochs_of(run)
     crosses = [line for line in drawn(rows, {"train_loss": "-"}).lines if line.get_marker() == "x"]
     assert [(list(cross.get_xdata()), list(cross.get_ydata())) for cross in crosses] == [([2.0], [1.05 / 2])]
-    assert "diverged" in str(curves.legend(rows)[-1].get_label())
+    assert "diverged" in str(training.legend(rows)[-1].get_label())
 
 
 def test_what_nan_weights_answered_is_drawn_as_no_accuracy(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("amp-fp16", [80.0], epochs=3).diverged("amp-fp16", seed=1, finite=2)
-    axes = drawn(epochs_of(run), curves.ACCURACY)
+    axes = drawn(epochs_of(run), training.ACCURACY)
     ((x, y),) = lines(axes, "amp-fp16")
     assert (x[-1], y[-1]) == (3, pytest.approx(80 * (1 - 0.4 / 3)))  # the seed left; the other one's is 10
     (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
@@ -99,20 +99,20 @@ def test_what_nan_weights_answered_is_drawn_as_no_accuracy(tmp_path: Path) -> No
 
 def test_a_loss_that_falls_far_is_logarithmic_with_plain_ticks(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0], epochs=100)
-    axes = drawn(epochs_of(run), curves.LOSS)
+    axes = drawn(epochs_of(run), training.LOSS)
     assert axes.get_yscale() == "log"
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert "0.1" in labels
     assert all(re.fullmatch(r"[\d.e-]+", label) for label in labels)
-    assert drawn(epochs_of(RunBuilder(tmp_path / "short").train("fp32", [80.0])), curves.LOSS).get_yscale() == "linear"
+    assert drawn(epochs_of(RunBuilder(tmp_path / "s").train("fp32", [80.0])), training.LOSS).get_yscale() == "linear"
 
 
 def test_regression_has_no_accuracy_and_a_training_without_a_finite_loss_no_plot(tmp_path: Path) -> None:
     def titles(run: RunBuilder) -> int:
-        plot = curves.draw_course(epochs_of(run), name="it", caption="it", folder=tmp_path)
+        plot = training.draw_course(epochs_of(run), name="it", caption="it", folder=tmp_path)
         return 0 if plot is None else plot.svg.count('id="axes_')
 
     assert titles(RunBuilder(tmp_path / "regression").train("fp32", [None])) == 2
     assert titles(RunBuilder(tmp_path / "full").train("fp32", [80.0])) == 4
     lost = epochs_of(RunBuilder(tmp_path / "lost").diverged("fp32", finite=0)).assign(test_accuracy_pct=float("nan"))
-    assert curves.draw_course(lost, name="lost", caption="lost", folder=tmp_path) is None
+    assert training.draw_course(lost, name="lost", caption="lost", folder=tmp_path) is None

@@ -1,9 +1,12 @@
-"""The speedup matrix as a heatmap: darker is faster, also in grey, and every value is printed."""
+"""Figures that compare more than precisions: the speedup matrix, and the values of a parameter."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import re
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +17,7 @@ import pandas as pd
 from bench.report.analysis.matrix import Matrix
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Plot
+from bench.report.tables.comparisons import BATCH_SIZE, REST, VALUE, Swept, groups
 from bench.report.tables.matrix import LARGEST, has_intervals, legend, written
 
 if TYPE_CHECKING:
@@ -25,18 +29,18 @@ DARK = 0.55
 """Lightness of a cell, 0 to 1, below which its text is white."""
 
 
-def draw(matrix: Matrix, folder: Path) -> Plot | None:
+def draw_matrix(matrix: Matrix, folder: Path) -> Plot | None:
     """Draw a matrix of at most ``LARGEST`` setups; a larger one could not be read."""
     size = len(matrix.setups)
     if size > LARGEST:
         return None
     caption = f"{matrix.title}: times as fast, by {matrix.basis}"
     inches = (3.2 + 0.62 * size, 1.0 + 0.5 * size)
-    panel = partial(_panel, matrix=matrix)
+    panel = partial(_heatmap, matrix=matrix)
     return house.save([[panel]], pd.DataFrame(), name=matrix.slug, caption=caption, folder=folder, panel_inches=inches)
 
 
-def _panel(axes: Axes, _rows: pd.DataFrame, *, matrix: Matrix) -> None:
+def _heatmap(axes: Axes, _rows: pd.DataFrame, *, matrix: Matrix) -> None:
     setups, marked = matrix.setups, has_intervals(matrix)
     logs = np.log2([[matrix.over(row, column).center for column in setups] for row in setups])
     reach = max(float(np.abs(logs).max()), 0.05)
@@ -62,3 +66,42 @@ def _short(name: str, most: int = 44) -> str:
     """Keep both ends of a long name: the device and the precision."""
     half = math.floor(most / 2)
     return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"
+
+
+def draw_sweep(sweep: Swept, folder: Path) -> list[Plot]:
+    """Draw speedup against the value, a panel for each group with all else equal; nothing where values are words."""
+    values = pd.to_numeric(sweep.rows[VALUE], errors="coerce")
+    rows = sweep.rows.assign(number=values)
+    rows = rows[rows["speedup"].notna()]
+    if values.isna().any() or rows["number"].nunique() < 2:
+        return []
+    name = re.sub(r"[^a-z0-9]+", "-", f"sweep-{sweep.suite}-{sweep.name}".lower())
+    caption = f"{sweep.suite}: speedup against {sweep.name}"
+    alike = groups(Swept(suite=sweep.suite, name=sweep.name, rows=rows))
+    grid = house.grid([functools.partial(_sweep, group=group, name=sweep.name) for _, group in alike])
+    return [house.save(grid, rows, name=name, caption=caption, folder=folder)]
+
+
+def _places(numbers: Iterable[float], values: Sequence[float]) -> list[float]:
+    """Return the places of numbers on the axis: evenly spaced by order where labels of neighbours would touch."""
+    gaps = [after - before for before, after in itertools.pairwise(values)]
+    even = len(values) <= house.MOST_TICKS and min(gaps, default=1.0) < house.APART * (values[-1] - values[0])
+    return [float(values.index(number)) if even else float(number) for number in numbers]
+
+
+def _sweep(axes: Axes, _rows: pd.DataFrame, *, group: pd.DataFrame, name: str) -> None:
+    house.baseline(axes)
+    values = sorted(group["number"].unique())
+    for precision, arm in house.arms(group, "number"):
+        spread = house.errors(arm["speedup"], arm["low"], arm["high"])
+        places = _places(arm["number"], values)
+        axes.errorbar(places, arm["speedup"], yerr=spread, capsize=3, label=precision, **house.look(precision))
+    if len(values) <= house.MOST_TICKS:
+        axes.set_xticks(_places(values, values), [f"{value:g}" for value in values])
+        axes.tick_params(axis="x", rotation=45 if len(values) > 4 else 0)
+    axes.set_xlabel(name)
+    house.speedup_axis(axes)
+    first = group.iloc[0]
+    parts = [str(first["where"]), str(first[REST])]
+    parts += [f"batch {first['batch_size']:.0f}"] if name != BATCH_SIZE else []
+    axes.set_title(", ".join(part for part in parts if part))

@@ -12,8 +12,8 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.report.analysis.ablation import ablations
+from bench.report.figures import ablation as figure
 from bench.report.figures import axes as house
-from bench.report.figures import steps
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
 from tests.report.tables import test_ablation
@@ -27,12 +27,12 @@ def test_an_interval_is_drawn_whole_unless_it_would_dwarf_the_bars(tmp_path, lat
     builder = apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})
     (ladder,) = ablations(load([builder.folder]))
     axes = Figure().subplots()
-    steps._times(axes, ladder.rows)
+    figure._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
     (segment,) = [line for line in bars.lines[2][0].get_segments() if len(line) == 2 and np.isfinite(line).all()]
     over = ladder.rows["over_first"].iloc[1]
     assert sorted(segment[:, 1]) == pytest.approx([4.0 / over.high, 4.0 / over.low])
-    assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), steps.MOST * 4.0))
+    assert axes.get_ylim()[1] == pytest.approx(1.15 * min(max(4.0, 4.0 / over.low), figure.MOST * 4.0))
     assert axes.get_ylim()[1] <= ends_by
 
 
@@ -43,7 +43,7 @@ def test_a_step_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
         {"added": added, "precision": precision, "status": ["ok", "ok", "unsupported"], "step_ms": [3.0, 2.0, np.nan]}
     )
     bounds = np.array([[np.nan] * 3, [1.0, 2.0, 4.0], [np.nan] * 3])
-    steps._bars(axes, rows, rows["step_ms"], bounds)
+    figure._bars(axes, rows, rows["step_ms"], bounds)
     assert axes.get_ylim()[1] == pytest.approx(1.15 * 4.0)
 
 
@@ -54,7 +54,7 @@ def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> No
     builder.lost("ladder", "amp-bf16", "unsupported", batch=64)
     (ladder,) = ablations(load([builder.folder]))
     axes = Figure().subplots()
-    steps._times(axes, ladder.rows)
+    figure._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
     computes = [name.partition("+")[0] for name in ladder.rows["rung"]]
     assert set(computes) == {"fp32", mixed, "amp-bf16"}
@@ -66,7 +66,7 @@ def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot
     (ladder,) = ablations(load([run.folder]))
     rows = ladder.rows.assign(epoch_s=[4.0, 2.4, 1.9, np.nan])  # medians, of a machine that drifted
     axes = Figure().subplots()
-    steps._times(axes, rows)
+    figure._times(axes, rows)
     (drawn,) = (container for container in axes.containers if isinstance(container, ErrorbarContainer))
     assert drawn.lines[0].get_marker() == "o"
     assert drawn.lines[0].get_ydata()[1:3] == pytest.approx([4.0 / 2.0, 4.0 / 2.5])
@@ -81,10 +81,10 @@ def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot
 def test_a_step_that_was_not_timed_keeps_its_place_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
     (ladder,) = ablations(load([run.folder]))
     axes = Figure().subplots()
-    steps._times(axes, ladder.rows)
+    figure._times(axes, ladder.rows)
     marks = {text.get_text(): text.xy[0] for text in axes.texts if text.get_text().startswith("×")}
     assert marks == {"× unsupported": 3}
     assert axes.get_xlim() == (-0.5, 3.5)
     assert [label.get_text() for label in axes.get_xticklabels()][3] == "+ non-blocking"
-    (plot,) = steps.draw(ladder, tmp_path)
+    (plot,) = figure.draw(ladder, tmp_path)
     assert "unsupported" in (tmp_path / f"{plot.name}.svg").read_text()
