@@ -11,14 +11,13 @@ import pytest
 from bench.devices.survey import _device
 from bench.measure import energy as measuring
 from bench.phases import energy, train
-from bench.planning.defaults import refusal_reason
+from bench.planning.plan import refusal_reason
 from bench.results.records import Device, TrialResult
 from bench.spec.trial import Placement
 from bench.training import distributed
 from tests.arms import arms
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.processes import together
 
 MUTE = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
