@@ -15,7 +15,7 @@ from bench.devices.processes import Neighbour
 from bench.measure.disturbance import open_watch
 from bench.phases import speed
 from bench.results.records import Device, TrialResult
-from bench.run.session import sampled
+from bench.run.session import sampled_gpus
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 from tests.devices.fake_gpu import FakeClock, FakeGpu
@@ -61,7 +61,7 @@ def test_exclusive_is_refused_where_it_cannot_be_kept(machine, seen):
 
 def test_telemetry_is_read_of_each_of_them_once(machine):
     alone = replace(PAIR, placement="0", uuid="GPU-a", uuids=())
-    found = sampled(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
+    found = sampled_gpus(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
     assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
 
 

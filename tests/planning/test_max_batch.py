@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.display import PlainDisplay
+from bench.cli.display import Display
 from bench.cli.parser import parse
 from bench.devices.cpu import available_bytes
 from bench.launch.launcher import Ending
@@ -212,7 +212,7 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial
         launcher = Counting()
         with Store(tmp_path / "run") as store:
             execution = Execution(
-                store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=PlainDisplay()
+                store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=Display()
             )
             assert execution.run(planned)
             assert execution.largest(planned) == {(at_any_size(trial.cell), "fp32"): 20}

@@ -12,7 +12,7 @@ from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
 from bench.results.records import TrialResult
 from bench.results.store import planned as entry_of
-from bench.run.execute import _missing
+from bench.run.execute import missing_results
 from bench.spec.techniques import build_ablation
 from bench.spec.trial import Protocol
 from tests.arms import arms
@@ -99,5 +99,5 @@ def test_a_rung_that_a_process_moved_itself_has_answered_and_others_have_not(tin
         TrialResult(precision="fp32", status="ok"),
         TrialResult(precision="fp32+checkpointing", status="ok"),
     ]
-    lost = _missing(trial, results, Ending(kind="died", text="gone"), "now")
+    lost = missing_results(trial, results, Ending(kind="died", text="gone"), "now")
     assert [(one.precision, one.status) for one in lost] == [(asked[3], "failed")]

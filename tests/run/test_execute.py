@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.cli.display import PlainDisplay
+from bench.cli.display import Display
 from bench.launch.launcher import Ending
 from bench.measure.sampler import Sampler
 from bench.planning.plan import Plan
@@ -51,7 +51,7 @@ def execute(folder, plan, cpu, rules=()):
     launcher = ScriptedLauncher(rules)
     with Store(folder) as store:
         execution = Execution(
-            store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=PlainDisplay()
+            store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=Display()
         )
         fine = execution.run(plan)
     found = [(row["trial"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")]
@@ -167,7 +167,7 @@ def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
             return super().run(trial, device, on_message)
 
     with Store(tmp_path / "run") as store:
-        display, sampler = PlainDisplay(), Sampler(())
+        display, sampler = Display(), Sampler(())
         Execution(store=store, devices={"cpu": cpu}, launcher=Half(), sampler=sampler, display=display).run(plan)
     assert [row["epoch"] for row in rows(tmp_path / "run", "epochs.csv")] == ["1", "1"]
 
