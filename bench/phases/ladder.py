@@ -18,7 +18,7 @@ from bench.spec.techniques import AblationStep, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
-from bench.training.techniques import refused
+from bench.training.failures import refused
 
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""

@@ -15,7 +15,7 @@ from bench import report as reporter
 from bench.cli.display import open_display
 from bench.cli.listing import describe_devices
 from bench.cli.parser import parse_run
-from bench.devices.processes import neighbours
+from bench.devices.processes import gpu_processes
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Gpus, Sampler
@@ -147,7 +147,7 @@ def compare(old: Path, new: Path) -> None:
 def devices() -> list[str]:
     """Describe what there is to measure on."""
     seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-    return describe_devices(seen, no_gpu, neighbours())
+    return describe_devices(seen, no_gpu, gpu_processes())
 
 
 def report_folder(runs: list[Path]) -> Path:

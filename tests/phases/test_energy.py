@@ -15,8 +15,7 @@ from bench.spec.trial import Trial
 from bench.worker.worker import run_trial
 from tests.arms import arms
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
 
