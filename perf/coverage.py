@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.planning.processes import enough
 from bench.spec.trial import Protocol
-from bench.stats import ASSUMED_NOISE, Interval, process_interval, quads_interval, verdict
+from bench.stats import ASSUMED_NOISE, Interval, process_interval, rounds_interval, verdict
 
 ROUNDS = 30
 MACHINES = {"quiet": (0.002, 0.01), "ordinary": (0.01, 0.04), "noisy": (0.03, 0.04)}
@@ -74,7 +74,7 @@ def processes(seed: int, world: World, machine: tuple[float, float], count: int)
         for number in range(min(10, count - start)):
             tail = rng.standard_t(3) / math.sqrt(3) if world.heavy else rng.standard_normal()
             errors = between * tail + rounds(rng, world, within)
-            found.append(quads_interval(math.log(0.75) + 3 * errors if number in bad else errors))
+            found.append(rounds_interval(math.log(0.75) + 3 * errors if number in bad else errors))
     return found
 
 

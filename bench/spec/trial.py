@@ -102,7 +102,7 @@ class Placement:
     @property
     def members(self) -> tuple[str, ...]:
         """The devices, node by node, by their names there."""
-        return members(self.name)
+        return tuple(self.local.split("+")) * self.nodes
 
     @property
     def index(self) -> int | None:
@@ -113,12 +113,6 @@ class Placement:
         """Return the CUDA index of one of the devices, or None for the CPU."""
         member = self.members[rank] if len(self.members) > 1 else self.members[0]
         return int(member) if member.isdigit() else None
-
-
-def members(placement: str) -> tuple[str, ...]:
-    """Return the devices of a placement's name: four for ``0+1@2``."""
-    local, _, count = placement.partition("@")
-    return tuple(local.split("+")) * (int(count) if count.isascii() and count.isdigit() else 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +139,7 @@ PROCESS_TARGET = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """How the speed phase decides that it has measured enough (docs/measuring.md)."""
+    """When a comparison has measured enough (docs/measuring.md)."""
 
     replicates: int = 3
     """Fresh processes that measure a cell at least."""
@@ -153,11 +147,11 @@ class Protocol:
     """And at most."""
     target_ci: float | None = None
     """Half-width asked of a speedup's 95 % interval, as a share of the speedup. None asks for a verdict instead."""
-    min_quads: int = 20
+    min_rounds: int = 20
     """Rounds before a process may stop because it knows the speedup well enough."""
     time_budget_s: float = 30.0
     """How long an arm may be timed in a cell, by all processes together."""
-    fewest_quads: int = 5
+    fewest_rounds: int = 5
     """Rounds that a process measures whatever the budget: fewer give an interval too wide to say anything."""
 
     def __post_init__(self) -> None:
@@ -166,7 +160,7 @@ class Protocol:
         require(most >= self.replicates, "Protocol.most_replicates", f"{self.replicates} or more", most)
         share = self.target_ci
         require(share is None or 0 < share < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", share)
-        require(self.min_quads >= 3, "Protocol.min_quads", "3 or more", self.min_quads)
+        require(self.min_rounds >= 3, "Protocol.min_rounds", "3 or more", self.min_rounds)
         require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
 
     @property
