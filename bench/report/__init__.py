@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bench.report.analysis.verdict import Sentence
     from bench.report.figures.devices import Choice
     from bench.report.tables.table import Table
 
@@ -21,7 +22,7 @@ def report(
     published: bool = False,
     layers: bool = False,
     figures: Choice = "overview",
-) -> tuple[Path, list[str], list[Table]]:
+) -> tuple[Path, list[Sentence], list[Table]]:
     """Write report.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
@@ -47,4 +48,4 @@ def report(
 
     loaded = load(runs)
     page, sentences = publish(loaded, out, published=published, layers=layers, figures=figures)
-    return page, [str(sentence) for sentence in sentences], [short(one) for one in ablations(loaded)]
+    return page, sentences, [short(one) for one in ablations(loaded)]

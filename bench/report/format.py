@@ -62,6 +62,29 @@ def _ratio(value: float | None) -> str:
     return f"{value:.3f}" if value < 10 else number(value, 4)
 
 
+def times(center: float, low: float | None = None, high: float | None = None) -> str:
+    """Write a speedup with the digits that its interval bears: 3.16×, or below a half 11× slower."""
+    if not known(center):
+        return UNKNOWN
+    wide = known(low) and known(high) and _half(low, high) > 0.03
+    digits = 2 if wide else 3
+    if center < 0.5:
+        return f"{number(1 / center, digits)}× slower"
+    return f"{number(center, digits + (center < 1))}×" if digits > 2 or center >= 10 else f"{center:.2f}×"
+
+
+def spread(low: float, high: float) -> str:
+    """Write half the width of a ratio's interval as a share of the ratio: ±8 %."""
+    percent = 100 * _half(low, high)
+    return f"±{percent:.0f} %" if percent >= 0.95 else f"±{percent:.1f} %"
+
+
+def _half(low: float | None, high: float | None) -> float:
+    assert low is not None
+    assert high is not None
+    return math.sqrt(high / low) - 1 if low > 0 else math.inf
+
+
 def change(share: float) -> str:
     """Write a change relative to the baseline: −41 % or +0.3 %."""
     if not known(share):

@@ -124,9 +124,10 @@ def report(
     for ladder in ladders:
         print(ladder.title)
         show(ladder)
-    for sentence in verdicts:
-        print(sentence)
-    print(f"Report: {page}")
+    from bench.report.tables.answers import show as show_answers
+
+    show_answers([sentence.answer for sentence in verdicts if sentence.answer is not None])
+    print(f"Report: {page} and {page.with_suffix('.html')}")
 
 
 def compare(old: Path, new: Path) -> None:

@@ -45,7 +45,8 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     ``step_ms`` and ``samples_per_s`` are medians over processes, ``paces`` the latter's values in each.
     ``speedup`` is Student's interval over the processes' log-speedups, or the interval within the only process; of
     arms measured apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
-    empty. ``noise`` is that of ``noises``, empty where it was not measured.
+    empty. ``log_speedups`` holds each process's, by its number. ``noise`` is that of ``noises``, empty where it was
+    not measured.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
@@ -54,13 +55,14 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     table = status_of(rows, usable).to_frame("speed_status").join(groups[["step_ms", "samples_per_s"]].median())
     table["paces"] = groups["samples_per_s"].agg(tuple)
     table["noise"] = noises(trials).reindex([key[:-1] for key in table.index]).to_numpy()
-    columns = ["step_ms", "speedup", "speedup_low", "speedup_high", "paired"]
+    columns = ["replicate", "step_ms", "speedup", "speedup_low", "speedup_high", "paired"]
     arms: dict[Any, pd.DataFrame] = dict(list(measured[[*KEY, *columns]].groupby(KEY, sort=False)))
     estimates = [
         _estimate(arms.get(key), arms.get((*key[:-1], BASELINE)), noise)
         for key, noise in zip(table.index, table["noise"].fillna(ASSUMED_NOISE), strict=True)
     ]
     table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
+    table["log_speedups"] = pd.Series({key: _by_process(arms.get(key)) for key in table.index}, dtype=object)
     return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
 
 
@@ -86,6 +88,14 @@ def _estimate(arm: pd.DataFrame | None, baseline: pd.DataFrame | None, noise: fl
         return nothing
     ratio = interval.exp()
     return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, noise), measured_in]
+
+
+def _by_process(rows: pd.DataFrame | None) -> dict[float, float]:
+    """Return an arm's log-speedup in each process, by the process's number."""
+    if rows is None:
+        return {}
+    paired = rows[rows["speedup"].gt(0)]
+    return dict(zip(paired["replicate"], np.log(paired["speedup"]), strict=True))
 
 
 def _over_processes(rows: pd.DataFrame) -> Interval:

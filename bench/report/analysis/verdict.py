@@ -1,4 +1,4 @@
-"""The verdict: one sentence for each device and suite, and nothing in it that was not measured."""
+"""The verdict: what to train with on each device, in one row and in one sentence, and nothing that was not measured."""
 
 from __future__ import annotations
 
@@ -14,14 +14,32 @@ from bench.report.analysis.summary import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.report.format import change, known, number, processes, ratio, records, signed
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
-from bench.spec.precisions import BASELINE
+from bench.spec.precisions import BASELINE, parse_precision
+from bench.stats import student_interval
 
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
+NOT_WORSE = "not worse"
 BAD = ("WORSE", "diverged")
 """Parity verdicts that rule a precision out, however fast."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
 """What became of a precision: of its speed, or where that was not tried, of what was measured before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What to train a suite with on a device, at a glance."""
+
+    workload: str
+    where: str
+    batch: int
+    advice: str
+    precision: str | None
+    """What the advice names; None if there is no advice."""
+    arm: Mapping[Hashable, Any]
+    """Its row of the summary; empty for fp32, and where there is no advice."""
+    accuracy: str
+    """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +48,25 @@ class Sentence:
 
     subject: str
     advice: str
+    """``use X``; ``fastest: X, accuracy not shown``; ``stay with fp32``; or why there is none."""
     evidence: str
+    answer: Answer | None = None
+    """The same at a glance; None of an ablation."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.advice} — {self.evidence}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Choice:
+    """An advice before it is put into words."""
+
+    advice: str
+    evidence: str
+    arm: pd.Series | None = None
+    """What to use, where that is not fp32."""
+    stay: bool = False
+    """Whether the advice is fp32."""
 
 
 def sentences(summary: pd.DataFrame) -> list[Sentence]:
@@ -45,63 +78,125 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     batch = reference_batch(rows)
     cell = rows[rows["batch_size"] == batch]
     first = cell.iloc[0]
-    subject = f"{first['workload']} on {first['where']}, batch {batch}"
     arms = cell[cell["precision"] != BASELINE]
     compared = arms[arms["speedup"].notna()]
     if arms.empty:
         lost = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
-        advice, evidence = "no comparison", f"only fp32 was tried: {lost}" if lost else "only fp32 was measured"
+        choice = _Choice(
+            advice="no comparison", evidence=f"only fp32 was tried: {lost}" if lost else "only fp32 was measured"
+        )
     elif compared.empty:
-        advice, evidence = _without_speedup(rows, cell, arms)
+        choice = _without_speedup(rows, cell, arms)
     else:
-        advice, evidence = _with_speedup(rows, compared)
+        choice = _with_speedup(rows, compared)
+    evidence = choice.evidence
     if known(first["ieee"]) and not first["ieee"]:
         evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
-    return Sentence(subject=subject, advice=advice, evidence=evidence)
+    arm = choice.arm
+    answer = Answer(
+        workload=first["workload"],
+        where=first["where"],
+        batch=batch,
+        advice=choice.advice,
+        precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
+        arm={} if arm is None else arm.to_dict(),
+        accuracy="" if arm is None else accuracy_word(_trained(rows), str(arm["precision"])),
+    )
+    subject = f"{answer.workload} on {answer.where}, batch {batch}"
+    return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
 
 
-def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> tuple[str, str]:
+def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str) -> str:
+    """Return what the trainings show of a precision's accuracy beside fp32's."""
+    parity = trained[precision]["parity"] if precision in trained else None
+    words = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
+    return words.get(str(parity), "not shown")
+
+
+def _use(rows: pd.DataFrame, arm: pd.Series, evidence: str) -> _Choice:
+    """Advise a precision: to use it where its accuracy is shown, else as the fastest."""
+    name = str(arm["precision"])
+    shown = accuracy_word(_trained(rows), name) == NOT_WORSE
+    return _Choice(
+        advice=f"use {name}" if shown else f"fastest: {name}, accuracy not shown", evidence=evidence, arm=arm
+    )
+
+
+def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> _Choice:
     trained = _trained(rows)
     if BASELINE in trained and trained[BASELINE]["train_status"] == "nonfinite":
         best = _first(compared, "speedup", largest=True)
-        return "no verdict", f"training diverged in fp32 itself: {best['precision']} is {_evidence(rows, best)}"
+        evidence = f"training diverged in fp32 itself: {best['precision']} is {_evidence(rows, best)}"
+        return _Choice(advice="no verdict", evidence=evidence)
     ruled_out = {name for name, row in trained.items() if row["parity"] in BAD}
     sound = compared[~compared["precision"].isin(ruled_out)]
     faster = sound[sound["verdict"] == "FASTER"]
     lighter = sound[(sound["verdict"] == "SAME") & (sound["memory_change"] <= -WORTHWHILE)]
     if len(faster):
-        best = _first(faster, "speedup", largest=True)
-        return f"use {best['precision']}", _evidence(rows, best) + _rivals(faster, best) + _elsewhere(rows, best)
+        fastest = _first(faster, "speedup", largest=True)
+        tied = faster[[_tied(arm, fastest) for _, arm in faster.iterrows()]]
+        best = _preferred(tied, trained)
+        others = " and ".join(name for name in tied["precision"] if name != best["precision"])
+        ties = f"; {others} {'tie' if len(tied) > 2 else 'ties'} with it" if others else ""
+        return _use(rows, best, _evidence(rows, best) + ties + _elsewhere(rows, best))
     if len(lighter):
         best = _first(lighter, "memory_change", largest=False)
         why = f"for its memory: {_evidence(rows, best)}"
-        return f"use {best['precision']}", why + _elsewhere(rows, best)
+        shown = accuracy_word(trained, best["precision"]) == NOT_WORSE
+        advice = f"use {best['precision']}" if shown else f"lightest: {best['precision']}, accuracy not shown"
+        return _Choice(advice=advice, evidence=why + _elsewhere(rows, best), arm=best)
     if not len(sound):
         best = _first(compared, "speedup", largest=True)
-        return "stay with fp32", f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
+        evidence = f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
+        return _Choice(advice="stay with fp32", evidence=evidence, stay=True)
     best = _first(sound, "speedup", largest=True)
     undecided = (sound["verdict"] == "INCONCLUSIVE").any()
     why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
     evidence = f"{why}: {best['precision']} is {_evidence(rows, best)}"
     because = reason(best, _baseline(rows, best))
-    return "stay with fp32", evidence + (f"; the reason: {because}" if because else "") + _elsewhere(rows, best)
+    evidence += (f"; the reason: {because}" if because else "") + _elsewhere(rows, best)
+    return _Choice(advice="stay with fp32", evidence=evidence, stay=True)
 
 
-def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> tuple[str, str]:
+def _tied(arm: pd.Series, fastest: pd.Series) -> bool:
+    """Say whether an arm is not shown to be slower than the fastest: by their ratio in the processes that timed both.
+
+    Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap.
+    """
+    shared = [process for process in arm["log_speedups"] if process in fastest["log_speedups"]]
+    if arm["precision"] == fastest["precision"]:
+        return True
+    if len(shared) < 2:
+        return bool(arm["high"] >= fastest["low"])
+    behind = student_interval([fastest["log_speedups"][one] - arm["log_speedups"][one] for one in shared])
+    return behind.low is not None and behind.low <= 0
+
+
+def _preferred(tied: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> pd.Series:
+    """Choose among precisions that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
+    ranked = tied.assign(
+        shown=[accuracy_word(trained, name) == NOT_WORSE for name in tied["precision"]],
+        plain=[not parse_precision(name).loss_scaling for name in tied["precision"]],
+    )
+    return ranked.sort_values(["shown", "plain", "speedup"], ascending=False, kind="stable").iloc[0]
+
+
+def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> _Choice:
     """Say what can be said where no arm has a speedup."""
     status = dict(zip(cell["precision"], cell["speed_status"], strict=True))
     ran = arms[arms["step_ms"].notna()]
     if len(ran) and status.get(BASELINE) == "oom":
         best = _first(ran, "samples_per_s", largest=True)
         pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
-        return f"use {best['precision']}", f"fp32 does not fit (oom), so there is no speedup to state; {pace}"
+        return _use(rows, best, f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
     looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
     if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
-        return f"no verdict, only {' and '.join(looked)} were looked at", _outcomes(cell, looked)
+        advice = f"no verdict, only {' and '.join(looked)} were looked at"
+        return _Choice(advice=advice, evidence=_outcomes(cell, looked))
     words = [f"{name} {word}" for name, word in _lost(cell).items()]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {_epoch(row)}{_besides(rows, row)}" for _, row in arms.iterrows()]
-    return "no verdict on speed", "; ".join([why, *parts])
+    return _Choice(advice="no verdict on speed", evidence="; ".join([why, *parts]))
 
 
 def _epoch(arm: pd.Series) -> str:
@@ -223,13 +318,6 @@ def _trained(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
     """Return each precision's training, that at the largest batch size trained with."""
     trained = rows[rows["train_status"].notna()].sort_values("batch_size", kind="stable")
     return {str(row["precision"]): row for row in records(trained)}
-
-
-def _rivals(faster: pd.DataFrame, best: pd.Series) -> str:
-    """Name the arms whose intervals reach into the best one's."""
-    others = faster[(faster["precision"] != best["precision"]) & (faster["high"] >= best["low"])]
-    names = " and ".join(others["precision"])
-    return f"; the interval of {names} overlaps with it" if names else ""
 
 
 def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
