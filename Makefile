@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 
 .PHONY: bench test test-all check
 bench: $(READY)
-	$(BIN)/python run_bench.py --suite mlp --resume results/first-run
+	$(BIN)/python run_bench.py --suite mlp,digits --resume results/first-run
 
 test: $(READY)
 	$(BIN)/python -m pytest -q tests/gpu

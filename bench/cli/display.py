@@ -117,7 +117,7 @@ def describe_trial(trial: Trial) -> str:
     """Return a trial's name in one line."""
     cell = trial.cell
     where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
-    process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
+    process = f"process {trial.replicate + 1}"
     detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"

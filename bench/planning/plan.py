@@ -23,6 +23,11 @@ DISTRIBUTED_OVERHEAD_S = 5.0
 """Processes that train together are not forked: each imports torch itself."""
 
 
+EMULATED = "amp-bf16"
+EMULATED_STEP_S = 1.0
+"""Where a step takes less, an emulated precision is measured although nobody named it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
     """What is known about a suite's data before anything runs."""
@@ -81,10 +86,25 @@ def make_plan(
             own = request
             if is_alone and not all(alone):  # the reference of the devices that train together
                 own = replace(request, techniques=for_one_device(request.techniques))
+            if _emulates_quickly(own, suite, device, flops.get(ref)):
+                own = replace(own, precisions=(BASELINE, EMULATED))
             planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
             trials += planned
             seconds += [estimate_s(trial, suite, data[ref], device, flops.get(ref)) for trial in planned]
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
+
+
+def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
+    """Say whether to measure an emulated precision that nobody named: a step is short, and memory and accuracy count.
+
+    Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
+    """
+    if request.precisions or set(LADDER) & set(request.phases) or not is_emulated(device, EMULATED):
+        return False
+    largest = max((suite.batch_size, *(request.batch_sizes or suite.cpu_batch_sizes)))
+    if flops_per_sample is None or device.bf16_gflops is None:
+        return False
+    return flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
 
 
 def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:

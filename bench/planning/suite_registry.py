@@ -55,8 +55,12 @@ def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
     return SuiteRef(name=suite.name, file=file, digest=hashlib.sha256(text).hexdigest()[:12], parameters=converted)
 
 
-def select(request: Request) -> dict[SuiteRef, Suite]:
+def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
     """Return the suites of a request with their parameters: one for each variant and swept value.
+
+    Args:
+        request: names suites, parameters and values to sweep.
+        on_cpu: whether nothing but a CPU measures, for which a suite may have parameters of its own.
 
     Raises:
         UsageError: a suite cannot be loaded, or a parameter or value is not one that they take.
@@ -73,6 +77,10 @@ def select(request: Request) -> dict[SuiteRef, Suite]:
             raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
     if len({ref.name for ref in refs}) < len(refs):
         raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
+    named = {name for name, _ in (*request.parameters, *request.sweep)}
+    if on_cpu:
+        smaller = [{n: value for n, value in load(ref).cpu_parameters.items() if n not in named} for ref in refs]
+        refs = [_changed(ref, changes) for ref, changes in zip(refs, smaller, strict=True)]
     return {variant: load(variant) for ref in refs for variant in _variants(ref, request.sweep)}
 
 

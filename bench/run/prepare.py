@@ -10,7 +10,7 @@ from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest
-from bench.planning.plan import Plan, PreparedData, is_emulated, make_plan, named_mixed
+from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, SELECTABLE
@@ -18,6 +18,9 @@ from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import find, refusal, techniques
 from bench.spec.trial import DataSource, Request, SuiteRef
+
+TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
+"""Training images of the sources whose number is known without them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +47,13 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     suites = suite_registry.select(request)
     warnings = warn_of_tf32_in_ladder(request)
     _require_lightning(suites)
+    print("Looking at the devices.", flush=True)
     environment = launcher.survey(request.gpus)
+    if not any(device.is_gpu for device in environment.devices):
+        suites = suite_registry.select(request, on_cpu=True)
     warnings += [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
     warnings += warn_of_builds(environment)
     warnings += busy(environment, request.exclusive)
-    warnings += warn_of_emulation(environment, request)
     for ref in suites:
         _fetch_weights(ref, launcher)
     by_data = {suite.data: suite for suite in suites.values()}
@@ -73,6 +78,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         return plan
 
     plan = make()
+    warnings += warn_of_emulation(environment, request, plan)
     warnings += warn_of_idle_techniques(request)
     warnings += warn_of_refusals(plan, environment)
     if not plan.trials:
@@ -120,6 +126,8 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     trained = any(PHASES[phase].trains_on_data for phase in request.phases)
     if source.kind == "synthetic" or (source.kind == "cifar10" and not trained):
         return PreparedData(source=source)
+    if request.dry_run:  # what is not here is not fetched for a plan
+        return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
     print(f"Looking at the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     return PreparedData(
@@ -180,21 +188,23 @@ def warn_of_builds(environment: Environment) -> list[str]:
     return [f"The nodes have different builds of torch: {builds}. Their figures differ by that, too."]
 
 
-def warn_of_emulation(environment: Environment, request: Request) -> list[str]:
+def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
-    alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
-    return [
-        f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
-        f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
-        + (
-            f"{name} will be slow."
-            if request.precisions
-            else f"{name} is left out{alone}; --precisions fp32,{name} names it."
-        )
-        for device in environment.devices
-        for name in request.precisions or ("amp-bf16",)
-        if is_emulated(device, name)
-    ]
+    measured = {name for trial in plan.trials for name in trial.precisions}
+    found = []
+    for device in environment.devices:
+        for name in request.precisions or (EMULATED,):
+            if not is_emulated(device, name):
+                continue
+            rates = f"{device.bf16_gflops:.1f} GFLOP/s, and {device.fp32_gflops:.0f} in fp32"
+            text = f"{device.name} emulates bfloat16: in a training step's products it reaches {rates}. "
+            if name in measured:
+                text += f"{name} will be slow, and its speed tells nothing of other devices; memory and accuracy do."
+            else:
+                alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
+                text += f"{name} is left out{alone}; --precisions fp32,{name} names it."
+            found.append(text)
+    return found
 
 
 def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:

@@ -7,7 +7,7 @@ when they are called, in the process that measures.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from bench.spec.errors import require
@@ -89,6 +89,8 @@ class Suite:
     """The batch sizes whose speed and memory are compared on a GPU; empty is the recipe's alone."""
     cpu_batch_sizes: tuple[int, ...] = ()
     """The same on a CPU, where the large ones take too long; empty is ``batch_sizes``."""
+    cpu_parameters: dict[str, Parameter] = field(default_factory=dict)
+    """Arguments of the suite's function where only a CPU measures and they are not named: a smaller model."""
     epochs: int = 1
     """Epochs of the short form, which is what is trained unless ``--epochs`` says otherwise."""
     seeds: tuple[int, ...] = (0,)
@@ -106,13 +108,13 @@ class Suite:
 
     def __post_init__(self) -> None:
         require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
-        for field in ("batch_size", "epochs"):
-            value = getattr(self, field)
-            require(isinstance(value, int) and value > 0, f"Suite.{field}", "a whole number above 0", value)
-        for field in ("batch_sizes", "cpu_batch_sizes"):
-            sizes = getattr(self, field)
+        for name in ("batch_size", "epochs"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value > 0, f"Suite.{name}", "a whole number above 0", value)
+        for name in ("batch_sizes", "cpu_batch_sizes"):
+            sizes = getattr(self, name)
             good = all(isinstance(size, int) and size > 0 for size in sizes)
-            require(good, f"Suite.{field}", "whole numbers above 0", sizes)
+            require(good, f"Suite.{name}", "whole numbers above 0", sizes)
         require(bool(self.seeds), "Suite.seeds", "at least one seed", self.seeds)
         require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
         require(self.devices > 0, "Suite.devices", "1 or more", self.devices)

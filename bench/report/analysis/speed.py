@@ -62,6 +62,10 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
         for key, noise in zip(table.index, table["noise"].fillna(ASSUMED_NOISE), strict=True)
     ]
     table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
+    asked = groups["target_ci"].max().reindex(table.index)
+    half = (table["high"].astype(float) / table["low"].astype(float)) ** 0.5 - 1
+    wide = half.gt(asked)
+    table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
     table["log_speedups"] = pd.Series({key: _by_process(arms.get(key)) for key in table.index}, dtype=object)
     return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
 

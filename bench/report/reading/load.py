@@ -101,7 +101,7 @@ def load(folders: list[Path]) -> Runs:
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
         path = folder / "trials.csv"
-        every = read(path).assign(run=label)
+        every = _with_target(read(path).assign(run=label), infos[folder])
         if every.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
@@ -133,6 +133,15 @@ def load(folders: list[Path]) -> Runs:
         numerics=frames[3],
         remarks=_data_remarks(names),
     )
+
+
+def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
+    """Add ``target_ci``, the half-width that the run asked of its speedups; without one no row is ``unconverged``."""
+    protocol = info.get("request", {}).get("protocol", {})
+    asked = protocol.get("target_ci") if "most_replicates" in protocol else None
+    if asked is None:
+        rows = rows.assign(status=rows["status"].replace("unconverged", "ok"))
+    return rows.assign(target_ci=float("nan") if asked is None else float(asked))
 
 
 def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
