@@ -26,9 +26,11 @@ class Display:
     def __init__(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
         """The number and the description of each running trial, by its id."""
+        self._left_s: float | None = None
 
-    def begin(self, trial: Trial, number: int, total: int) -> None:
-        """Show that a trial begins."""
+    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+        """Show that a trial begins, and how long the run goes on, in seconds; None is unknown."""
+        self._left_s = left_s
         self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
@@ -64,10 +66,11 @@ class LiveDisplay(Display):
         self._live.start()
         self._gpu = ""
         self._began = self._drawn = 0.0
+        self._start = time.monotonic()
 
-    def begin(self, trial: Trial, number: int, total: int) -> None:
+    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
         """Show the trial's name."""
-        super().begin(trial, number, total)
+        super().begin(trial, number, total, left_s)
         self._gpu = ""
         self._began = time.monotonic()
         self._draw(Progress(text="starting"))
@@ -89,6 +92,7 @@ class LiveDisplay(Display):
         self._console.print(Text(text, style=style))
 
     def _draw(self, progress: Progress) -> None:
+        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
         from rich.table import Table
@@ -105,12 +109,27 @@ class LiveDisplay(Display):
             Text(self._gpu, style="dim"),
             Text(f"{self._drawn - self._began:.0f} s", style="dim"),
         )
-        self._live.update(row, refresh=True)
+        total = Table.grid(padding=(0, 1))
+        elapsed_s = self._drawn - self._start
+        left_s = None if self._left_s is None else max(0.0, self._began + self._left_s - self._drawn)
+        share = elapsed_s / (elapsed_s + left_s) if left_s is not None and elapsed_s + left_s > 0 else 0.0
+        left = "" if left_s is None else f", about {_clock(left_s)} left"
+        total.add_row(
+            Text("  in all", style="bold"),
+            ProgressBar(total=1.0, completed=share, width=16),
+            Text(f"{_clock(elapsed_s)} so far{left}", style="dim"),
+        )
+        self._live.update(Group(row, total), refresh=True)
 
 
 def open_display() -> Display:
     """Return the display for a terminal, or for a log."""
     return LiveDisplay() if sys.stdout.isatty() else Display()
+
+
+def _clock(seconds: float) -> str:
+    """Return minutes and seconds: 2:05."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def describe_trial(trial: Trial) -> str:

@@ -60,7 +60,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             return paced(cuts, limited)
 
         seed = trial.seed * 1000 + trial.replicate
-        paired = measure(trial, runners, device, send, seed=seed, recut=recut)
+        paired = measure(trial, runners, device, send, seed=seed, recut=recut, known=trial.known)
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
     for block in paired.blocks():

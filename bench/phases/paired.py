@@ -17,7 +17,7 @@ from bench.measure.warmup import Cut, prepare
 from bench.phases.arms import TrainingRunner
 from bench.results.records import Block, Device, Message, Progress, Speed, Status
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Trial
+from bench.spec.trial import KnownArm, Trial
 from bench.stats import Interval
 from bench.training import distributed
 from bench.training.techniques import compilations
@@ -134,6 +134,7 @@ def measure(
     clock: Callable[[], int] = time.perf_counter_ns,
     recut: Callable[[list[Cut]], list[Cut]] | None = None,
     check: bool = False,
+    known: Sequence[KnownArm] = (),
 ) -> Paired:
     """Warm the arms up, cut their blocks, and time them in ABBA rounds until the speedups are known well enough.
 
@@ -145,10 +146,11 @@ def measure(
         seed: seed of the rounds' orders.
         clock: a clock in nanoseconds; that of all processes where several train together.
         recut: called when the arms are warm; returns how their blocks are cut.
+        known: how an earlier process cut the arms' blocks.
         check: whether to compare with longer blocks, and to time once more with those where the two disagree.
     """
     cuts = prepare(
-        runners, trial.protocol.process_s, clock=clock, say=lambda text: send(Progress(text=text)), known=trial.known
+        runners, trial.protocol.process_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known
     )
     cuts = recut(cuts) if recut else cuts
     report = _progress(trial, runners, send)

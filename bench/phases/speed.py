@@ -44,7 +44,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     compile_s = [compiled(runner, context, send) for runner in runners]
     operations = [None if floor else _observe(runner) for runner in runners]
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
-    paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=not trial.known)
+    known = [replace(arm, name=name) for arm in trial.known for precision, name in names if precision == arm.name]
+    paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=not trial.known, known=known)
     for block in paired.blocks():
         send(block)
     for index, runner in enumerate(runners):

@@ -53,6 +53,36 @@ class Plan:
         return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
 
+class Forecast:
+    """How long the rest of a run takes: the plan's estimates, corrected by what ended trials of each phase took."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._left = dict(enumerate(zip((trial.phase for trial in plan.trials), plan.seconds, strict=True)))
+        self._ended: dict[str, tuple[float, float]] = {}  # by phase, seconds estimated and taken
+
+    def skip(self, index: int) -> None:
+        """Note that a trial of the plan, by its index, is not run."""
+        self._left.pop(index, None)
+
+    def end(self, index: int, took_s: float) -> None:
+        """Note how long a trial of the plan took."""
+        phase, guess = self._left.pop(index, ("", None))
+        if guess:
+            estimated, taken = self._ended.get(phase, (0.0, 0.0))
+            self._ended[phase] = estimated + guess, taken + took_s
+
+    def left_s(self) -> float | None:
+        """Return the seconds that the trials which have not ended take; None where some were not estimated."""
+        every = [sum(values) for values in zip(*self._ended.values(), strict=True)] or [1.0, 1.0]
+        total = 0.0
+        for phase, guess in self._left.values():
+            if guess is None:
+                return None
+            estimated, taken = self._ended.get(phase, every)
+            total += guess * taken / estimated
+        return total
+
+
 def make_plan(
     request: Request,
     suites: dict[SuiteRef, Suite],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from bench.cli.display import Display
 from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
-from bench.planning.plan import Plan, refusal_reason, resolve
+from bench.planning.plan import Forecast, Plan, refusal_reason, resolve
 from bench.results.records import (
     MEASURED,
     Block,
@@ -48,6 +49,8 @@ class Execution:
     """Config hashes of finished trials, with each precision's status."""
     speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
     """The speeds measured so far, by the trial's config hash and the precision."""
+    forecast: Forecast = field(default_factory=lambda: Forecast(Plan(trials=(), seconds=())))
+    """How long the rest of the plan takes."""
     _lock: RLock = field(default_factory=RLock)
     """Guards the store and the display where trials of different accelerators run concurrently, in threads."""
 
@@ -55,6 +58,7 @@ class Execution:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
         self.speeds = timed(self.store.folder)
+        self.forecast = Forecast(plan)
         if self.launcher.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
             for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
@@ -71,11 +75,15 @@ class Execution:
             if planned.cell.placement not in placements:
                 continue
             trial = resolve(planned, plan.trials, self.done)
+            if trial is None or trial.config in self.done:
+                self.forecast.skip(number)
             if trial is None:
                 continue
             if trial.config not in self.done:
+                begun = time.monotonic()
                 self._begin(trial, number + 1, len(plan.trials))
                 self._run_trial(trial)
+                self.forecast.end(number, time.monotonic() - begun)
             elif trial.phase == "train":
                 self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
             if len(trial.arms) > 1 and "oom" in self.done[trial.config].values():
@@ -115,7 +123,7 @@ class Execution:
 
     def _begin(self, trial: Trial, number: int, total: int) -> None:
         with self._lock:
-            self.display.begin(trial, number, total)
+            self.display.begin(trial, number, total, self.forecast.left_s())
 
     def _run_apart(self, trial: Trial, number: int, total: int) -> None:
         """Measure arms that do not fit into memory together, each in its own process."""
