@@ -8,9 +8,10 @@ from bench.cli.display import PlainDisplay
 from bench.launch.launcher import Ending
 from bench.measure.sampler import Sampler
 from bench.planning.plan import Plan
-from bench.results.records import Block, EpochResult, MemoryPeak, TrialResult
+from bench.results.records import Block, Device, EpochResult, MemoryPeak, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
+from bench.run.session import sampled
 from tests.arms import arms
 from tests.results.test_store import rows
 
@@ -179,3 +180,11 @@ def test_an_error_of_a_whole_tensor_and_of_an_odd_file_name_is_a_row_that_can_be
     assert detail.startswith("ValueError: bad pixels in \\udcff.jpg 000")
     assert detail.endswith("000 is no image")
     assert len(detail) < 5000
+
+
+def test_telemetry_is_read_of_each_gpu_once(machine):
+    pair = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
+    alone = replace(pair, placement="0", uuid="GPU-a", uuids=())
+    over_nodes = replace(pair, placement="0+1@2", uuids=())
+    found = sampled(replace(machine, devices=(alone, pair, over_nodes, *machine.devices)))
+    assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
