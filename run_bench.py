@@ -55,7 +55,8 @@ def _main(argv: Sequence[str] | None) -> int:
 def run(request: Request) -> int:
     """Measure, store and report."""
     from bench.cli.display import show_plan
-    from bench.launch import open_launcher, torchrun
+    from bench.launch import torchrun
+    from bench.launch.launcher import open_launcher
     from bench.run import session
     from bench.run.prepare import prepare
 

@@ -32,7 +32,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.phases.runner import TrainingRunner
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +39,7 @@ from bench import stats
 from bench.devices.backend import backend_of
 from bench.measure.rounds import Sizes, compare, palindrome, time_block
 from bench.measure.warmup import Cut, prepare, single_step
+from bench.phases.arms import TrainingRunner
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from perf.arms import harness, open_suite

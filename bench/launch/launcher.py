@@ -1,14 +1,20 @@
-"""The interface between a run and whatever runs its trials, and the choice of the latter."""
+"""The interface between a run and what runs its trials: this machine, ranks of torchrun or srun, or a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.results.records import Device, Environment, Message
+from bench.spec.errors import UsageError
 from bench.spec.trial import Trial
+
+if TYPE_CHECKING:
+    from bench.launch.torchrun import Job
+    from bench.spec.request import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,3 +55,50 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Release what was held."""
+
+
+def open_launcher(request: Request, job: Job | None) -> Launcher:
+    """Return the launcher of this machine, of the ranks that torchrun started, or with ``--on ray`` of a cluster.
+
+    Args:
+        request: the command line's options.
+        job: this rank's place among those that torchrun or srun started; None if there are no others.
+
+    Raises:
+        UsageError: a rank does not come, no cluster answers, or it lacks the accelerators.
+    """
+    if job is not None:
+        if request.on is not None:
+            raise UsageError("--on ray starts its own processes: leave out torchrun and srun, or --on.")
+        from bench.launch.torchrun import TorchrunLauncher
+
+        return TorchrunLauncher(job, request)
+    if request.on is None:
+        from bench.launch.local import LocalLauncher
+
+        return LocalLauncher()
+    from bench.launch.ray.launcher import RayLauncher
+
+    files = [word for word in request.suites if word.endswith(".py")]
+    return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)
+
+
+def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
+    """Run all jobs at the same time.
+
+    Args:
+        jobs: functions; one that is cancelled raises.
+        cancel: ends the other jobs after one has raised, or after Ctrl-C.
+
+    Raises:
+        BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
+    """
+    with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        running = [pool.submit(job) for job in jobs]
+        try:
+            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for future in ended:
+                future.result()
+        except BaseException:
+            cancel()
+            raise

@@ -35,8 +35,7 @@ from typing import Any
 
 from bench.launch.launcher import Ending
 from bench.launch.local import LocalLauncher
-from bench.launch.merge import agreed, merge_nodes, merge_placements
-from bench.launch.multi_node import NodeLostError, Part, run_parts
+from bench.launch.multi_node import NodeLostError, Part, agreed, merge_nodes, merge_placements, run_parts
 from bench.results.records import Device, Environment, Message, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.request import Request

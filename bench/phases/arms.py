@@ -1,8 +1,4 @@
-"""The arms of a measurement, and what a step of each is.
-
-A step of ``TrainingRunner`` is a training step on batches that are on the device, of ``LoaderRunner`` one on batches
-from a loader, of ``ForwardRunner`` the forward pass. All are ``bench.measure.rounds.Runner``.
-"""
+"""What every phase starts from: a trial's suite, data and device, its arms, and what a training step of an arm is."""
 
 from __future__ import annotations
 
@@ -11,34 +7,122 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench.data import random_batches
-from bench.data.loader import DEPTH
 from bench.data.transfer import Batch
-from bench.devices.backend import backend_of
-from bench.phases.context import Context
-from bench.phases.input_pipeline import InputPipeline
-from bench.results.records import Message, Progress
-from bench.spec.suite import Data
+from bench.devices.backend import backend_of, device_at
+from bench.planning import suite_registry
+from bench.results.records import Message, Progress, Switches
+from bench.spec.ablation import AblationStep
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import Precision, parse_precision
+from bench.spec.suite import Data, Suite
+from bench.spec.techniques import Techniques, techniques
+from bench.spec.trial import Trial
 from bench.training import amp, distributed
-from bench.training.step import Arm, leave_gradients, synchronize, training_step
-from bench.training.techniques import arrange, compilations
+from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step
+from bench.training.techniques import compilations
 
 BATCHES = 4
 """Batches on the device that the steps take in turn."""
-CONTINUOUS_STEPS = 3 * DEPTH
-"""Steps that show whether a loader is waited for; a third of them uses up the batches that were ready before."""
 FEWEST_STEPS, MOST_STEPS = 20, 200
 """Single steps that are timed, if they fit into the time budget."""
 SINGLE_STEPS = 10
 """Steps that are queued one at a time, for the host's share."""
 MOST_COMPILED_STEPS = 8
 """A model that still compiles after so many steps of one shape is left to the timing, which discards such rounds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """A trial and the objects that it names."""
+
+    trial: Trial
+    suite: Suite
+    data: Data
+    device: torch.device
+    techniques: Techniques
+    """Those of all arms; the ablation's steps have their own."""
+
+    def build(
+        self,
+        precision: str,
+        *,
+        techniques: Techniques | None = None,
+        data: Data | None = None,
+        steps: int | None = None,
+        clip_grad: float | None = None,
+    ) -> Arm:
+        """Set the process to a precision and build its arm.
+
+        Args:
+            precision: its name.
+            techniques: those of an ablation step; None are the trial's.
+            data: the suite's data with the number of classes that there really are; None are the trial's.
+            steps: optimizer steps of the whole training, for the schedule.
+            clip_grad: the norm to clip gradients to.
+        """
+        wanted = parse_precision(precision)
+        set_precision(wanted, self.device)
+        arm = build_arm(
+            self.suite,
+            data or self.data,
+            wanted,
+            self.device,
+            seed=self.trial.seed,
+            steps=steps,
+            clip_grad=clip_grad,
+            techniques=techniques or self.techniques,
+        )
+        amp.apply(wanted)  # again: a model may have set switches of its own
+        return arm
+
+    def build_step(self, step: AblationStep) -> Arm:
+        """Set the process to an ablation step's precision and build its arm.
+
+        Raises:
+            UnsupportedError: a technique does not go with this suite or device, or the suite has a loop of its own.
+        """
+        if self.suite.trainer == "lightning":
+            raise UnsupportedError("Lightning's Trainer runs steps of its own, which the ladder cannot climb")
+        return self.build(step.precision, techniques=step.settings)
+
+    def resident_batches(self, count: int) -> list[Batch]:
+        """Make random batches on the device; of processes that train together, this one's part of each."""
+        return random_batches(
+            self.data,
+            batch_size=distributed.part(self.trial.cell.batch_size),
+            count=count,
+            device=self.device,
+            seed=self.trial.seed + distributed.rank(),
+        )
+
+
+def open_context(trial: Trial) -> Context:
+    """Load the trial's suite and name its device, without touching the device."""
+    suite = suite_registry.load(trial.cell.suite)
+    data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
+    device = device_at(trial.cell.placement.device_of(distributed.rank()))
+    # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
+    torch.backends.cudnn.benchmark = True
+    return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
+
+
+def set_precision(precision: Precision, device: torch.device) -> None:
+    """Make the device the current one and set the process to a precision."""
+    backend_of(device).set_current()
+    amp.apply(precision)
+
+
+def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
+    """Set the process to the precision called ``name``; return it and its switches as they read back."""
+    precision = parse_precision(name)
+    set_precision(precision, device)
+    return precision, amp.read_back(precision, device)
 
 
 @dataclass
@@ -89,89 +173,6 @@ class TrainingRunner:
     def compile_s(self, context: Context) -> float | None:
         """Let the arm compile, and return the seconds that took; None where it does not compile."""
         return compile_s(self.arm, context.data, context.trial.cell.batch_size)
-
-
-@dataclass
-class LoaderRunner(TrainingRunner):
-    """A model in training whose batches come from a loader."""
-
-    batches: InputPipeline
-    wait_ns: int = field(default=0, init=False)
-    """Time that the host waited for the loader in the timed steps of all blocks before the last,"""
-    last_wait_ns: int = field(default=0, init=False)
-    """and in the last call of ``run``."""
-
-    def activate(self) -> None:
-        """Set TF32's switches to this arm's; a block of steps begins here."""
-        super().activate()
-        self.wait_ns, self.last_wait_ns = self.wait_ns + self.last_wait_ns, 0
-
-    def run(self, steps: int) -> None:
-        """Queue that many steps; a block's switch warm-up comes first, its timed steps last."""
-        before = self.batches.waited_ns
-        super().run(steps)
-        self.last_wait_ns = self.batches.waited_ns - before
-
-    def steady_wait(self, rest_s: float) -> float:
-        """Return the share of a continuous run that the host waits for batches that are not made yet.
-
-        The first steps use up the batches that were ready and show what taking one costs, which does not count as
-        waiting in the steps after them. Each step is synchronized, so that a host that runs ahead of its device does
-        not wait for a batch that the device does not need yet.
-
-        Args:
-            rest_s: time in which the loader makes as many batches ready as it may, in seconds.
-        """
-        self.activate()
-        time.sleep(rest_s)
-        # The second shortest: beside other programs few may be ready, and the prefetcher's first is taken already.
-        taking_ns = sorted(wait_ns for wait_ns, _ in self._single_steps(DEPTH))[1]
-        steps = self._single_steps(CONTINUOUS_STEPS - DEPTH)
-        waited_ns = sum(wait_ns for wait_ns, _ in steps) - taking_ns * len(steps)
-        return max(0.0, waited_ns / sum(step_ns for _, step_ns in steps))
-
-    def _single_steps(self, count: int) -> list[tuple[int, int]]:
-        """Run synchronized steps; return each one's wait for the loader and its time, in nanoseconds."""
-        times = []
-        for _ in range(count):
-            start = time.perf_counter_ns()
-            self.run(1)
-            self.synchronize()
-            times.append((self.last_wait_ns, time.perf_counter_ns() - start))
-        return times
-
-
-@dataclass
-class ForwardRunner(TrainingRunner):
-    """A model in eval mode; a step is the forward pass over the next batch."""
-
-    passes: int = field(default=0, init=False)
-
-    def run(self, steps: int) -> None:
-        """Queue that many forward passes."""
-        for _ in range(steps):
-            self.forward(next(self.batches)[0])
-        self.passes += steps
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the model's output for a batch, (B, ...)."""
-        with torch.inference_mode(), self.arm.autocast():
-            output: Tensor = self.arm.forward(arrange(inputs, self.arm.techniques))
-        return output
-
-    def taken_steps(self) -> int:
-        """Return the number of passes; none is ever skipped."""
-        return self.passes
-
-    def compile_s(self, context: Context) -> float | None:
-        """Let the arm compile for batches and for single samples; return the seconds, None where it does not."""
-        if not self.arm.techniques.compile:
-            return None
-        self.activate()
-        size = context.trial.cell.batch_size
-        ((inputs, _),) = random_batches(context.data, batch_size=size, count=1, device=self.arm.device, seed=0)
-        shapes = inputs, inputs[:1].contiguous()
-        return sum(until_compiled(partial(self.forward, one), self.arm.device) for one in shapes)
 
 
 def compiled(runner: TrainingRunner, context: Context, send: Callable[[Message], None]) -> float | None:

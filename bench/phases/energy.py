@@ -18,8 +18,7 @@ from bench.devices.monitor import meters as open_meters
 from bench.measure import energy
 from bench.measure.energy import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
-from bench.phases.arms import BATCHES, TrainingRunner, compiled
-from bench.phases.context import Context, open_context
+from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, open_context
 from bench.phases.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial

@@ -13,8 +13,7 @@ from functools import partial
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.operations import observe
-from bench.phases.arms import BATCHES, TrainingRunner
-from bench.phases.context import enter, open_context
+from bench.phases.arms import BATCHES, TrainingRunner, enter, open_context
 from bench.results.records import Device, Fit, Message, Progress, TrialResult
 from bench.spec.trial import Trial
 from bench.training.amp import read_back

@@ -6,20 +6,56 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bench.phases.arms import BATCHES, ForwardRunner, compiled
-from bench.phases.context import Context, enter, open_context
+from bench.data import random_batches
+from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, until_compiled
 from bench.phases.paired import measure
 from bench.results.records import Device, Inference, Message, TrialResult
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
+from bench.training.techniques import arrange
 
 LATENCY_ROUNDS, LATENCY_SAMPLES = 20, 10
 """Rounds in which single samples are timed, and samples of each arm in a round, the first of them untimed."""
+
+
+@dataclass
+class ForwardRunner(TrainingRunner):
+    """A model in eval mode; a step is the forward pass over the next batch."""
+
+    passes: int = field(default=0, init=False)
+
+    def run(self, steps: int) -> None:
+        """Queue that many forward passes."""
+        for _ in range(steps):
+            self.forward(next(self.batches)[0])
+        self.passes += steps
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's output for a batch, (B, ...)."""
+        with torch.inference_mode(), self.arm.autocast():
+            output: Tensor = self.arm.forward(arrange(inputs, self.arm.techniques))
+        return output
+
+    def taken_steps(self) -> int:
+        """Return the number of passes; none is ever skipped."""
+        return self.passes
+
+    def compile_s(self, context: Context) -> float | None:
+        """Let the arm compile for batches and for single samples; return the seconds, None where it does not."""
+        if not self.arm.techniques.compile:
+            return None
+        self.activate()
+        size = context.trial.cell.batch_size
+        ((inputs, _),) = random_batches(context.data, batch_size=size, count=1, device=self.arm.device, seed=0)
+        shapes = inputs, inputs[:1].contiguous()
+        return sum(until_compiled(partial(self.forward, one), self.arm.device) for one in shapes)
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:

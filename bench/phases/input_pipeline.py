@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
 from bench.data.augment import Normalizer
-from bench.data.loader import Turns, open_loader, open_samples
+from bench.data.loader import DEPTH, Turns, open_loader, open_samples
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
-from bench.phases.context import Context
+from bench.phases.arms import Context, TrainingRunner
 from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
 from bench.training.step import Arm
+
+CONTINUOUS_STEPS = 3 * DEPTH
+"""Steps that show whether a loader is waited for; a third of them uses up the batches that were ready before."""
 
 
 class LoaderKind(NamedTuple):
@@ -101,6 +104,56 @@ class InputPipeline:
         """Stop making batches ahead."""
         if self._prefetcher is not None:
             self._prefetcher.close()
+
+
+@dataclass
+class LoaderRunner(TrainingRunner):
+    """A model in training whose batches come from a loader."""
+
+    batches: InputPipeline
+    wait_ns: int = field(default=0, init=False)
+    """Time that the host waited for the loader in the timed steps of all blocks before the last,"""
+    last_wait_ns: int = field(default=0, init=False)
+    """and in the last call of ``run``."""
+
+    def activate(self) -> None:
+        """Set TF32's switches to this arm's; a block of steps begins here."""
+        super().activate()
+        self.wait_ns, self.last_wait_ns = self.wait_ns + self.last_wait_ns, 0
+
+    def run(self, steps: int) -> None:
+        """Queue that many steps; a block's switch warm-up comes first, its timed steps last."""
+        before = self.batches.waited_ns
+        super().run(steps)
+        self.last_wait_ns = self.batches.waited_ns - before
+
+    def steady_wait(self, rest_s: float) -> float:
+        """Return the share of a continuous run that the host waits for batches that are not made yet.
+
+        The first steps use up the batches that were ready and show what taking one costs, which does not count as
+        waiting in the steps after them. Each step is synchronized, so that a host that runs ahead of its device does
+        not wait for a batch that the device does not need yet.
+
+        Args:
+            rest_s: time in which the loader makes as many batches ready as it may, in seconds.
+        """
+        self.activate()
+        time.sleep(rest_s)
+        # The second shortest: beside other programs few may be ready, and the prefetcher's first is taken already.
+        taking_ns = sorted(wait_ns for wait_ns, _ in self._single_steps(DEPTH))[1]
+        steps = self._single_steps(CONTINUOUS_STEPS - DEPTH)
+        waited_ns = sum(wait_ns for wait_ns, _ in steps) - taking_ns * len(steps)
+        return max(0.0, waited_ns / sum(step_ns for _, step_ns in steps))
+
+    def _single_steps(self, count: int) -> list[tuple[int, int]]:
+        """Run synchronized steps; return each one's wait for the loader and its time, in nanoseconds."""
+        times = []
+        for _ in range(count):
+            start = time.perf_counter_ns()
+            self.run(1)
+            self.synchronize()
+            times.append((self.last_wait_ns, time.perf_counter_ns() - start))
+        return times
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from typing import Any
 
 from bench.data.loader import DEPTH, batch_ms, steps_per_epoch
 from bench.measure.warmup import Cut
-from bench.phases.arms import LoaderRunner, TrainingRunner, compile_s, step_times
-from bench.phases.context import Context, enter, open_context
-from bench.phases.input_pipeline import InputPipeline, LoaderKind, open_loaders
+from bench.phases.arms import Context, TrainingRunner, compile_s, enter, open_context, step_times
+from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner, open_loaders
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.ablation import AblationStep, rebase

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bench.data import Batches, open_batches
 from bench.measure import gradients
-from bench.phases.context import Context, open_context, set_precision
+from bench.phases.arms import Context, open_context, set_precision
 from bench.results.records import Device, Kind, Message, Numeric, Progress, TrialResult
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data

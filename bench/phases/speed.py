@@ -15,8 +15,7 @@ from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
-from bench.phases.arms import BATCHES, TrainingRunner, compiled, step_times
-from bench.phases.context import enter, open_context
+from bench.phases.arms import BATCHES, TrainingRunner, compiled, enter, open_context, step_times
 from bench.phases.paired import measure
 from bench.results.records import Device, Message, Operations, Progress, Speed, Switches, TrialResult
 from bench.spec.trial import Trial

@@ -17,8 +17,7 @@ from bench.data import Batches, Share, open_batches
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import compile_s
-from bench.phases.context import open_context, set_precision
+from bench.phases.arms import compile_s, open_context, set_precision
 from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.trial import Trial

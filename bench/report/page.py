@@ -14,9 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from bench.report.analysis import ablation, bottleneck, comparability, matrix, scaling
-from bench.report.analysis import training as epochs
-from bench.report.analysis.rounds import bootstraps
-from bench.report.analysis.speed import KEY
+from bench.report.analysis.speed import KEY, bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
 from bench.report.figures import ablation as ablation_figures
@@ -24,9 +22,9 @@ from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.axes import Plot
-from bench.report.reading import completeness, sources
+from bench.report.reading import completeness
 from bench.report.reading.folders import mark
-from bench.report.reading.load import Runs
+from bench.report.reading.load import Runs, data_remarks
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
@@ -195,7 +193,7 @@ def cautions(runs: Runs, trials: pd.DataFrame) -> list[str]:
     """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
     missing = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     odd = [f"Run {run.label}: {remark}" for run in runs.runs for remark in run.remarks]
-    return [*filter(None, missing), *odd, *sources.remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
+    return [*filter(None, missing), *odd, *data_remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
 def how_to_read(runs: Runs) -> list[str]:
@@ -249,5 +247,5 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             training.against_plain(runs.trials, rows),
             beside,
         )
-        remarks = epochs.remarks(rows) + bottleneck.remarks(rows) + unscaled + unpublished
+        remarks = bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished
         yield Section(title=str(title), tables=tables, remarks=remarks)

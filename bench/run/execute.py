@@ -10,8 +10,7 @@ from functools import partial
 from threading import RLock
 
 from bench.cli.display import Display
-from bench.launch.concurrent import run_concurrently
-from bench.launch.launcher import Ending, Launcher
+from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning.defaults import refusal_reason
 from bench.planning.max_batch import Largest, Search, at_any_size

@@ -1,12 +1,25 @@
-"""A trial on several nodes, whose parts are told here what to say."""
+"""Several nodes as one: what they amount to, and a trial whose parts are told here what to say."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from bench.launch.launcher import Ending
-from bench.launch.multi_node import NodeLostError, Part, failure, run_parts
+from bench.launch.multi_node import (
+    NodeLostError,
+    Part,
+    agreed,
+    failure,
+    merge_devices,
+    merge_placements,
+    merge_results,
+    run_parts,
+)
+from bench.planning.warnings import mismatched
 from bench.results.records import MemoryPeak, Progress, TrialResult
+from bench.spec.errors import UsageError
+from tests.report.builders import GPU
 
 DONE = Ending(kind="done")
 
@@ -95,3 +108,68 @@ def test_a_part_that_does_not_end_with_the_first_fails_the_trial():
     sources = [part(result(3), DONE), waiting(name="there")]
     ending = run_parts(sources, lambda _: None, end_s=0.05)
     assert (ending.kind, ending.text) == ("died", "there: did not end with the others")
+
+
+def test_devices_of_several_nodes_are_one(machine):
+    gpus = [
+        replace(GPU, memory_total_bytes=8, fp32_gflops=5.0),
+        replace(GPU, memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"}),
+    ]
+    joint = merge_devices(gpus)
+    assert (joint.name, joint.memory_total_bytes, joint.uuid, joint.energy) == (f"2 × {GPU.name}", 12, None, None)
+    assert joint.fp32_gflops == 3.0  # the estimate is of the slowest
+    assert set(joint.unsupported) == {"tf32", "fp16-master"}
+    assert merge_devices([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
+    assert merge_devices([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
+    assert merge_devices([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
+
+
+def test_nodes_must_agree():
+    assert agreed("m:f", {"a": 1, "b": 1}) == 1
+    with pytest.raises(UsageError, match="do not agree about f: a: 1; b: 2"):
+        agreed("m:f", {"a": 1, "b": 2})
+
+
+def peak(**figures):
+    return TrialResult(precision="fp32", status="ok", memory=MemoryPeak(**figures))
+
+
+def test_memory_is_the_largest_devices_of_all_nodes_and_the_sum_of_all():
+    mine = peak(peak_allocated_bytes=10, model_bytes=3, all_devices_bytes=18)
+    other = peak(peak_allocated_bytes=14, all_devices_bytes=21)
+    (found,) = merge_results([mine], [other])
+    memory = found.memory
+    assert (memory.peak_allocated_bytes, memory.model_bytes, memory.all_devices_bytes) == (14, 3, 39)
+    (found,) = merge_results([mine], [peak(model_bytes=1)])
+    assert found.memory.all_devices_bytes is None
+    (found,) = merge_results([mine], [peak(all_devices_bytes=0, peak_resident_bytes=0)])
+    assert found.memory.all_devices_bytes == 18
+    timed = TrialResult(precision="fp32", status="ok")
+    assert merge_results([timed], []) == [timed]
+
+
+@pytest.fixture
+def two(machine):
+    device = replace(machine.devices[0], name="Other CPU")
+    other = replace(machine, host="there", driver="570.1", cudnn="92600", devices=(device,))
+    return {"A100": machine, "V100": other}
+
+
+def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
+    found = merge_placements(two)
+    assert [(device.placement, device.name) for device in found.devices] == [
+        ("A100", "Test CPU"),
+        ("V100", "Other CPU"),
+    ]
+    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in found.nodes] == [
+        ("A100", "here", None, None),
+        ("V100", "there", "570.1", "92600"),
+    ]
+    assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
+    assert mismatched(found) == []
+
+
+def test_nodes_with_other_builds_of_torch_are_warned_of(two):
+    two["V100"] = replace(two["V100"], torch="2.6.0+cu126")
+    (warning,) = mismatched(merge_placements(two))
+    assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning

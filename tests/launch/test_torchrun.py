@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import pytest
 from torch.distributed import HashStore
 
-from bench.launch import open_launcher, torchrun
-from bench.launch.launcher import Ending
+from bench.launch import torchrun
+from bench.launch.launcher import Ending, open_launcher
 from bench.launch.local import LocalLauncher
 from bench.launch.torchrun import Channel, Follower, Job, Order, TorchrunLauncher, decode, encode, read_job
 from bench.results import records

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.rounds import bootstrap_intervals
+from bench.report.analysis.speed import bootstrap_intervals
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS
 from bench.stats import Interval

@@ -125,6 +125,6 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(c
         step()
         return taken[during[-1].partition(":")[0]]
 
-    monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
+    monkeypatch.setattr("bench.phases.inference.until_compiled", until_compiled)
     result = result_of(run_phase(tiny_trial, cpu, "inference", "amp-fp16", techniques=("compile",), sent=sent))
     assert result.compile_s == 2 * 7.0  # for batches, and for single samples

@@ -17,10 +17,9 @@ from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.measure.rounds import Sizes, time_block
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import context, input_pipeline, paired
-from bench.phases.arms import LoaderRunner
-from bench.phases.context import open_context
-from bench.phases.input_pipeline import InputPipeline, LoaderKind
+from bench.phases import input_pipeline, paired
+from bench.phases.arms import open_context
+from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner
 from bench.phases.ladder import paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
@@ -83,10 +82,10 @@ def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb
     def fp32_alone(*given, techniques, **more):
         if techniques.set_to_none:
             raise UnsupportedError("not here")
-        return build(*given, techniques=techniques, **more)
+        return build_arm(*given, techniques=techniques, **more)
 
-    build, sent = context.build_arm, []
-    monkeypatch.setattr(context, "build_arm", fp32_alone)
+    sent = []
+    monkeypatch.setattr("bench.phases.arms.build_arm", fp32_alone)
     climb(("fp32", "fp32+set-to-none"), sent)
     planned = replace(tiny_trial, phase="ladder", arms=arms("fp32", "fp32+set-to-none"))
     assert {message.trial for message in sent if isinstance(message, Block)} == {planned.id}
@@ -96,7 +95,7 @@ def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, 
     def refuse(*_, **__):
         raise UnsupportedError("not here")
 
-    monkeypatch.setattr(context, "build_arm", refuse)
+    monkeypatch.setattr("bench.phases.arms.build_arm", refuse)
     sent = []
     with pytest.raises(UnsupportedError, match="not here"):
         climb(sent=sent)
@@ -109,7 +108,7 @@ def test_running_out_of_memory_is_no_refusal(climb, monkeypatch):
     def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(context, "build_arm", fail)
+    monkeypatch.setattr("bench.phases.arms.build_arm", fail)
     with pytest.raises(torch.OutOfMemoryError):
         climb()
 
@@ -188,7 +187,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.ms = 0
         fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
-        for module in ("arms", "input_pipeline"):
+        for module in ("input_pipeline",):
             monkeypatch.setattr(f"bench.phases.{module}.time", fake)
 
     def sleep(self, seconds):

@@ -12,7 +12,7 @@ import torch
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
-from bench.phases import context, fit, paired
+from bench.phases import fit, paired
 from bench.phases.arms import TrainingRunner, compile_s
 from bench.planning import suite_registry
 from bench.report.reading.load import load
@@ -22,7 +22,7 @@ from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
-from bench.training.step import leave_gradients
+from bench.training.step import build_arm, leave_gradients
 from bench.training.techniques import compilations
 from tests import fake_graph
 from tests.conftest import call
@@ -35,13 +35,12 @@ from tests.training.test_techniques import CPU, DATA, batches, layers, make, nor
 def built(monkeypatch):
     """The techniques of every arm that a phase builds."""
     seen = []
-    build = context.build_arm
 
     def spy(*given, **asked):
         seen.append(asked["techniques"])
-        return build(*given, **asked)
+        return build_arm(*given, **asked)
 
-    monkeypatch.setattr(context, "build_arm", spy)
+    monkeypatch.setattr("bench.phases.arms.build_arm", spy)
     return seen
 
 
@@ -57,15 +56,15 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
 
 def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, cpu, monkeypatch):
     fake_graph.install(monkeypatch)
-    built, build = [], context.build_arm
+    built = []
 
     def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
-        arm = build(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
+        arm = build_arm(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
         step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=fake_graph.CUDA)
         built.append(replace(arm, techniques=techniques, graph=step))
         return built[-1]
 
-    monkeypatch.setattr(context, "build_arm", graphed)
+    monkeypatch.setattr("bench.phases.arms.build_arm", graphed)
     result = result_of(run_phase(tiny_trial, cpu, "fit", techniques=("cuda-graphs",)))
     (arm,) = built
     assert result.status == "ok"

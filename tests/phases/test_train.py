@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 
 from bench.cli.display import describe_results
-from bench.phases import context, train
+from bench.phases import train
 from bench.phases.train import Evaluation, epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult, TrialResult
@@ -84,14 +84,14 @@ def bench(monkeypatch, tiny_trial, cpu, tmp_path):
 
 
 def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weights(bench, monkeypatch):
-    initial, given, build = [], {}, context.build_arm
+    initial, given = [], {}
 
-    def build_arm(*arguments, **more):
-        arm = build(*arguments, **more)
+    def spy(*arguments, **more):
+        arm = build_arm(*arguments, **more)
         initial.append(torch.cat([p.detach().flatten().clone() for p in arm.model.parameters()]))
         return arm
 
-    monkeypatch.setattr(context, "build_arm", build_arm)
+    monkeypatch.setattr("bench.phases.arms.build_arm", spy)
     for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
         bench.run(arms=arms(name), seed=seed)
         given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])

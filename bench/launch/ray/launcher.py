@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.launch.launcher import Ending
-from bench.launch.merge import agreed, merge_placements
-from bench.launch.multi_node import CancelledError, NodeLostError
+from bench.launch.multi_node import CancelledError, NodeLostError, agreed, merge_placements
 from bench.launch.ray.actor import OWN, PACKAGES
 from bench.launch.ray.pool import RESOURCE, AcceleratorPool
 from bench.results.records import Device, Environment, Message, Progress

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
-from bench.report.analysis.noise import ASSUMED, floors
+from bench.report.analysis.speed import ASSUMED, floors
 from bench.report.analysis.summary import memory_change
 from bench.report.format import UNKNOWN, known, processes
 from bench.report.reading.labels import subjects

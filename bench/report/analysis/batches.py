@@ -31,6 +31,17 @@ class BestBatch(NamedTuple):
         return ratio(self.interval.center, self.interval.low, self.interval.high)
 
 
+def reference_batch(rows: pd.DataFrame) -> int:
+    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
+    sizes = rows["batch_size"].to_numpy()
+    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
+    both = compared & np.isin(sizes, sizes[trained])
+    for choice in (both, compared, trained, timed, np.ones_like(timed)):
+        if choice.any():
+            return int(sizes[choice].max())
+    raise ValueError("a subject has at least one row")
+
+
 def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -> pd.DataFrame:
     """Return of each subject's precision the row of the batch size at which its throughput was highest.
 

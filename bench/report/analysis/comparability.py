@@ -9,10 +9,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from bench.report.analysis.matrix import RECIPE
-from bench.report.analysis.speed import KEY
 from bench.report.reading.labels import placement
-from bench.report.reading.load import Run
-from bench.report.reading.sources import fingerprints
+from bench.report.reading.load import KEY, Run, fingerprints
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 

@@ -12,13 +12,11 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import warnings
-from bench.report.analysis.noise import ASSUMED
-from bench.report.analysis.speed import KEY
+from bench.report.analysis.speed import ASSUMED
 from bench.report.analysis.summary import summarise, told_apart
 from bench.report.format import UNKNOWN, known, ratio, records
 from bench.report.reading.completeness import remark
-from bench.report.reading.load import Run, Runs, load
-from bench.report.reading.sources import remarks
+from bench.report.reading.load import KEY, Run, Runs, data_remarks, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 
@@ -151,7 +149,7 @@ def _gain(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tu
 def _cautions(runs: Runs) -> list[str]:
     told = [remark(run, runs.trials[runs.trials["run"] == run.label]) for run in runs.runs]
     odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
-    return [*filter(None, told), *odd, *remarks(runs.runs), *warnings(runs.runs, runs.trials)]
+    return [*filter(None, told), *odd, *data_remarks(runs.runs), *warnings(runs.runs, runs.trials)]
 
 
 def _apart(sides: list[pd.DataFrame], runs: list[Run]) -> list[str]:

@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.speed import KEY
-from bench.report.analysis.verdict import reference_batch
+from bench.report.analysis.batches import reference_batch
 from bench.report.format import records
 from bench.report.reading.labels import placement
-from bench.report.reading.load import SUBJECT
+from bench.report.reading.load import KEY, SUBJECT
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE

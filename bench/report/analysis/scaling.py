@@ -12,9 +12,8 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import differing, host
-from bench.report.analysis.speed import KEY
 from bench.report.format import known, records
-from bench.report.reading.load import SUBJECT, Run, Runs
+from bench.report.reading.load import KEY, SUBJECT, Run, Runs
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.techniques import for_one_device

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import math
+from typing import Literal
 
-from bench.report.analysis.speed import KEY, details, speeds, status_of
-from bench.report.analysis.training import trainings
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from bench import stats
+from bench.report.analysis.speed import details, speeds, status_of
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import CELL, SUBJECT
+from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, precision_rank
 
@@ -18,6 +23,18 @@ RESIDENT_RESOLUTION = 5 * 2**20
 ENERGY_FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which the factors are rounded first."""
+PARITY_MARGIN_POINTS = 0.5
+"""Accuracy may differ from fp32's by this many points and still count as the same."""
+MIN_SEEDS = 5
+"""With fewer paired seeds there is no parity verdict."""
+Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds", "diverged"]
+
+_RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
+_FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
+_FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
+_FIGURES += ["checkpoint_16bit_bytes", "train_energy_j"]
+_DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
+_EPOCHS = ["epoch_speedup", "epoch_low", "epoch_high", "epoch_seeds"]
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -98,3 +115,109 @@ def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     said = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all()
     found = table[SUBJECT].merge(said.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
     return found.astype(object).where(found.notna(), None)
+
+
+def trainings(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each arm of each cell that was trained, indexed by ``KEY``.
+
+    Figures are means over the seeds that finished; ``time_to_accuracy_s`` is over those that reached
+    ``target_accuracy_pct``, which are ``reached``. ``delta_points`` is the mean over seeds of arm − fp32,
+    seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``. ``diverged`` counts the seeds that
+    diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``_epoch_speedups``
+    are joined.
+    """
+    rows = trials[trials["phase"] == "train"]
+    usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
+    table = status_of(rows, usable).to_frame("train_status")
+    done = rows[usable].groupby(KEY, sort=False)
+    table = table.join(done[_FIGURES].mean().rename(columns=_RENAMED))
+    table["epochs"] = done["epochs"].max()
+    table["data_storage"] = done["data_storage"].first()
+    table["accuracy_sd"] = done["test_accuracy_pct"].std()
+    table["seeds"] = done.size()
+    table["target_accuracy_pct"] = done["target_accuracy_pct"].max()
+    table["reached"] = done["time_to_accuracy_s"].count()
+    table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
+    deltas = _deltas(rows[usable], table["diverged"]).reindex(table.index)
+    deltas.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
+    return table.join([deltas, _epoch_speedups(rows[usable]).reindex(table.index)])
+
+
+def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
+    """Return how much faster than fp32 each arm's epochs are, indexed by ``KEY``.
+
+    Args:
+        done: rows of finished trainings, one for each cell, precision and seed.
+
+    Returns:
+        ``epoch_speedup``: fp32's time per epoch over the arm's, the geometric mean over the seeds that both
+        finished; ``epoch_low`` and ``epoch_high``: Student's 95 % interval on the logarithms, empty with one
+        seed; ``epoch_seeds``: how many seeds.
+    """
+    times = done.loc[done["time_per_epoch_s"].gt(0), [*KEY, "seed", "time_per_epoch_s"]]
+    baseline = times[times["precision"] == BASELINE].drop(columns="precision")
+    pairs = times[times["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
+    pairs["log_ratio"] = np.log(pairs["time_per_epoch_s_fp32"] / pairs["time_per_epoch_s"])
+    found = {}
+    for key, group in pairs.groupby(KEY, sort=False)["log_ratio"]:
+        interval = stats.student_interval(group.to_numpy(dtype=np.float64)).exp()
+        found[key] = [interval.center, interval.low, interval.high, interval.n]
+    if not found:
+        return pd.DataFrame(columns=_EPOCHS, dtype=float)
+    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
+    return pd.DataFrame(list(found.values()), index=index, columns=_EPOCHS).astype(float)
+
+
+def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Count each arm's seeds that diverged by its own doing, and those in which fp32 diverged, whatever it did."""
+    lost = rows.loc[rows["status"] == "nonfinite", [*KEY, "seed"]].drop_duplicates()
+    fp32 = lost.loc[lost["precision"] == BASELINE, [*CELL, "seed"]].assign(recipe=True)
+    own = lost.merge(fp32, on=[*CELL, "seed"], how="left")
+    blamed = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
+    arms = rows[KEY].drop_duplicates().merge(fp32.groupby(CELL).size().reset_index(name="fp32_diverged"), on=CELL)
+    return arms.set_index(KEY).join(blamed.groupby(KEY).size().rename("diverged"), how="outer")
+
+
+def _deltas(done: pd.DataFrame, diverged: pd.Series) -> pd.DataFrame:
+    scored = done.loc[done["test_accuracy_pct"].notna(), [*KEY, "seed", "test_accuracy_pct"]]
+    baseline = scored[scored["precision"] == BASELINE].drop(columns="precision")
+    pairs = scored[scored["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
+    pairs["delta"] = pairs["test_accuracy_pct"] - pairs["test_accuracy_pct_fp32"]
+    found = {
+        key: parity(group.to_numpy(dtype=np.float64), int(diverged.get(key, 0)))
+        for key, group in pairs.groupby(KEY, sort=False)["delta"]
+    }
+    if not found:
+        return pd.DataFrame(columns=_DELTA)
+    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
+    return pd.DataFrame(list(found.values()), index=index, columns=_DELTA)
+
+
+def parity(deltas: np.ndarray, diverged: int) -> tuple[float, float | None, float | None, int, Parity]:
+    """Judge accuracy differences in points, one per seed: equivalence by two one-sided tests at 5 %.
+
+    Returns:
+        Mean, both ends of its 90 % interval (None with one seed), the number of seeds and the verdict.
+        The lower end is also the one-sided 95 % bound that non-inferiority asks for.
+
+    Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
+    Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
+    """
+    count, mean = int(deltas.size), float(deltas.mean())
+    low = high = None
+    if count >= 2:
+        half = float(special.stdtrit(count - 1, 0.95) * deltas.std(ddof=1) / math.sqrt(count))
+        low, high = mean - half, mean + half
+    return mean, low, high, count, _word(low, high, count, diverged)
+
+
+def _word(low: float | None, high: float | None, count: int, diverged: int) -> Parity:
+    if diverged:
+        return "diverged"
+    if count < MIN_SEEDS or low is None or high is None:
+        return "insufficient seeds"
+    if high < -PARITY_MARGIN_POINTS:
+        return "WORSE"
+    if low <= -PARITY_MARGIN_POINTS:
+        return "INCONCLUSIVE"
+    return "EQUIVALENT" if high < PARITY_MARGIN_POINTS else "NON-INFERIOR"

@@ -6,12 +6,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from bench.report.analysis.batches import best_speedups
+from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
+from bench.report.analysis.summary import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.report.format import change, known, number, processes, ratio, records, signed
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
@@ -40,17 +39,6 @@ class Sentence:
 def sentences(summary: pd.DataFrame) -> list[Sentence]:
     """Return the verdicts in the order of the tables."""
     return [_sentence(rows) for _, rows in summary.groupby(SUBJECT, sort=False)]
-
-
-def reference_batch(rows: pd.DataFrame) -> int:
-    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
-    sizes = rows["batch_size"].to_numpy()
-    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
-    both = compared & np.isin(sizes, sizes[trained])
-    for choice in (both, compared, trained, timed, np.ones_like(timed)):
-        if choice.any():
-            return int(sizes[choice].max())
-    raise ValueError("a subject has at least one row")
 
 
 def _sentence(rows: pd.DataFrame) -> Sentence:

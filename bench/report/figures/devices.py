@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.verdict import reference_batch
+from bench.report.analysis.batches import reference_batch
 from bench.report.figures import axes as house
 from bench.report.figures.axes import Panel, Plot
 from bench.report.figures.training import draw_course

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.reading import sources, validation
-from bench.report.reading.csv_file import is_filled, read, torn
+from bench.report.reading import csv_file
+from bench.report.reading.csv_file import PAIR, is_filled, read, torn
 from bench.report.reading.folders import copies, labels, shown
 from bench.results.columns import COLUMNS
 from bench.results.records import MEASURED
@@ -22,6 +23,8 @@ TRIAL = ["trial", "replicate", "seed", "precision"]
 """What tells rows of trials.csv apart; where all are equal, a trial was tried again."""
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """What tells one cell from another: within one, precisions are compared."""
+KEY = [*CELL, "precision"]
+"""What tells one row of the summary from another."""
 SUBJECT = CELL[:-1]
 """What a verdict is about: one recipe on one device in one run."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
@@ -90,27 +93,27 @@ def load(folders: list[Path]) -> Runs:
                 f"Finish it with --resume {folder}."
             )
         odd = [warning for name in COLUMNS for warning in torn(folder / name)]
-        odd += validation.repeated(folder / "trials.csv", rows, TRIAL) + _absent(folder, rows)
+        odd += csv_file.repeated(folder / "trials.csv", rows, TRIAL) + _absent(folder, rows)
         rows = rows.drop_duplicates(TRIAL, keep="last")
-        validation.refuse_too_much_memory(folder / "trials.csv", rows, info)
+        csv_file.refuse_too_much_memory(folder / "trials.csv", rows, info)
         timed = _blocks(folder, rows)
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        odd += validation.lost_blocks(_filling(rows, "blocks.csv"), timed) if is_filled(folder / "blocks.csv") else []
+        odd += csv_file.lost_blocks(_filling(rows, "blocks.csv"), timed) if is_filled(folder / "blocks.csv") else []
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
         trials.append(rows)
         epochs.append(_with_cells(folder / "epochs.csv", rows, ["seed", "epoch"]))
         blocks.append(timed)
         numerics.append(_with_cells(folder / "numerics.csv", rows, ["kind", "step", "layer", "name"], more=["seed"]))
-    every, timed = (sources.unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
+    every, timed = (_unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
     ablation, ablation_block = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
     return Runs(
         runs=runs,
         trials=every[~ablation].reset_index(drop=True),
-        epochs=sources.unify(runs, pd.concat(epochs, ignore_index=True)),
+        epochs=_unify(runs, pd.concat(epochs, ignore_index=True)),
         blocks=timed[~ablation_block].reset_index(drop=True),
         ablations=every[ablation].reset_index(drop=True),
         ablation_blocks=timed[ablation_block].reset_index(drop=True),
-        numerics=sources.unify(runs, pd.concat(numerics, ignore_index=True)),
+        numerics=_unify(runs, pd.concat(numerics, ignore_index=True)),
     )
 
 
@@ -145,9 +148,9 @@ def _with_cells(path: Path, trials: pd.DataFrame, key: list[str], more: list[str
         key: what tells apart the rows of one trial and precision.
         more: further columns to take from trials.csv.
     """
-    rows = read(path).drop_duplicates([*validation.PAIR, *key], keep="last")
-    cells = _filling(trials, path.name)[[*validation.PAIR, *(more or []), *CELL]]
-    return rows.merge(cells.drop_duplicates(validation.PAIR, keep="last"), on=validation.PAIR)
+    rows = read(path).drop_duplicates([*PAIR, *key], keep="last")
+    cells = _filling(trials, path.name)[[*PAIR, *(more or []), *CELL]]
+    return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
 
 
 def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
@@ -160,12 +163,53 @@ def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     pair += blocks["precision"].cat.codes
     position = pd.DataFrame({"pair": pair, "round": blocks["round"], "position": blocks["position"]})
     blocks, pair = blocks[kept := ~position.duplicated(keep="last")], pair[kept]
-    timed = _filling(trials, "blocks.csv")[[*validation.PAIR, "phase", *CELL]]
-    timed = timed.drop_duplicates(validation.PAIR, keep="last")
+    timed = _filling(trials, "blocks.csv")[[*PAIR, "phase", *CELL]]
+    timed = timed.drop_duplicates(PAIR, keep="last")
     codes, first = np.unique(pair, return_index=True)
-    known = pd.MultiIndex.from_frame(timed[validation.PAIR])
-    rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[validation.PAIR].iloc[first].astype(object)))
+    known = pd.MultiIndex.from_frame(timed[PAIR])
+    rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[PAIR].iloc[first].astype(object)))
     row = rows[np.searchsorted(codes, pair)]
     cells = timed[["phase", *CELL]].astype({name: "category" for name in ("phase", *CELL) if name != "batch_size"})
     cells = cells.iloc[row[row >= 0]]
     return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
+
+
+def fingerprints(run: Run) -> dict[str, str]:
+    """Return the fingerprints that a run kept of its sources of data, by the sources' names."""
+    found = [part for part in run.list("data") if isinstance(part, dict)]
+    return {str(part["source"]): str(part["fingerprint"]) for part in found if part.get("fingerprint")}
+
+
+def _renamed(runs: Sequence[Run]) -> dict[tuple[str, str], str]:
+    """Return what each source of a run is to be called, by the run's label and the source's own name.
+
+    Sources of one fingerprint have the name that the first of them has; a name that stands for other images already
+    gets the fingerprint's first six digits. Sources without a fingerprint keep their names.
+    """
+    names: dict[str, str] = {}
+    for run in runs:
+        for source, print_of in fingerprints(run).items():
+            if print_of not in names:
+                names[print_of] = f"{source}#{print_of[:6]}" if source in names.values() else source
+    return {(run.label, source): names[print_of] for run in runs for source, print_of in fingerprints(run).items()}
+
+
+def _unify(runs: Sequence[Run], frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the column ``data`` as ``_renamed`` says."""
+    changes = {key: name for key, name in _renamed(runs).items() if key[1] != name}
+    if not changes or frame.empty:
+        return frame
+    pairs = frame["run"].astype(str), frame["data"].astype(str)
+    data = [changes.get(pair, pair[1]) for pair in zip(*pairs, strict=True)]
+    return frame.assign(data=pd.Series(data, index=frame.index, dtype=str).astype(frame["data"].dtype))
+
+
+def data_remarks(runs: Sequence[Run]) -> list[str]:
+    """Say which paths hold the same images, and which one path holds other ones."""
+    said, fingerprints_of = [], {run.label: fingerprints(run) for run in runs}
+    for (label, source), name in _renamed(runs).items():
+        if source != name and name == f"{source}#{fingerprints_of[label][source][:6]}":
+            said.append(f"{source} of run {label} holds other images than in the runs before it; it is called {name}.")
+        elif source != name:
+            said.append(f"{source} of run {label} holds the same images as {name}, and is called that here.")
+    return said

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from bench.report.analysis.speed import KEY
 from bench.report.analysis.summary import IEEE_ERROR
 from bench.report.format import GIB, UNKNOWN, change, known, ratio, records
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import SUBJECT, Run
+from bench.report.reading.load import KEY, SUBJECT, Run
 from bench.report.tables.table import ARM, PRECISION, Row, Table, figures, optional, table, whole, word, words
 from bench.results.columns import listed
 from bench.results.records import MEASURED

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.report.analysis import batches
+from bench.report.analysis.batches import reference_batch
 from bench.report.analysis.summary import energies
-from bench.report.analysis.verdict import reference_batch
 from bench.report.format import GIB, UNKNOWN, change, known, memory_unit, number, ratio, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, SUBJECT

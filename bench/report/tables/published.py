@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from bench.report.analysis.speed import KEY
-from bench.report.analysis.verdict import reference_batch
+from bench.report.analysis.batches import reference_batch
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, source
-from bench.report.reading.load import Runs
+from bench.report.reading.load import KEY, Runs
 from bench.report.tables.table import Row, Table, decimals, figures, optional, over_fp32, table, whole, words
 from bench.results.columns import listed
 from bench.results.records import MEASURED

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.training import MIN_SEEDS, PARITY_MARGIN_POINTS
+from bench.report.analysis.summary import MIN_SEEDS, PARITY_MARGIN_POINTS
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, signed, source
 from bench.report.tables.table import (
     ARM,

@@ -94,7 +94,7 @@ def test_largest_batches_stand_beside_fp32s(tmp_path: Path) -> None:
 def trained(folder: Path, wait_pct: float, pace: float, place: str = "host") -> list[str]:
     run = RunBuilder(folder).speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
     figures = {"data_wait_pct": wait_pct, "train_samples_per_s": pace, "data_storage": place}
-    return bottleneck.remarks(summary_of(run.train("amp-bf16", [90.0], **figures)))
+    return bottleneck.loader_remarks(summary_of(run.train("amp-bf16", [90.0], **figures)))
 
 
 def test_a_loader_that_limits_is_told_in_words(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.summary import summarise
-from bench.report.analysis.training import parity
+from bench.report.analysis.summary import parity, summarise
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
 from tests.report.builders import RunBuilder, timed

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.summary import summarise
-from bench.report.analysis.training import PARITY_MARGIN_POINTS, parity, remarks
+from bench.report.analysis.bottleneck import epoch_remarks as remarks
+from bench.report.analysis.summary import PARITY_MARGIN_POINTS, parity, summarise
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import notes
 from bench.report.tables.table import Table

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.reading.load import load
-from bench.report.reading.sources import remarks
+from bench.report.reading.load import data_remarks, load
 from tests.report import fleet
 from tests.report.fleet import copy, original
 
@@ -37,7 +36,7 @@ def test_the_same_images_under_two_paths_are_one_workload(pair):
     for frame in (read.trials, read.epochs):
         assert list(frame["data"].unique()) == ["folder:/x/images"]
     assert summarise(read.trials)["workload"].unique().tolist() == ["mlp"]
-    assert remarks(read.runs) == [
+    assert data_remarks(read.runs) == [
         "folder:/y/pictures of run b holds the same images as folder:/x/images, and is called that here."
     ]
 
@@ -47,14 +46,14 @@ def test_other_images_under_one_path_are_two(pair):
     on_images(pair[1], "folder:/images", "abcdef99")
     read = load(list(pair))
     assert names(*pair) == ["folder:/images", "folder:/images#abcdef"]
-    assert "holds other images than" in remarks(read.runs)[0]
+    assert "holds other images than" in data_remarks(read.runs)[0]
 
 
 def test_without_fingerprints_paths_are_all_there_is(pair):
     on_images(pair[0], "folder:/x", None)
     on_images(pair[1], "folder:/y", None)
     assert names(*pair) == ["folder:/x", "folder:/y"]
-    assert remarks(load(list(pair)).runs) == []
+    assert data_remarks(load(list(pair)).runs) == []
 
 
 def test_blocks_keep_the_name_too(pair):

@@ -13,8 +13,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.noise import floors
-from bench.report.analysis.rounds import bootstraps, log_ratios
+from bench.report.analysis.speed import bootstraps, floors, log_ratios
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load

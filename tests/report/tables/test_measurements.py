@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.report.analysis.speed import KEY
 from bench.report.analysis.summary import energies, summarise
 from bench.report.analysis.verdict import sentences
-from bench.report.reading.load import load
+from bench.report.reading.load import KEY, load
 from bench.report.tables.measurements import SUM, energy, inference, memory
 from bench.results.records import Device, Energy, Inference, MemoryPeak, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, write_report

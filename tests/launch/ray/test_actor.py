@@ -2,18 +2,15 @@
 
 import importlib.util
 import sys
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from bench.cli.parser import parse
-from bench.launch import merge
 from bench.launch.launcher import Ending
 from bench.launch.ray import launcher
 from bench.launch.ray.actor import NodeWorker
-from bench.planning.warnings import mismatched
 from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
@@ -24,33 +21,6 @@ def script():
     """The attributes of the main module, which a node's worker changes; with xdist it has no ``__file__``."""
     with mock.patch.dict(vars(sys.modules["__main__"])) as attributes:
         yield attributes
-
-
-@pytest.fixture
-def two(machine):
-    device = replace(machine.devices[0], name="Other CPU")
-    other = replace(machine, host="there", driver="570.1", cudnn="92600", devices=(device,))
-    return {"A100": machine, "V100": other}
-
-
-def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
-    found = merge.merge_placements(two)
-    assert [(device.placement, device.name) for device in found.devices] == [
-        ("A100", "Test CPU"),
-        ("V100", "Other CPU"),
-    ]
-    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in found.nodes] == [
-        ("A100", "here", None, None),
-        ("V100", "there", "570.1", "92600"),
-    ]
-    assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
-    assert mismatched(found) == []
-
-
-def test_nodes_with_other_builds_of_torch_are_warned_of(two):
-    two["V100"] = replace(two["V100"], torch="2.6.0+cu126")
-    (warning,) = mismatched(merge.merge_placements(two))
-    assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning
 
 
 def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(tmp_path, tiny_file):

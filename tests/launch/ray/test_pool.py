@@ -6,11 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench.launch.launcher import Ending
-from bench.launch.merge import merge_nodes
-from bench.launch.multi_node import CancelledError, NodeLostError, Part
+from bench.launch.multi_node import CancelledError, NodeLostError, Part, merge_nodes
 from bench.launch.ray.actor import interface
-from bench.launch.ray.placement_group import PlacementGroup
-from bench.launch.ray.pool import AcceleratorPool
+from bench.launch.ray.pool import AcceleratorPool, PlacementGroup
 from bench.spec.trial import Placement
 
 

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from bench.launch.concurrent import run_concurrently
+from bench.launch.launcher import run_concurrently
 
 
 def test_jobs_run_at_the_same_time():
