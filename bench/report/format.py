@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+if TYPE_CHECKING:
+    from bench.stats import Interval
 
 UNKNOWN = "–"
 MIB = 2**20
@@ -52,6 +55,11 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return _thousandths(center)
     return f"{_thousandths(center)} [{_thousandths(low)}, {_thousandths(high)}]"
+
+
+def estimate(interval: Interval) -> str:
+    """Write an estimated ratio and its interval."""
+    return ratio(interval.center, interval.low, interval.high)
 
 
 def _thousandths(value: float) -> str:

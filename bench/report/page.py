@@ -14,17 +14,17 @@ import pandas as pd
 from markupsafe import Markup
 
 from bench.report.analysis import ablation, bottleneck, comparability, matrix, scaling
-from bench.report.analysis.speed import KEY, bootstraps
+from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures.axes import Plot
+from bench.report.figures.figure import Plot
 from bench.report.reading import completeness
 from bench.report.reading.folders import mark
-from bench.report.reading.load import Runs, data_remarks
+from bench.report.reading.load import KEY, Runs, data_remarks
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
@@ -159,7 +159,7 @@ def compose(
     sections = [
         Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
         *_matrices(matrices, out),
-        *(Section(title=one.name, tables=[ablation_tables.full(one)]) for one in ablations),
+        *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
         *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
         *_recipes(summary, runs, literature),
         Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
@@ -185,7 +185,7 @@ def compose(
         warnings=diagnostics.warnings(runs.runs),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
-        ablations=[ablation_tables.short(one) for one in ablations],
+        ablations=present(*map(ablation_tables.short, ablations)),
     )
 
 

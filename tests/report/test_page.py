@@ -16,7 +16,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.report.figures.axes import STYLE, batch_axis, batch_labels
+from bench.report.figures.figure import STYLE, batch_axis, batch_labels
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
 from bench.run.session import report, report_folder

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bench.report.analysis.ablation import ablations
 from bench.report.figures import ablation as figure
-from bench.report.figures import axes as house
+from bench.report.figures import figure
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
 from tests.report.tables import test_ablation
@@ -58,7 +58,7 @@ def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> No
     (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
     computes = [name.partition("+")[0] for name in ladder.rows["rung"]]
     assert set(computes) == {"fp32", mixed, "amp-bf16"}
-    assert [bar.get_facecolor() for bar in bars] == [to_rgba(house.colour(name), 0.25) for name in computes]
+    assert [bar.get_facecolor() for bar in bars] == [to_rgba(figure.colour(name), 0.25) for name in computes]
     assert set(axes.get_legend_handles_labels()[1]) == {"fp32", mixed}  # none that was not timed
 
 
