@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 
 from bench.cli.parser import parse
 from bench.spec.errors import UsageError
-from bench.spec.request import Request
+from bench.spec.trial import Request
 
 STOPPED = 130
 
@@ -101,10 +101,10 @@ def doctor(options: argparse.Namespace) -> int:
 
 def show_list(options: argparse.Namespace) -> int:
     """Show the suites, precisions and techniques, or the devices."""
-    from bench.planning import suite_registry
+    from bench.cli.listing import describe_registries
     from bench.run import session
 
-    print("\n".join(session.devices() if options.gpus else suite_registry.overview()))
+    print("\n".join(session.devices() if options.gpus else describe_registries()))
     return 0
 
 

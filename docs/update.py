@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.planning import suite_registry
 from bench.results import columns
 from bench.spec.phases import PHASES
-from bench.spec.precisions import PRECISIONS
+from bench.spec.precisions import PRECISIONS, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,10 +61,16 @@ def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
 def precisions() -> str:
     """Describe every precision."""
     rows = [
-        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), ", ".join(one.default_on) or "–")
+        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), _default(one))
         for one in PRECISIONS.values()
     ]
-    return markdown(("precision", "what it is", "the device must have", "options", "by default on"), rows)
+    return markdown(("precision", "what it is", "the device must have", "options", "by default"), rows)
+
+
+def _default(precision: Precision) -> str:
+    if not precision.default:
+        return "–"
+    return "on GPUs" if precision.compute == "float16" else "yes"
 
 
 def _code(words: Iterable[str]) -> str:

@@ -23,9 +23,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from bench.data.batches import ImageBatches
 from bench.data.cache import Dataset as Images
 from bench.data.cache import Split
-from bench.data.images import ImageBatches
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.training.lightning import accelerator_of, strategy_of

@@ -29,7 +29,7 @@ from bench.results.records import Device, TrialResult
 from bench.results.store import Store
 from bench.run import session
 from bench.run.prepare import prepare
-from bench.spec.ablation import AblationStep
+from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 
 ROOT = Path(__file__).resolve().parents[1]

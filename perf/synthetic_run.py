@@ -25,8 +25,8 @@ from bench.results.records import (
     TrialResult,
 )
 from bench.results.store import Store
-from bench.spec.ablation import AblationStep
 from bench.spec.precisions import BASELINE
+from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 
 ARMS = {"fp32": 1.0, "tf32": 1.6, "amp-fp16": 2.1, "amp-bf16": 2.0}

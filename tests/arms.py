@@ -1,8 +1,15 @@
 """The arms of a trial from their names."""
 
-from bench.spec.ablation import AblationStep, parse_step
+from bench.spec.techniques import TECHNIQUES, AblationStep
+
+
+def arm(name: str) -> AblationStep:
+    """Return the arm of a name as in CSVs: fp32, amp-bf16+set-to-none."""
+    precision, *names = name.split("+")
+    assert all(one.partition("=")[0] in TECHNIQUES for one in names)
+    return AblationStep(precision=precision, techniques=tuple(names))
 
 
 def arms(*names: str) -> tuple[AblationStep, ...]:
-    """Return the arms with these names, as in CSVs: fp32, amp-bf16+set-to-none."""
-    return tuple(map(parse_step, names))
+    """Return the arms of some names."""
+    return tuple(map(arm, names))

@@ -1,20 +1,44 @@
-"""The lines of ``list --gpus``: devices, what each precision would do on them, and who is using them."""
+"""The lines of ``list``: suites, precisions and techniques; with ``--gpus`` the devices and what they can do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from bench.devices.processes import Neighbour, describe
-from bench.planning.defaults import is_emulated, unsupported_reason
+from bench.planning import suite_registry
+from bench.planning.plan import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS
+from bench.spec.techniques import TECHNIQUES
+from bench.spec.trial import SuiteRef
 
 GIB = 2**30
 TENSOR_CORES = (7, 0)
 """The first compute capability with tensor cores."""
 
 
-def lines(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbour]]) -> list[str]:
+def describe_registries() -> list[str]:
+    """Describe every suite, precision and technique, a few lines each."""
+    lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
+    for name in suite_registry.names():
+        ref = SuiteRef(name=name)
+        suite = suite_registry.load(ref)
+        settings = " ".join(f"{key}={value}" for key, value in suite_registry.parameters(ref).items())
+        whole = f" ({suite.full_epochs} in the recipe)" if suite.full_epochs not in (None, suite.epochs) else ""
+        recipe = f"{suite.epochs} {'epoch' if suite.epochs == 1 else 'epochs'}{whole}; {suite.source}"
+        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
+    lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
+    for precision in PRECISIONS.values():
+        alias = f" (Lightning's {precision.alias})" if precision.alias else ""
+        lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
+        if precision.options:
+            lines.append(f"  {'':<18} {' '.join(precision.options)}")
+    lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
+    lines += [f"  {technique.name:<18} {technique.summary}" for technique in TECHNIQUES.values()]
+    return lines
+
+
+def describe_devices(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbour]]) -> list[str]:
     """Describe devices, a few lines each.
 
     Args:

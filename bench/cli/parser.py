@@ -12,9 +12,8 @@ import bench
 from bench.spec.errors import UsageError, nearest
 from bench.spec.phases import LADDER, SELECTABLE, USUAL
 from bench.spec.precisions import PRECISIONS, parse_precision, split
-from bench.spec.request import Request
 from bench.spec.techniques import TECHNIQUES, parse_techniques
-from bench.spec.trial import DataSource, Placement, Protocol
+from bench.spec.trial import DataSource, Placement, Protocol, Request
 
 QUICK = Protocol(replicates=1, time_budget_s=3.0)
 RIGOROUS = Protocol(replicates=10)

@@ -1,52 +1,27 @@
-"""Batches on a device, whatever they come from."""
+"""Epochs of batches on a device: images of a data set, or random values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from bench.data.images import ImageBatches
-from bench.data.prepare import filled_in, is_synthetic, load
-from bench.data.shard import WHOLE, Share
-from bench.data.storage import Place
-from bench.data.synthetic import SyntheticBatches
+from bench.data import sampling
+from bench.data.augment import Normalizer, crop, mirror, resize
+from bench.data.cache import Dataset
+from bench.data.prepare import is_synthetic, load, with_classes
+from bench.data.sampling import WHOLE, Augmentation, Shard, value_generator
+from bench.data.storage import Images, Storage, choose_storage, free_bytes, open_images
+from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
-
-class Batches(Protocol):
-    """Epochs of training batches, and a test set where there is one."""
-
-    @property
-    def data(self) -> Data:
-        """What a sample is, with the number of classes that the samples really have."""
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Training batches in an epoch; all are full."""
-
-    @property
-    def place(self) -> Place:
-        """Where the samples are while they are trained on."""
-
-    @property
-    def has_test(self) -> bool:
-        """Whether ``test`` yields anything."""
-
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the epoch's batches: inputs (B, *input_shape) float32, and targets, on the device.
-
-        Targets are classes, (B,) int64, or values, (B, *target_shape) float32.
-        """
-
-    def test(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every test sample once, in order, or a share of every batch; the last batch may be smaller."""
-
-    def train_sample(self, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a part of the training samples as ``test`` does, always the same; nothing where that yields nothing."""
+TRAIN_SAMPLE = 2000
+"""Most training images on which training accuracy is evaluated."""
+POOL_BYTES = 512 * 2**20
+"""A synthetic epoch cycles through as many distinct batches as take this much memory."""
 
 
 def open_batches(
@@ -56,33 +31,166 @@ def open_batches(
     batch_size: int,
     device: torch.device,
     seed: int,
-    share: Share = WHOLE,
-) -> Batches:
-    """Open the samples of ``source`` as batches on ``device``.
+    shard: Shard = WHOLE,
+) -> ImageBatches | SyntheticBatches:
+    """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
 
-    What ``prepare`` left in the cache is used; without it, it is made now. Order and augmentation are a
-    function of ``seed`` and the epoch alone: the same for every precision and device.
+    Order and augmentation follow from ``seed`` and the epoch: they are the same for every precision and device.
 
     Args:
-        data: what a sample is, and what is done to an image.
+        data: the shape of a sample, and how images are augmented.
         source: where samples come from. Data that are not images with a class are always synthetic.
         batch_size: samples in a batch.
         device: where batches are wanted.
         seed: of order and augmentation, or of the synthetic values.
-        share: this process's part of every training batch.
+        shard: this rank's part of every training batch.
 
     Raises:
-        UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be shared evenly.
+        UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be divided equally.
     """
-    share.require_even(batch_size)
+    shard.require_even(batch_size)
     if is_synthetic(data, source):
-        return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, share=share)
+        return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     dataset = load(data, source)
-    return ImageBatches(
-        dataset,
-        filled_in(data, dataset),
-        batch_size=batch_size,
-        device=device,
-        seed=seed,
-        share=share,
-    )
+    data = with_classes(data, dataset)
+    return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+
+
+class ImageBatches:
+    """Epochs of training batches, augmented on the device a batch at a time, and the test set."""
+
+    has_test = True
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        data: Data,
+        *,
+        batch_size: int,
+        device: torch.device,
+        seed: int,
+        shard: Shard = WHOLE,
+    ) -> None:
+        """Bring the images to the device, or to host memory, if they fit.
+
+        Raises:
+            UsageError: a batch is larger than the training set.
+        """
+        count = len(dataset.train.labels)
+        if batch_size > count:
+            raise UsageError(
+                f"A batch of {batch_size} is larger than the training set, which has {count} images. "
+                f"Give --batch-sizes of {count} or less, or more images."
+            )
+        self.data = data
+        self.steps_per_epoch = count // batch_size
+        self._batch_size = batch_size
+        self._device = device
+        self._seed = seed
+        self._shard = shard
+        self._size = (data.input_shape[1], data.input_shape[2])
+        self._normalized = Normalizer(data.mean, data.std, device)
+        size_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
+        self.storage: Storage = choose_storage(size_bytes, *free_bytes(device, shard.ranks))
+        self._train, self._test = (open_images(split, self.storage, device) for split in (dataset.train, dataset.test))
+
+    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this rank's shard of every full batch, in the order of ``seed`` and ``epoch``.
+
+        Yields:
+            Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
+        """
+        total = self.steps_per_epoch * self._batch_size
+        order = sampling.order(len(self._train), seed=self._seed, epoch=epoch)
+        augmentation = Augmentation.draw(total, self.data.crop_padding, seed=self._seed, epoch=epoch).to(self._device)
+        batches = [self._shard.of(start, start + self._batch_size) for start in range(0, total, self._batch_size)]
+        for batch, (images, labels) in zip(batches, self._train.take(order, batches), strict=True):
+            yield self._normalized(self._augmented(images, augmentation.of(batch))), labels
+
+    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every test image once, or a shard of every batch, in order and not augmented.
+
+        The last batch may be smaller; an empty shard of it is left out.
+        """
+        return self._plain(self._test, torch.arange(len(self._test)), shard)
+
+    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield training images as ``test`` does: always the same, evenly spread, at most 2,000 and no more than it."""
+        total = len(self._train)
+        count = min(total, len(self._test), TRAIN_SAMPLE)
+        return self._plain(self._train, torch.arange(count) * total // count, shard)
+
+    def _plain(self, images: Images, order: Tensor, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
+        total, size = len(order), self._batch_size
+        shards = [shard.of(start, min(start + size, total)) for start in range(0, total, size)]
+        for taken, labels in images.take(order, [part for part in shards if part.start < part.stop]):
+            yield self._normalized(self._resized(taken)), labels
+
+    def _augmented(self, images: Tensor, augmentation: Augmentation) -> Tensor:
+        # Mirrored before it is resized, while it is small; cropped after, for the padding counts input pixels.
+        resized = self._resized(mirror(images, augmentation.mirrored) if self.data.flip else images)
+        padding = self.data.crop_padding
+        return crop(resized, augmentation.top, augmentation.left, padding) if padding else resized
+
+    def _resized(self, images: Tensor) -> Tensor:
+        return images if images.shape[2:] == self._size else resize(images, self._size)
+
+
+class SyntheticBatches:
+    """Epochs of ``data.steps_per_epoch`` random batches out of a pool on the device; there is no test set."""
+
+    has_test = False
+    storage: Storage = "device"
+
+    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
+        """Fill the pool: all of an epoch's batches, or as many as its memory holds, but at least two."""
+        self.data = data
+        self.steps_per_epoch = data.steps_per_epoch
+        target_bytes = 8 if data.classes is not None else 4 * math.prod(data.target_shape or ())
+        batch_bytes = batch_size * (4 * math.prod(data.input_shape) + target_bytes)
+        count = min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch)
+        part = shard.of(0, batch_size)
+        pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
+        self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
+
+    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the same batches in every epoch, so that the losses of two epochs can be compared."""
+        del epoch
+        for step in range(self.steps_per_epoch):
+            yield self._pool[step % len(self._pool)]
+
+    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield nothing."""
+        del shard
+        return iter(())
+
+    train_sample = test
+
+
+Batches = ImageBatches | SyntheticBatches
+
+
+def random_batches(
+    data: Data, *, batch_size: int, count: int, device: torch.device, seed: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Return ``count`` batches of normal inputs and random targets, drawn on ``device``.
+
+    CPU and GPU have different generators, so the values follow from the seed on devices of one kind only: drawing
+    large batches on the CPU and copying them would take longer than training on them. Values are normal because
+    zeros and constants change how fast and how hot hardware runs.
+
+    Returns:
+        Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
+        float32 values, normal.
+    """
+    generator = value_generator(seed, device)
+
+    def normal(shape: tuple[int, ...]) -> Tensor:
+        return torch.randn((batch_size, *shape), generator=generator, device=device)
+
+    def targets() -> Tensor:
+        if data.classes is None:
+            return normal(data.target_shape or ())
+        return torch.randint(data.classes, (batch_size,), generator=generator, device=device)
+
+    return [(normal(data.input_shape), targets()) for _ in range(count)]

@@ -1,7 +1,7 @@
-"""A folder of images, train/<class>/ and test/<class>/: what is in it, and whether it has changed.
+"""A folder of images, train/<class>/ and test/<class>/: its listing, decoding, fingerprint and validation split.
 
 The folders of the Intel Image Classification archive, seg_train/seg_train/<class>/ and seg_test/seg_test/<class>/,
-are known too.
+are found too.
 """
 
 from __future__ import annotations
@@ -9,30 +9,36 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from bench.data import cache
 from bench.data.cache import Dataset, Split
-from bench.data.decode import OtherSizeError, decode, size_of
 from bench.spec.errors import UsageError
 
 _SEED = 0
 """Of the validation split, the same in every process."""
 _FORMAT = "2"
-"""Raised when what is kept for the same files changes, so that older caches are not used."""
+"""Raised when the cache of the same files changes, so that older caches are not used."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
-_PLACES = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split in ("train", "test")}
-"""Where a split may be, in the order looked."""
+_SPLIT_FOLDERS = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split in ("train", "test")}
+"""Where a split may be; the first that exists is used."""
 _COPIES = 2
-"""On the way there are the decoded pixels, and the file of tensors made of them."""
+"""Disk space is needed for the decoded pixels and for the file of tensors made of them."""
 READ = 256
 """Images of each split whose bytes the fingerprint includes, evenly spaced; of the others the names and sizes."""
+_CHUNK = 64
+"""Images that a thread decodes at a time."""
+_THREADS_PAY_PIXELS = 96 * 96
+"""Below about this size the interpreter, which threads share, takes longer than the decoder, which they do not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +61,11 @@ class Listing:
 
 
 def load(path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0) -> Dataset:
-    """Return the folder's images, decoded now or kept in ``directory`` from an earlier time.
+    """Return the folder's images, decoded now or read from the cache in ``directory``.
 
-    Images that are all of one size, no larger than ``size``, are stored as they are, so that one cache
-    serves every input size; any others are squashed to ``size``, (height, width). A ``validation_share`` of the
-    training images is left out; where the folder has no test images, it is the test set.
+    Images that are all of one size, no larger than ``size``, are stored as they are, so that one cache serves every
+    input size; any others are squashed to ``size``, (height, width). A ``validation_share`` of the training images is
+    held out; where the folder has no test images, it is the test set.
 
     Raises:
         UsageError: the folder is not laid out as it must be, or an image cannot be read.
@@ -67,18 +73,17 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     root = Path(path)
     splits = find(root, need_test=not validation_share)
     whole = list_split(root, splits["train"])
-    stay, apart = stratified(whole.labels, validation_share)
-    train, test = whole.pick(stay), whole.pick(apart)
+    train, test = (whole.pick(indices) for indices in stratified(whole.labels, validation_share))
     if "test" in splits:
         test = list_split(root, splits["test"])
         _require_same_classes(root, train.classes, test.classes)
     for listing in (train, test):
         _require_every_class(root, listing, validation_share)
-    place = _digest(str(root.resolve()))
+    location = _digest(str(root.resolve()))
     content = _digest(_FORMAT, whole.fingerprint, test.fingerprint)
     home = Path(directory) / "cache"
     part = f"without-{validation_share:g}-" if validation_share else ""
-    native, squashed = (home / f"{place}-{content}-{part}{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
+    native, squashed = (home / f"{location}-{content}-{part}{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
     for file in (native, squashed):
         kept = cache.read(file)
         if kept is not None and _fits(kept.train.images.shape[2:], size):
@@ -86,12 +91,12 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     with cache.staging(home) as scratch:
         dataset, is_native = _decode(root, train, test, size, scratch)
         dataset = cache.write(native if is_native else squashed, dataset)
-    _forget_others(home, place, content)
+    _remove_outdated(home, location, content)
     return dataset
 
 
 def training_images(path: str, validation_share: float = 0.0) -> Listing:
-    """List the images of a folder that are trained on: all but ``validation_share`` of its training images.
+    """List the images of a folder that are trained on: all but the held-out ``validation_share``.
 
     Raises:
         UsageError: the folder is not laid out as it must be.
@@ -101,27 +106,24 @@ def training_images(path: str, validation_share: float = 0.0) -> Listing:
     return whole.pick(stratified(whole.labels, validation_share)[0])
 
 
-def stratified(labels: Sequence[int], share: float) -> tuple[list[int], list[int]]:
+def stratified(labels: Sequence[int], validation_share: float) -> tuple[list[int], list[int]]:
     """Split samples class by class, at random but the same way in every process.
 
-    Args:
-        labels: the classes of the samples.
-        share: the part of each class that is set apart, rounded to whole samples.
-
     Returns:
-        Indices of the samples that stay and of those set apart, both ascending.
+        Indices of the samples to train on, and of the held-out share of each class, rounded to whole samples; both
+        ascending.
     """
     classes = np.asarray(labels)
-    apart = np.zeros(len(classes), dtype=bool)
+    held_out = np.zeros(len(classes), dtype=bool)
     for label in np.unique(classes):
         members = np.flatnonzero(classes == label)
         shuffled = np.random.default_rng([_SEED, int(label)]).permutation(members)
-        apart[shuffled[: round(share * len(members))]] = True
-    return np.flatnonzero(~apart).tolist(), np.flatnonzero(apart).tolist()
+        held_out[shuffled[: round(validation_share * len(members))]] = True
+    return np.flatnonzero(~held_out).tolist(), np.flatnonzero(held_out).tolist()
 
 
 def list_split(root: Path, folder: Path) -> Listing:
-    """List the images of a split's ``folder``, whose sub-folders are the classes; hidden names are not looked at.
+    """List the images of a split's ``folder``, whose sub-folders are the classes; hidden names are ignored.
 
     Raises:
         UsageError: there are no classes, or one has no images.
@@ -157,9 +159,10 @@ def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], scratch: Path) -> tuple[Dataset, bool]:
-    """Decode both splits: at their own size if that is one for all and fits, else squashed; and say which.
+    """Decode both splits into files in ``scratch``.
 
-    The pixels are in files in ``scratch``.
+    Returns:
+        The images, and whether they have their own size: one for all, no larger than ``size``. Others are squashed.
     """
     count = len(train.paths) + len(test.paths)
 
@@ -180,43 +183,119 @@ def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], sc
     return at(size, squash=True), False
 
 
-def _fits(has: tuple[int, ...], most: tuple[int, int]) -> bool:
-    return has[0] <= most[0] and has[1] <= most[1]
+def _fits(stored: tuple[int, ...], size: tuple[int, int]) -> bool:
+    return stored[0] <= size[0] and stored[1] <= size[1]
 
 
-def _forget_others(home: Path, place: str, content: str) -> None:
-    """Remove what was kept of this folder before it changed; nobody would ever look for it again."""
-    for file in home.glob(f"{place}-*.pt"):
-        if not file.name.startswith(f"{place}-{content}-"):
+class OtherSizeError(Exception):
+    """An image is not of the size of the others."""
+
+
+def size_of(path: str) -> tuple[int, int]:
+    """Return an image's (height, width).
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.height, image.width
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: Path) -> Tensor:
+    """Decode images to RGB, in order, into a file, so that they need not fit into memory.
+
+    Args:
+        paths: the image files.
+        size: (height, width) of the result.
+        squash: resize images of another size, whatever their proportions.
+        file: takes the pixels; must stay as long as the tensor is used.
+
+    Returns:
+        Tensor of (N, 3, height, width), uint8, mapped from the file.
+
+    Raises:
+        UsageError: an image cannot be read, and which.
+        OtherSizeError: one is of another size, and ``squash`` is off.
+    """
+    height, width = size
+    images = np.memmap(file, np.uint8, "w+", shape=(len(paths), 3, height, width))
+
+    def fill(start: int) -> None:
+        for index in range(start, min(start + _CHUNK, len(paths))):
+            images[index] = _pixels(paths[index], size, squash).transpose(2, 0, 1)
+
+    threads = os.cpu_count() if squash or height * width >= _THREADS_PAY_PIXELS else 1
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for _ in pool.map(fill, range(0, len(paths), _CHUNK)):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return torch.from_numpy(images)
+
+
+def _pixels(path: str, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return one image as (height, width, 3) uint8."""
+    try:
+        image = rgb(path)
+    except Exception as error:  # each of Pillow's formats fails in its own way: OSError, SyntaxError, ValueError, …
+        raise _unreadable(path, error) from error
+    if image.size != (size[1], size[0]):
+        if not squash:
+            raise OtherSizeError(path)
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def rgb(path: str) -> Image.Image:
+    """Open an image as RGB; of 16-bit grey the upper 8 bits are kept, where Pillow would cut off at 255."""
+    with Image.open(path) as image:
+        if not image.mode.startswith("I"):
+            return image.convert("RGB")
+        upper = np.asarray(image).astype(np.int64) >> 8
+    return Image.fromarray(upper.clip(0, 255).astype(np.uint8)).convert("RGB")
+
+
+def _unreadable(path: str, error: Exception) -> UsageError:
+    return UsageError(f"The image '{path}' cannot be read ({error}). Repair or remove it.")
+
+
+def _remove_outdated(home: Path, location: str, content: str) -> None:
+    """Remove the caches of this folder from before it changed."""
+    for file in home.glob(f"{location}-*.pt"):
+        if not file.name.startswith(f"{location}-{content}-"):
             file.unlink(missing_ok=True)
 
 
 def find(root: Path, *, need_test: bool) -> dict[str, Path]:
-    """Return the folder of each split; test images may be missing where others are set apart for testing.
+    """Return the folder of each split; test images may be missing where a validation share is held out.
 
     Raises:
         UsageError: there is no such folder, or it is not laid out as it must be.
     """
     if not root.is_dir():
         raise UsageError(f"The data folder '{root}' does not exist. {_LAYOUT}.")
-    found = {
-        split: next((root / place for place in places if (root / place).is_dir()), None)
-        for split, places in _PLACES.items()
+    candidates = {
+        split: next((root / name for name in names if (root / name).is_dir()), None)
+        for split, names in _SPLIT_FOLDERS.items()
     }
-    splits = {split: folder for split, folder in found.items() if folder is not None}
+    splits = {split: folder for split, folder in candidates.items() if folder is not None}
     missing = [f"{split}/" for split in ("train", "test") if split not in splits]
     if "train" not in splits or (need_test and missing):
-        there = sorted(entry.name + "/" * entry.is_dir() for entry in os.scandir(root))
-        listed = ", ".join(there[:8]) + ", …" * (len(there) > 8) if there else "nothing"
+        names = sorted(entry.name + "/" * entry.is_dir() for entry in os.scandir(root))
+        listed = ", ".join(names[:8]) + ", …" * (len(names) > 8) if names else "nothing"
         raise UsageError(f"The data folder '{root}' has no {' and no '.join(missing)}. {_LAYOUT}; it has: {listed}.")
     return splits
 
 
 def _require_every_class(root: Path, listing: Listing, validation_share: float) -> None:
-    few = sorted(set(range(len(listing.classes))) - set(listing.labels))
-    if few:
+    empty = [name for label, name in enumerate(listing.classes) if label not in set(listing.labels)]
+    if empty:
         raise UsageError(
-            f"In the data folder '{root}', the class '{listing.classes[few[0]]}' has too few images to set a share of "
+            f"In the data folder '{root}', the class '{empty[0]}' has too few images to set a share of "
             f"{validation_share:g} apart. Add some, or set another validation_share."
         )
 
@@ -234,23 +313,22 @@ def _require_same_classes(root: Path, train: tuple[str, ...], test: tuple[str, .
 def fingerprint(path: str) -> str:
     """Return 16 hex digits of a folder's images: their classes, names and sizes, and the bytes of some.
 
-    The time of change does not count, for a copy has another one. An image that was replaced by another one of the
-    same size, and is not among those read, is not seen.
+    Times of change are left out, because a copy has others. An image that is replaced by another of the same size goes
+    unnoticed unless it is among those read.
 
     Raises:
         UsageError: the folder is not laid out as it must be.
         OSError: an image cannot be read.
     """
-    root, found = Path(path), hashlib.sha256()
-    for split, place in sorted(find(root, need_test=False).items()):
-        listing = list_split(root, place)
-        files = [Path(name) for name in listing.paths]
+    root, content = Path(path), hashlib.sha256()
+    for split, folder in sorted(find(root, need_test=False).items()):
+        files = [Path(name) for name in list_split(root, folder).paths]
         for file in files:
-            name = f"{split}\0{file.relative_to(place).as_posix()}\0{file.stat().st_size}\0"
-            found.update(name.encode(errors="surrogateescape"))
+            name = f"{split}\0{file.relative_to(folder).as_posix()}\0{file.stat().st_size}\0"
+            content.update(name.encode(errors="surrogateescape"))
         for file in files[:: max(1, len(files) // READ)]:
-            found.update(hashlib.sha256(file.read_bytes()).digest())
-    return found.hexdigest()[:16]
+            content.update(hashlib.sha256(file.read_bytes()).digest())
+    return content.hexdigest()[:16]
 
 
 def _digest(*words: str) -> str:

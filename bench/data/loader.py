@@ -1,4 +1,4 @@
-"""The usual loader: image files decoded, cropped and mirrored one by one by worker processes, without end."""
+"""The usual DataLoader, endless: worker processes decode, crop and mirror image files one by one."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import transforms
 
 from bench.data import folder
-from bench.data.decode import rgb
+from bench.data.batches import random_batches
 from bench.data.prepare import is_synthetic, load
-from bench.data.sampling import value_generator
-from bench.data.transfer import Batch
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
 WORKERS, AHEAD = 2, 2
 """Worker processes, and batches that each keeps ready."""
 DEPTH = WORKERS * AHEAD + 1
-"""Batches that may be ready when an arm's turn comes, one in the prefetcher's hands among them."""
-RANDOM_IMAGES = 256
+"""Batches that may be ready when an arm's turn comes, including the prefetcher's."""
+RANDOM_SAMPLES = 256
 """Distinct samples where there are no image files."""
 
 
 class ImageFiles(Dataset[tuple[Tensor, int]]):
-    """Training images as files, each decoded when it is asked for, as torchvision's ImageFolder does."""
+    """Training images, each decoded and transformed when it is asked for, as torchvision's ImageFolder does."""
 
     def __init__(self, images: Any, labels: Any, data: Data, *, normalize: bool) -> None:
-        """Take the images.
+        """Set the images.
 
         Args:
-            images: paths, or arrays of (N, H, W, 3) uint8.
+            images: paths, or an array of (N, H, W, 3) uint8.
             labels: their classes.
-            data: the shape wanted, and what is done to an image.
-            normalize: whether pixels become normalised floats here, or stay uint8 for the device to do it.
+            data: the shape wanted, and how images are augmented.
+            normalize: whether pixels become normalised floats here, or stay uint8 for the device to normalise.
         """
         self._images, self._labels = images, labels
         height, width = data.input_shape[1:]
@@ -58,34 +56,14 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self._images[index]
-        picture = rgb(image) if isinstance(image, str) else Image.fromarray(image)
+        picture = folder.rgb(image) if isinstance(image, str) else Image.fromarray(image)
         return self._transform(picture), int(self._labels[index])
-
-
-class RandomSamples(Dataset[Batch]):
-    """Samples of a suite that is not trained on images."""
-
-    def __init__(self, data: Data, seed: int) -> None:
-        """Draw them."""
-        generator = value_generator(seed, torch.device("cpu"))
-        self._inputs = torch.randn((RANDOM_IMAGES, *data.input_shape), generator=generator)
-        if data.classes is None:
-            self._targets = torch.randn((RANDOM_IMAGES, *(data.target_shape or ())), generator=generator)
-        else:
-            self._targets = torch.randint(data.classes, (RANDOM_IMAGES,), generator=generator)
-
-    def __len__(self) -> int:
-        return RANDOM_IMAGES
-
-    def __getitem__(self, index: int) -> Batch:
-        return self._inputs[index], self._targets[index]
 
 
 class Endless(torch.utils.data.Sampler[list[int]]):
     """Whole batches of indices in random order, epoch after epoch."""
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        """Set the seed of the order."""
         self._count, self._batch_size, self._seed = count, batch_size, seed
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -99,10 +77,9 @@ class Endless(torch.utils.data.Sampler[list[int]]):
 
 
 class Turns:
-    """Batches that several threads take from one loader, whose iterator knows of one: each waits for its turn."""
+    """A loader's iterator, which is not safe for threads, shared by several: each waits for its turn."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
-        """Take a loader's iterator."""
         self.batches = batches
         self._turn = threading.Lock()
 
@@ -110,35 +87,39 @@ class Turns:
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch, whoever asks."""
+        """Return the next batch."""
         with self._turn:
             return next(self.batches)
 
 
-def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) -> Dataset[Any]:
-    """Return the samples that a source is trained on: files where there are files, without those set apart."""
+def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) -> ImageFiles | TensorDataset:
+    """Return the training samples of a source, without the held-out ones; random ones where it has no files."""
     if not data.is_image:
-        return RandomSamples(data, seed)
+        ((inputs, targets),) = random_batches(
+            data, batch_size=RANDOM_SAMPLES, count=1, device=torch.device("cpu"), seed=seed
+        )
+        return TensorDataset(inputs, targets)
+    images: Any
+    labels: Any
     if source.kind == "folder":
         listing = folder.training_images(str(source.path), data.validation_share)
-        return ImageFiles(listing.paths, listing.labels, data, normalize=normalize)
-    if source.kind == "cifar10":
+        images, labels = listing.paths, listing.labels
+    elif source.kind == "cifar10":
         split = load(data, source).train
-        pixels = split.images.permute(0, 2, 3, 1).contiguous().numpy()
-        return ImageFiles(pixels, split.labels.numpy(), data, normalize=normalize)
-    chance = np.random.default_rng(seed)
-    height, width = data.input_shape[1:]
-    pixels = chance.integers(0, 256, (RANDOM_IMAGES, height, width, 3), dtype=np.uint8)
-    return ImageFiles(pixels, chance.integers(0, data.classes or 1, RANDOM_IMAGES), data, normalize=normalize)
+        images, labels = split.images.permute(0, 2, 3, 1).contiguous().numpy(), split.labels.numpy()
+    else:
+        rng = np.random.default_rng(seed)
+        images = rng.integers(0, 256, (RANDOM_SAMPLES, *data.input_shape[1:], 3), dtype=np.uint8)
+        labels = rng.integers(0, data.classes or 1, RANDOM_SAMPLES)
+    return ImageFiles(images, labels, data, normalize=normalize)
 
 
-def open_loader(samples: Dataset[Any], *, batch_size: int, seed: int, pinned: bool) -> DataLoader[Any]:
-    """Return an endless loader over ``samples`` with its worker processes, batches in pinned memory if asked for."""
-    if isinstance(samples, IterableDataset):
-        raise TypeError("samples must have a length and an order")
+def open_loader(samples: ImageFiles | TensorDataset, *, batch_size: int, seed: int, pinned: bool) -> DataLoader[Any]:
+    """Return an endless loader with its worker processes; ``pinned`` is whether batches are in pinned memory."""
+    dataset: Any = samples
     return DataLoader(
-        samples,
-        batch_sampler=Endless(len(samples), batch_size, seed),  # type: ignore[arg-type]  # Dataset has no len
+        dataset,
+        batch_sampler=Endless(len(samples), batch_size, seed),
         num_workers=WORKERS,
         prefetch_factor=AHEAD,
         pin_memory=pinned,
@@ -147,19 +128,14 @@ def open_loader(samples: Dataset[Any], *, batch_size: int, seed: int, pinned: bo
 
 
 def steps_per_epoch(data: Data, source: DataSource, batch_size: int, samples: int) -> int:
-    """Return the whole batches in an epoch: of ``samples`` of files, or as many as the suite says of random ones."""
+    """Return the batches in an epoch: the whole ones of ``samples`` files, or as many as the suite says."""
     if is_synthetic(data, source):
         return data.steps_per_epoch
     return max(1, samples // batch_size)
 
 
 def batch_ms(batches: Iterator[Any], count: int) -> float:
-    """Return the time that the loader takes for a batch when nothing else runs, in milliseconds.
-
-    Args:
-        batches: a loader's, of which as many as may be ready are dropped first.
-        count: how many to time.
-    """
+    """Time ``count`` batches of a loader when nothing else runs, after those that may be ready; return the mean."""
     for _ in range(DEPTH):
         next(batches)
     start = time.perf_counter()

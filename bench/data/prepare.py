@@ -1,4 +1,4 @@
-"""Make sure, before anything is measured, that the samples are there."""
+"""The data set of a source: decoded or downloaded once, before anything is measured, and then read from the cache."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from bench.data import cifar10, folder
 from bench.data.cache import Dataset, Split
-from bench.data.folder import stratified
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
@@ -22,40 +22,32 @@ class Prepared:
     train_samples: int | None
     """Images to train on; None for synthetic data."""
     fingerprint: str | None = None
-    """Of a folder's images (bench/data/folder.py); None for data that are the same everywhere."""
+    """Of a folder's images; None for data that are the same everywhere."""
 
 
 def prepare(data: Data, source: DataSource) -> Prepared:
     """Download or decode what ``source`` names, once, and keep it in the source's directory.
 
     Raises:
-        UsageError: the samples cannot be had, why, and what can be done.
+        UsageError: the samples cannot be had.
     """
     if is_synthetic(data, source):
         return Prepared(data=data, train_samples=None)
     dataset = load(data, source)
     return Prepared(
-        data=filled_in(data, dataset),
+        data=with_classes(data, dataset),
         train_samples=len(dataset.train.labels),
-        fingerprint=_fingerprint(source),
+        fingerprint=folder.fingerprint(source.path) if source.path else None,
     )
 
 
-def _fingerprint(source: DataSource) -> str | None:
-    if source.path is None:
-        return None
-    from bench.data import folder
-
-    return folder.fingerprint(source.path)
-
-
 def is_synthetic(data: Data, source: DataSource) -> bool:
-    """Return whether samples are made up: because that was asked, or because no image could be one."""
+    """Return whether samples are random: because that was asked, or because the model does not take images."""
     return source.kind == "synthetic" or not data.is_image
 
 
-def filled_in(data: Data, dataset: Dataset) -> Data:
-    """Return ``data`` with the number of classes that the dataset has."""
+def with_classes(data: Data, dataset: Dataset) -> Data:
+    """Return ``data`` with the number of classes that the data set has."""
     return replace(data, classes=len(dataset.classes))
 
 
@@ -66,26 +58,20 @@ def load(data: Data, source: DataSource) -> Dataset:
         UsageError: as ``prepare``.
     """
     _require_colour(data, source)
-    # Imported here because synthetic data need neither torchvision nor Pillow, which take a second to import.
     if source.kind == "cifar10":
-        from bench.data import cifar10
-
         return _without_validation(cifar10.load(source.directory), data.validation_share)
-    from bench.data import folder
-
     if source.path is None:
         raise UsageError("A data folder needs a path. Give --data folder:PATH of a folder with train/ and test/.")
     _, height, width = data.input_shape
     return folder.load(source.path, source.directory, (height, width), data.validation_share)
 
 
-def _without_validation(dataset: Dataset, share: float) -> Dataset:
-    """Return the dataset with a share of its training images left out; the test set is there already."""
-    if not share:
+def _without_validation(dataset: Dataset, validation_share: float) -> Dataset:
+    """Return the data set without the training images held out for validation; it has test images already."""
+    if not validation_share:
         return dataset
-    stay = torch.tensor(stratified(dataset.train.labels.tolist(), share)[0])
-    train = Split(images=dataset.train.images[stay], labels=dataset.train.labels[stay])
-    return replace(dataset, train=train)
+    kept = torch.tensor(folder.stratified(dataset.train.labels.tolist(), validation_share)[0])
+    return replace(dataset, train=Split(images=dataset.train.images[kept], labels=dataset.train.labels[kept]))
 
 
 def _require_colour(data: Data, source: DataSource) -> None:

@@ -1,4 +1,7 @@
-"""Random order and augmentation of samples, from a seed alone: the same on every device and for every precision."""
+"""Which samples a batch holds: an epoch's random order, a rank's shard of each batch, and each image's augmentation.
+
+All of it follows from the seed, so it is the same on every device and for every precision.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from bench.spec.errors import UsageError
 
 _ORDER, _AUGMENTATION, _VALUES = range(3)
 
@@ -28,6 +33,30 @@ def value_generator(seed: int, device: torch.device) -> torch.Generator:
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
     """Return the order in which an epoch takes its samples, (count,) int64, on the CPU."""
     return torch.randperm(count, generator=_generator(torch.device("cpu"), seed, epoch, _ORDER))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """One rank's part of every batch."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def require_even(self, batch_size: int) -> None:
+        """Raise UsageError if a batch cannot be divided equally."""
+        if batch_size % self.ranks:
+            raise UsageError(
+                f"A batch of {batch_size} cannot be divided among {self.ranks} devices. "
+                f"Give --batch-sizes that are multiples of {self.ranks}."
+            )
+
+    def of(self, start: int, stop: int) -> slice:
+        """Return this rank's samples of a batch; the shards of all ranks together are the whole batch."""
+        first, last = (start + (stop - start) * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        return slice(first, last)
+
+
+WHOLE = Shard()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
     from bench.launch.torchrun import Job
-    from bench.spec.request import Request
+    from bench.spec.trial import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,8 +38,7 @@ from bench.launch.local import LocalLauncher
 from bench.launch.multi_node import NodeLostError, Part, agreed, merge_nodes, merge_placements, run_parts
 from bench.results.records import Device, Environment, Message, Progress, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.request import Request
-from bench.spec.trial import DataSource, Placement, Rendezvous, SuiteRef, Trial
+from bench.spec.trial import DataSource, Placement, Rendezvous, Request, SuiteRef, Trial
 
 JOIN_S = 600.0
 """How long ranks wait for each other at the start: torchrun's own ``join_timeout``."""

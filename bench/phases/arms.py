@@ -17,11 +17,10 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, device_at
 from bench.planning import suite_registry
 from bench.results.records import Message, Progress, Switches
-from bench.spec.ablation import AblationStep
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision, parse_precision
 from bench.spec.suite import Data, Suite
-from bench.spec.techniques import Techniques, techniques
+from bench.spec.techniques import AblationStep, Techniques, techniques
 from bench.spec.trial import Trial
 from bench.training import amp, distributed
 from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step

@@ -15,8 +15,8 @@ from bench.data.loader import DEPTH, Turns, open_loader, open_samples
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
 from bench.phases.arms import Context, TrainingRunner
-from bench.spec.ablation import AblationStep
 from bench.spec.suite import Data
+from bench.spec.techniques import AblationStep
 from bench.training.step import Arm
 
 CONTINUOUS_STEPS = 3 * DEPTH

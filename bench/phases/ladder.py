@@ -14,11 +14,11 @@ from bench.phases.arms import Context, TrainingRunner, compile_s, enter, open_co
 from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner, open_loaders
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep, rebase
+from bench.spec.techniques import AblationStep, rebase
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
-from bench.training.techniques import refused
+from bench.training.failures import refused
 
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""

@@ -21,8 +21,8 @@ from bench.measure.memory import tensor_bytes
 from bench.phases.arms import Context, enter, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
 from bench.results.records import Device, Message, Progress, TrialResult
-from bench.spec.ablation import AblationStep
 from bench.spec.phases import LADDER
+from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.amp import read_back

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.data import Batches, Share, open_batches
+from bench.data import Batches, Shard, open_batches
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
@@ -24,8 +24,7 @@ from bench.spec.trial import Trial
 from bench.training import distributed, lightning, rank_launcher
 from bench.training.amp import read_back
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.evaluation import evaluate, evaluate_fp32
-from bench.training.step import Arm, Epoch, train_epoch
+from bench.training.step import Arm, Epoch, evaluate, evaluate_fp32, train_epoch
 from bench.training.techniques import require_supported
 
 HEARTBEAT_S = 2.0
@@ -36,7 +35,7 @@ def run(
     device: Device,
     send: Callable[[Message], None],
     checkpoint: Path | None = None,
-    share: Share | None = None,
+    shard: Shard | None = None,
 ) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
@@ -46,15 +45,15 @@ def run(
         send: takes the records; those of epochs that a checkpoint holds are sent again.
         checkpoint: the file that keeps the training after each epoch, and that it is resumed from if it holds this
             trial's; None keeps nothing. Where several train together, only the first one's file is written and read.
-        share: this process's part of every batch, where Lightning joins several; None is its part of those joined.
+        shard: this process's part of every batch, where Lightning joins several; None is its part of those joined.
     """
-    part = Share(rank=distributed.rank(), ranks=distributed.ranks())
-    share = share or part
+    part = Shard(rank=distributed.rank(), ranks=distributed.ranks())
+    shard = shard or part
     context = open_context(trial)
     lightning_trains = context.suite.trainer == "lightning"
     if lightning_trains:  # refused before others are started
         require_supported(context.techniques, context.suite, context.data, context.device)
-    if context.suite.devices > share.ranks:
+    if context.suite.devices > shard.ranks:
         rank_launcher.run(trial, device, send, context.suite.devices)
         return
     (name,) = trial.precisions
@@ -65,7 +64,7 @@ def run(
         batch_size=trial.cell.batch_size,
         device=context.device,
         seed=trial.seed,
-        share=share,
+        shard=shard,
     )
     steps = trial.epochs * batches.steps_per_epoch
     arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
@@ -79,7 +78,7 @@ def run(
     energy_j = _energy_counter(device)
     train: Callable[[Iterator[tuple[Tensor, Tensor]]], Epoch] = partial(train_epoch, arm)
     if lightning_trains:
-        train = lightning.open_lightning(arm, batches.steps_per_epoch, share)
+        train = lightning.open_lightning(arm, batches.steps_per_epoch, shard)
     for number in range(len(rows) + 1, trial.epochs + 1):
         if rows and not math.isfinite(rows[-1].train_loss):
             break
@@ -105,7 +104,7 @@ def run(
             detail=failure or unread,
             compile_s=spent_s,
             switches=read_back(arm.precision, context.device),
-            training=summary(trial, rows, arm, batches.place),
+            training=summary(trial, rows, arm, batches.storage),
         )
     )
 
@@ -159,18 +158,18 @@ class Evaluation:
     """On training images, under the arm's precision."""
 
 
-def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, share: Share) -> Evaluation:
+def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, shard: Shard) -> Evaluation:
     if not batches.has_test:
         return Evaluation()
-    if share.ranks > 1:
+    if shard.ranks > 1:
         distributed.share_buffers(arm.model)
     start = time.monotonic()
-    loss, accuracy_pct = evaluate(arm, heartbeat(batches.test(share), "test batch"))
+    loss, accuracy_pct = evaluate(arm, heartbeat(batches.test(shard), "test batch"))
     seconds = time.monotonic() - start
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
     if arm.precision.name != BASELINE:
-        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(share), "test batch in fp32"))
-    _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(share), "batch of training images"))
+        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(shard), "test batch in fp32"))
+    _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(shard), "batch of training images"))
     return Evaluation(
         loss=loss,
         accuracy_pct=accuracy_pct,

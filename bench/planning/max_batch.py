@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from bench.results.records import DeviceKind, Fit, Status, TrialResult
+from bench.results.records import Fit, Status, TrialResult
 from bench.spec.techniques import techniques
 from bench.spec.trial import Cell, Trial
 
@@ -16,9 +16,9 @@ MULTIPLE = 8
 """Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
 MARGIN = 0.2
 """Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
-STEP_LIMIT_S: dict[DeviceKind, float] = {"cpu": 2.0, "cuda": 30.0}
+CPU_STEP_LIMIT_S, GPU_STEP_LIMIT_S = 2.0, 30.0
 """A batch whose step is predicted to take longer is not tried."""
-ATTEMPT_LIMIT_S: dict[DeviceKind, float] = {"cpu": 20.0, "cuda": 120.0}
+CPU_ATTEMPT_LIMIT_S, GPU_ATTEMPT_LIMIT_S = 20.0, 120.0
 """The same for a whole attempt, which includes making random samples."""
 Bound = str
 """What keeps the next larger batch from fitting: ``memory``, ``predicted memory``, ``time`` or ``error``."""
@@ -50,7 +50,8 @@ class Search:
     """A search for one precision's largest batch."""
 
     trial: Trial
-    kind: DeviceKind
+    on_gpu: bool
+    """A GPU itself says when its memory is full; a CPU's is predicted."""
     attempt: Callable[[Trial], TrialResult]
     """Trains a few steps at the trial's batch size in a fresh process."""
     fitted: dict[int, TrialResult] = field(default_factory=dict)
@@ -113,15 +114,16 @@ class Search:
             return ""
         at, fit = known[-1]
         times = size / at * (fit.fit_step_s or 0.0), size / at * (self.fitted[at].wall_s or 0.0)
-        if self.kind == "cpu" and fit.fit_peak_bytes is not None:
+        if not self.on_gpu and fit.fit_peak_bytes is not None:
             slope = fit.fit_peak_bytes / at
             if len(known) > 1 and (before := known[-2][1].fit_peak_bytes) is not None:
                 slope = max(0.0, (fit.fit_peak_bytes - before) / (at - known[-2][0]))
             free = fit.fit_free_bytes  # where it ran, which may be another machine
             if free is not None and fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * free:
                 return "predicted memory"
-        slow = times[0] > STEP_LIMIT_S[self.kind] or times[1] > ATTEMPT_LIMIT_S[self.kind]
-        return "time" if slow else ""
+        step_limit_s = GPU_STEP_LIMIT_S if self.on_gpu else CPU_STEP_LIMIT_S
+        attempt_limit_s = GPU_ATTEMPT_LIMIT_S if self.on_gpu else CPU_ATTEMPT_LIMIT_S
+        return "time" if times[0] > step_limit_s or times[1] > attempt_limit_s else ""
 
     def _detail(self) -> str:
         why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""

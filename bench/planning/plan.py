@@ -1,31 +1,38 @@
-"""From a request to an ordered list of trials, and from a planned trial to the one that runs."""
+"""From a request to an ordered list of trials with estimated times, and from a planned trial to the one that runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.planning.defaults import (
-    PreparedData,
-    choose_batch_sizes,
-    choose_precisions,
-    is_emulated,
-    unsupported_reason,
-)
-from bench.planning.estimate import estimate_s
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, Device, Environment, Status
-from bench.spec.ablation import Ablation, AblationStep, build_ablation, choose_mixed, rebase
 from bench.spec.errors import UsageError
-from bench.spec.phases import LADDER, PHASES
-from bench.spec.precisions import BASELINE, PRECISIONS
-from bench.spec.request import Request
+from bench.spec.phases import LADDER, PHASES, Work
+from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Suite
-from bench.spec.techniques import find, for_one_device
-from bench.spec.trial import Cell, Placement, SuiteRef, Trial, members
+from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
+from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial, members
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
+CPU_EFFICIENCY, GPU_EFFICIENCY = 0.8, 0.4
+"""Share of a matrix product's fp32 rate that a training step is assumed to reach."""
+TRIAL_OVERHEAD_S = 2.0
+DISTRIBUTED_OVERHEAD_S = 5.0
+"""Processes that train together are not forked: each imports torch itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """What is known about a suite's data before anything runs."""
+
+    source: DataSource
+    classes: int | None = None
+    train_samples: int | None = None
+    """None for synthetic data, whose number of batches is the suite's."""
+    fingerprint: str | None = None
+    """Identifies a folder's images on every machine; None for data that are the same everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +70,7 @@ def make_plan(
         largest: the largest batches that fit, once they are known; until then the plan holds the search for them.
 
     Raises:
-        UsageError: no device can do any of the precisions that were asked for.
+        UsageError: no device supports any of the precisions that were asked for.
     """
     _require_supported(request, environment.devices)
     several = any(len(members(device.placement)) > 1 for device in environment.devices)
@@ -94,8 +101,8 @@ def _trials_on(
     request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device, *, largest: Largest | None
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
-    sizes = {phase: choose_batch_sizes(suite, request, device, phase) for phase in request.phases}
-    start = (device.kind == "cpu" and min(suite.cpu_batch_sizes, default=0)) or suite.batch_size
+    sizes = {phase: _batch_sizes(suite, request, device, phase) for phase in request.phases}
+    start = (not device.is_gpu and min(suite.cpu_batch_sizes, default=0)) or suite.batch_size
     cell = Cell(
         suite=ref,
         placement=Placement(name=device.placement),
@@ -104,7 +111,7 @@ def _trials_on(
         classes=data.classes,
         techniques=tuple(name for name in request.techniques if not find(name).implied),
     )
-    names = choose_precisions(request, device)
+    names = _precisions(request, device)
     phases = [name for name in PHASES if name in request.phases and (name != "energy" or device.energy)]
     trials: list[Trial] = []
     if suite.trainer != "plain":  # it has a loop of its own to train with; all else would be measured twice
@@ -123,30 +130,56 @@ def _trials_on(
     return trials
 
 
+def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> tuple[int, ...]:
+    """Return the batch sizes of a phase: the request's, else the suite's sweep, or its recipe's for training."""
+    if any(name == "batch_size" for name, _ in request.sweep):
+        return (suite.batch_size,)
+    recipe = PHASES[phase].recipe_batch
+    if request.batch_sizes or (request.largest_batch and not recipe):
+        return request.batch_sizes or ()
+    if recipe:
+        return (suite.batch_size,)
+    sizes = () if device.is_gpu else suite.cpu_batch_sizes
+    if phase in LADDER:
+        return (min(sizes, default=suite.batch_size),)
+    return sizes or suite.batch_sizes or (suite.batch_size,)
+
+
+def _precisions(request: Request, device: Device) -> tuple[str, ...]:
+    """Return the precisions to compare, the baseline first: those named, else those that the device may gain by."""
+    names = request.precisions or [
+        name
+        for name, precision in PRECISIONS.items()
+        if precision.default
+        and (device.is_gpu or precision.compute != "float16")  # most CPUs emulate it
+        and not unsupported_reason(device, name)
+        and not is_emulated(device, name)
+    ]
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
+
+
 def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Device) -> list[Trial]:
     """Return the trials of one phase in one cell; arms that the device does not support get a trial each."""
     phase = PHASES[name]
     if name in LADDER:
-        ablation = _ablation(request, cell, device)
+        arms, unsupported = _ablation(request, cell, device)
         cell = replace(cell, techniques=())  # they are steps
-        arms, unsupported = ablation.steps, tuple(step for step, _ in ablation.missing)
     else:
-        arms = tuple(AblationStep(precision=precision) for precision in choose_precisions(request, device))
-        unsupported = tuple(arm for arm in arms if unsupported_reason(device, arm.precision))
-    common = Trial(cell=cell, phase=name, arms=arms, seed=request.seeds[0])
+        arms = [AblationStep(precision=precision) for precision in _precisions(request, device)]
+        unsupported = []
+    common = Trial(cell=cell, phase=name, arms=tuple(arms), seed=request.seeds[0], protocol=request.protocol)
     groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in arms]
-    rows: list[Trial] = []
+    alone: list[Trial] = []
     if phase.arms == "baseline":
         groups = [(AblationStep(precision=BASELINE),)]
     if phase.arms == "together":
+        unsupported += [arm for arm in arms if unsupported_reason(device, arm.precision)]
         supported = tuple(arm for arm in arms if arm not in unsupported)
         groups = [supported] if supported else []
-        common = replace(common, protocol=request.protocol)
-        rows = [replace(common, arms=(arm,)) for arm in unsupported]
+        alone = [replace(common, arms=(arm,)) for arm in unsupported]
     if phase.key == "replicate":
-        common = replace(common, protocol=request.protocol)
         repeated = range(request.protocol.replicates)
-        return [replace(common, arms=group, replicate=number) for number in repeated for group in groups] + rows
+        return [replace(common, arms=group, replicate=number) for number in repeated for group in groups] + alone
     if phase.key == "seed":
         common = replace(
             common,
@@ -159,15 +192,86 @@ def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Devic
             replace(common, arms=group, seed=seed)
             for turn, seed in enumerate(request.seeds)
             for group in (groups[::-1] if turn % 2 else groups)
-        ] + rows
-    return [replace(common, arms=group) for group in groups] + rows
+        ]
+    return [replace(common, arms=group) for group in groups]
 
 
-def _ablation(request: Request, cell: Cell, device: Device) -> Ablation:
-    mixed = choose_mixed(request.precisions, device.unsupported or {})
-    if not request.precisions and is_emulated(device, mixed):
-        mixed = BASELINE
-    return build_ablation(mixed, device.kind, cell.techniques, unable=unsupported_reason(device, mixed))
+def _ablation(request: Request, cell: Cell, device: Device) -> tuple[list[AblationStep], list[AblationStep]]:
+    """Return an ablation's steps, and those that the device does not support."""
+    if request.precisions:
+        mixed = named_mixed(request.precisions)
+    else:
+        mixed = "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
+        mixed = BASELINE if is_emulated(device, mixed) else mixed
+    return build_ablation(mixed, device.kind, cell.techniques, supported=unsupported_reason(device, mixed) is None)
+
+
+def named_mixed(names: tuple[str, ...]) -> str:
+    """Return the only mixed precision among those named; fp32 if there is none.
+
+    Raises:
+        UsageError: there are several.
+    """
+    mixed = [name for name in dict.fromkeys(names) if parse_precision(name).compute != "float32"]
+    if len(mixed) > 1:
+        raise UsageError(f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in --precisions.")
+    return mixed[0] if mixed else BASELINE
+
+
+def unsupported_reason(device: Device, name: str) -> str | None:
+    """Return why a device does not support a precision; None if it does."""
+    return (device.unsupported or {}).get(parse_precision(name).base)
+
+
+def is_emulated(device: Device, name: str) -> bool:
+    """Return whether a CPU emulates a precision: its products take more than twice as long as fp32's.
+
+    Such a precision cannot gain, and its steps may take minutes: it is measured only where ``--precisions`` names it.
+    """
+    if parse_precision(name).compute != "bfloat16" or unsupported_reason(device, name):
+        return False
+    if not device.bf16_gflops or not device.fp32_gflops:
+        return False
+    return device.bf16_gflops < device.fp32_gflops / 2
+
+
+def refusal_reason(trial: Trial, device: Device) -> str | None:
+    """Return why a device can measure none of a trial's arms; None if it can measure some."""
+    cell = trial.cell
+    reasons = [
+        refusal((*cell.techniques, *arm.techniques), device.kind, trial.phase, len(cell.placement.members))
+        or unsupported_reason(device, arm.precision)
+        for arm in trial.arms
+    ]
+    return reasons[0] if all(reasons) else None
+
+
+def estimate_s(
+    trial: Trial, suite: Suite, data: PreparedData, device: Device, flops_per_sample: float | None
+) -> float | None:
+    """Return a trial's estimated seconds, from its FLOPs and the rate of a short fp32 matrix product here.
+
+    Every precision is assumed to be as slow as fp32, except emulated ones, whose rate was measured. None is unknown.
+    """
+    if refusal_reason(trial, device):
+        return 0.0
+    estimate = PHASES[trial.phase].estimate
+    if estimate is None or flops_per_sample is None or not device.fp32_gflops:
+        return None
+    emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
+    gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
+    efficiency = GPU_EFFICIENCY if device.is_gpu else CPU_EFFICIENCY
+    samples = data.train_samples
+    work = Work(
+        step_s=flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9),
+        arms=len(trial.arms),
+        steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
+        epochs=trial.epochs,
+        budget_s=trial.protocol.time_budget_s,
+        fewest_quads=trial.protocol.fewest_quads,
+    )
+    several = len(trial.cell.placement.members) > 1
+    return TRIAL_OVERHEAD_S + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
 def resolve(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
@@ -182,9 +286,8 @@ def resolve(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[st
         done: finished trials by their config, with the status of each arm.
     """
     ladder = trial.phase in LADDER
-    memory = [
-        one for one in trials if one.phase == ("ladder_memory" if ladder else "memory") and one.cell == trial.cell
-    ]
+    memory_phase = "ladder_memory" if ladder else "memory"
+    memory = [one for one in trials if one.phase == memory_phase and one.cell == trial.cell]
     if not ladder:
         statuses = {name: status for one in memory for name, status in done.get(one.config, {}).items()}
         arms = [arm for arm in trial.arms if trial.phase == "memory" or statuses.get(arm.name) not in UNFIT]

@@ -15,11 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from bench.spec.errors import UsageError, nearest
-from bench.spec.precisions import PRECISIONS
-from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
-from bench.spec.techniques import TECHNIQUES
-from bench.spec.trial import SuiteRef
+from bench.spec.trial import Request, SuiteRef
 
 
 def names() -> list[str]:
@@ -191,24 +188,3 @@ def _convert(name: str, text: str, default: Parameter, option: str = "--set") ->
         kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
         raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
     return value
-
-
-def overview() -> list[str]:
-    """Describe every suite, precision and technique, a few lines each, for ``list``."""
-    lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
-    for name in names():
-        ref = SuiteRef(name=name)
-        suite = load(ref)
-        settings = " ".join(f"{key}={value}" for key, value in parameters(ref).items())
-        whole = f" ({suite.full_epochs} in the recipe)" if suite.full_epochs not in (None, suite.epochs) else ""
-        recipe = f"{suite.epochs} {'epoch' if suite.epochs == 1 else 'epochs'}{whole}; {suite.source}"
-        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
-    lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
-    for precision in PRECISIONS.values():
-        alias = f" (Lightning's {precision.alias})" if precision.alias else ""
-        lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
-        if known := precision.options:
-            lines.append(f"  {'':<18} {' '.join(known)}")
-    lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
-    lines += [f"  {technique.name:<18} {technique.summary}" for technique in TECHNIQUES.values()]
-    return lines

@@ -16,7 +16,6 @@ from typing import IO, Any, cast
 
 from bench.results.columns import COLUMNS, SCHEMA, cells
 from bench.results.records import Block, Device, EpochResult, Identity, Numeric, Sample, Status, TrialResult
-from bench.spec.ablation import arm_of
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
@@ -56,9 +55,10 @@ class Store:
 
     def add_results(self, trial: Trial, device: Device, results: Iterable[TrialResult]) -> None:
         """Append a finished trial to trials.csv: one row per precision, all in one write."""
-        cell, rows = trial.cell, []
+        cell, rows, results = trial.cell, [], list(results)
+        arms = trial.arms_by_name({result.precision for result in results if result.status == "unsupported"})
         for result in results:
-            arm = arm_of(trial.phase, result.precision)
+            arm = arms[result.precision]
             identity = Identity(
                 run=self.name,
                 trial=trial.id,

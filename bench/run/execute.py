@@ -12,12 +12,10 @@ from threading import RLock
 from bench.cli.display import Display
 from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
-from bench.planning.defaults import refusal_reason
 from bench.planning.max_batch import Largest, Search, at_any_size
-from bench.planning.plan import Plan, resolve
+from bench.planning.plan import Plan, refusal_reason, resolve
 from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
-from bench.spec.ablation import arm_of
 from bench.spec.phases import LADDER
 from bench.spec.trial import Placement, Trial
 
@@ -89,7 +87,7 @@ class Execution:
         """Run one trial and store what it sent."""
         device = self.devices[trial.cell.placement.name]
         if trial.phase == "fit" and refusal_reason(trial, device) is None:
-            search = Search(trial, device.kind, attempt=lambda one: self._answer(one, device)[1][0])
+            search = Search(trial, device.is_gpu, attempt=lambda one: self._answer(one, device)[1][0])
             size, result = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
             inbox, results = _Inbox(watch=partial(self._watch, trial)), [result]
@@ -178,7 +176,9 @@ def legible(text: str) -> str:
 
 def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
     """Return a row for each arm without a result."""
-    answered = {arm_of(trial.phase, result.precision).added for result in results}
+    refused = {result.precision for result in results if result.status == "unsupported"}
+    arms = trial.arms_by_name(refused)
+    answered = {arms[result.precision].added for result in results}
     status = ENDINGS.get(ending.kind, "failed")
     detail = ending.text or "the process sent no result"
     if status == "oom" and len(trial.arms) > 1:

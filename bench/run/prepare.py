@@ -1,4 +1,4 @@
-"""From a request to a plan that this machine can run: suites, machine, data."""
+"""From a request to a plan that this machine can run: suites, machine, data, and warnings before anything runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from dataclasses import dataclass
 from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
-from bench.planning.defaults import PreparedData, choose_source
 from bench.planning.max_batch import Largest
-from bench.planning.plan import Plan, make_plan
-from bench.planning.warnings import emulated, idle_techniques, mismatched, off_the_ladder, refused
+from bench.planning.plan import Plan, PreparedData, is_emulated, make_plan, named_mixed
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
-from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE
-from bench.spec.request import Request
+from bench.spec.phases import LADDER, PHASES, SELECTABLE
+from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
-from bench.spec.techniques import techniques
-from bench.spec.trial import SuiteRef
+from bench.spec.techniques import find, refusal, techniques
+from bench.spec.trial import DataSource, Request, SuiteRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +42,13 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         UsageError: this machine cannot do what was asked for; nothing but decoded images has been written.
     """
     suites = suite_registry.select(request)
-    warnings = off_the_ladder(request)
+    warnings = warn_of_tf32_in_ladder(request)
     _require_lightning(suites)
     environment = launcher.survey(request.gpus)
     warnings += [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
-    warnings += mismatched(environment)
+    warnings += warn_of_builds(environment)
     warnings += busy(environment, request.exclusive)
-    warnings += emulated(environment, request)
+    warnings += warn_of_emulation(environment, request)
     for ref in suites:
         _fetch_weights(ref, launcher)
     by_data = {suite.data: suite for suite in suites.values()}
@@ -68,16 +65,16 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         for name, ref in named.items()
         if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "synthetic"
     ]
-    flops = {ref: _count(ref, launcher) for ref in suites}
+    flops = {ref: _count_flops(ref, launcher) for ref in suites}
 
     def make(largest: Largest | None = None) -> Plan:
         plan = make_plan(request, suites, data, environment, flops, largest=largest)
-        _check_batches(plan, suites, data)
+        check_batches(plan, suites, data)
         return plan
 
     plan = make()
-    warnings += idle_techniques(request)
-    warnings += refused(plan, environment)
+    warnings += warn_of_idle_techniques(request)
+    warnings += warn_of_refusals(plan, environment)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
@@ -111,6 +108,12 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
         launcher.call("bench.training.pretrained:fetch", ref)
 
 
+def choose_source(suite: Suite, request: Request) -> DataSource:
+    """Return where a suite's data come from: the request's source, if the suite can use it, else the suite's."""
+    named = request.data if suite.data.is_image else "synthetic"
+    return DataSource.parse(named or suite.data.source, request.data_dir, elsewhere=request.on is not None)
+
+
 def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
     """Download or decode a suite's images before any trial runs, if trials train on them."""
     source = choose_source(suite, request)
@@ -127,7 +130,7 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     )
 
 
-def _count(ref: SuiteRef, launcher: Launcher) -> float | None:
+def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
     """Return a suite's FLOPs per sample; None if the model fails, which its trials then report."""
     try:
         flops: dict[str, float | None] = launcher.call("bench.training.flops:count_all", (ref,))
@@ -136,7 +139,7 @@ def _count(ref: SuiteRef, launcher: Launcher) -> float | None:
     return flops[ref.name]
 
 
-def _check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
+def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
     """Refuse batches larger than the data, or that cannot be divided among devices and accumulated parts."""
     for trial in plan.trials:
         suite, placement = suites[trial.cell.suite], trial.cell.placement
@@ -167,3 +170,66 @@ def _check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRe
                 f"The batch size {size} cannot be divided into {parts} equal parts for "
                 f"grad-accumulation. Name --batch-sizes that are multiples of {devices * parts}."
             )
+
+
+def warn_of_builds(environment: Environment) -> list[str]:
+    """Warn of nodes with different builds of torch, which change figures too."""
+    if len({node.torch for node in environment.nodes}) < 2:
+        return []
+    builds = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
+    return [f"The nodes have different builds of torch: {builds}. Their figures differ by that, too."]
+
+
+def warn_of_emulation(environment: Environment, request: Request) -> list[str]:
+    """Warn of precisions that a CPU only emulates."""
+    alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
+    return [
+        f"{device.name} has no fast bfloat16: in a training step's products it reaches {device.bf16_gflops:.1f} "
+        f"GFLOP/s, and {device.fp32_gflops:.0f} in fp32. "
+        + (
+            f"{name} will be slow."
+            if request.precisions
+            else f"{name} is left out{alone}; --precisions fp32,{name} names it."
+        )
+        for device in environment.devices
+        for name in request.precisions or ("amp-bf16",)
+        if is_emulated(device, name)
+    ]
+
+
+def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
+    """Warn of trials that will be unsupported because of their techniques or their number of devices."""
+    kinds = {device.placement: device.kind for device in environment.devices}
+    phases: dict[tuple[str, str], dict[str, None]] = {}
+    for trial in plan.trials:
+        placement = trial.cell.placement
+        if why := refusal(trial.cell.techniques, kinds[placement.name], trial.phase, len(placement.members)):
+            phases.setdefault((placement.name, why), {})[trial.phase] = None
+    return [f"On {name}, {', '.join(names)} will be unsupported: {why}." for (name, why), names in phases.items()]
+
+
+def warn_of_idle_techniques(request: Request) -> list[str]:
+    """Warn of techniques that change nothing in a phase that was asked for."""
+    idle = [name for name in request.techniques if find(name).input_pipeline]
+    others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
+    if not idle or not others:
+        return []
+    return [
+        f"{' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} how batches reach the device in training; "
+        f"{', '.join(others)}: measured on batches that are there already, so nothing changes."
+    ]
+
+
+def warn_of_tf32_in_ladder(request: Request) -> list[str]:
+    """Warn of tf32, which is no step of an ablation: it changes how fp32 is multiplied, and is no mixed precision.
+
+    Raises:
+        UsageError: several mixed precisions are named.
+    """
+    if not request.precisions or not {*LADDER} & {*request.phases}:
+        return []
+    mixed = named_mixed(request.precisions)
+    if all(parse_precision(name).base != "tf32" for name in request.precisions):
+        return []
+    on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
+    return [f"The ladder has no step of tf32: it starts at IEEE fp32, and {on}."]

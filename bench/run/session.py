@@ -14,21 +14,20 @@ from typing import Any, Literal
 import bench
 from bench import report as reporter
 from bench.cli.display import open_display
-from bench.cli.listing import lines
+from bench.cli.listing import describe_devices
 from bench.cli.parser import parse_run
 from bench.devices.processes import neighbours
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Gpus, Sampler
-from bench.planning.defaults import PreparedData
-from bench.planning.plan import Plan
+from bench.planning.plan import Plan, PreparedData
 from bench.report.reading import folders
 from bench.results.records import Environment
 from bench.results.store import Store, planned, read_run
 from bench.run.execute import Execution
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
-from bench.spec.request import Request
+from bench.spec.trial import Request
 
 SAMPLE_PERIOD_S = 0.2
 
@@ -168,7 +167,7 @@ def compare(old: Path, new: Path) -> None:
 def devices() -> list[str]:
     """Describe what there is to measure on."""
     seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-    return lines(seen, no_gpu, neighbours())
+    return describe_devices(seen, no_gpu, neighbours())
 
 
 def report_folder(runs: list[Path]) -> Path:

@@ -62,8 +62,8 @@ class Precision:
     """The extra of ampmeter that installs ``package``."""
     single_device: str | None = None
     """Why it trains on one device only; None if several may train together."""
-    default_on: tuple[Literal["cpu", "cuda"], ...] = ()
-    """Kinds of device on which it is measured unless ``--precisions`` names others."""
+    default: bool = False
+    """Whether it is measured where the device may gain by it and ``--precisions`` names nothing."""
     color: str
     """In figures, for it and its variants."""
     marker: str
@@ -93,7 +93,7 @@ PRECISIONS: dict[str, Precision] = {
             name="fp32",
             summary="IEEE fp32, TF32 off everywhere",
             alias="32-true",
-            default_on=("cpu", "cuda"),
+            default=True,
             color="#4d4d4d",
             marker="o",
         ),
@@ -102,7 +102,7 @@ PRECISIONS: dict[str, Precision] = {
             summary="fp32 with matrix products rounded to TF32",
             tf32=True,
             needs="tf32",
-            default_on=("cuda",),
+            default=True,
             color="#009e73",
             marker="^",
         ),
@@ -113,7 +113,7 @@ PRECISIONS: dict[str, Precision] = {
             autocast="float16",
             loss_scaling=True,
             needs="fp16",
-            default_on=("cuda",),
+            default=True,
             color="#0072b2",
             marker="s",
         ),
@@ -123,7 +123,7 @@ PRECISIONS: dict[str, Precision] = {
             alias="bf16-mixed",
             autocast="bfloat16",
             needs="bf16",
-            default_on=("cpu", "cuda"),
+            default=True,
             color="#d55e00",
             marker="D",
         ),
@@ -203,8 +203,8 @@ def find_precision(name: str) -> Precision | None:
 
 def precision_rank(name: str) -> tuple[int, str]:
     """Return the sort key that orders names as in ``PRECISIONS``, each before its variants; unknown names come last."""
-    names, base = list(PRECISIONS), name.partition(":")[0]
-    return (names.index(base) if base in names else len(names), name)
+    precision = find_precision(name)
+    return (list(PRECISIONS).index(precision.base) if precision else len(PRECISIONS), name)
 
 
 def split(text: str) -> list[str]:

@@ -1,13 +1,18 @@
-"""The registry of techniques: what changes speed or memory at equal arithmetic, as in ``channels-last,compile``."""
+"""The registry of techniques: what changes speed or memory at equal arithmetic, as in ``channels-last,compile``.
+
+``--techniques`` gives them to every precision. The ablation of ``--ladder`` adds them to fp32 one by one, in the order
+that usually makes a training loop faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bench.spec.errors import UsageError, nearest
 from bench.spec.phases import PHASES
+from bench.spec.precisions import BASELINE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +113,7 @@ class Techniques:
     """Which techniques an arm uses."""
 
     set_to_none: bool = True
-    """On, as in torch; only the ladder's first steps zero gradients."""
+    """On, as in torch; only the ablation's first steps zero gradients."""
     non_blocking: bool = False
     prefetcher: bool = False
     channels_last: bool = False
@@ -129,6 +134,8 @@ class Techniques:
 
 PLAIN = Techniques()
 """The defaults of torch."""
+ZEROED = Techniques(set_to_none=False)
+"""The ablation's first steps zero gradients and copy batches from pageable memory, blocking."""
 
 
 def find(name: str) -> Technique:
@@ -137,7 +144,7 @@ def find(name: str) -> Technique:
 
 
 def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> str | None:
-    """Say why a phase cannot be measured with some techniques, whatever the suite; None where nothing is against it.
+    """Return why a phase cannot be measured with some techniques, whatever the suite; None if it can.
 
     Args:
         names: canonical names.
@@ -161,8 +168,7 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
 
 def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return techniques without those that are offered on several devices only."""
-    several = [name for name, technique in TECHNIQUES.items() if technique.devices == "several"]
-    return tuple(name for name in names if name not in several)
+    return tuple(name for name in names if find(name).devices != "several")
 
 
 def parse_techniques(text: str) -> tuple[str, ...]:
@@ -195,3 +201,99 @@ def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
         name, _, value = word.partition("=")
         changed[name.replace("-", "_")] = int(value) if value else True
     return replace(base, **changed)  # type: ignore[arg-type]  # names are fields'
+
+
+FIXED = ("set-to-none", "non-blocking", "prefetcher")
+"""The techniques that every ablation adds to mixed precision."""
+ORDER = (*FIXED, *(name for name in TECHNIQUES if name not in FIXED))
+"""Techniques in the order in which an ablation adds them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AblationStep:
+    """One arm of a trial: a precision, and in the ablation the techniques that have been added to it."""
+
+    precision: str
+    techniques: tuple[str, ...] = ()
+    """Canonical names, in the order in which they were added."""
+
+    @property
+    def name(self) -> str:
+        """Its name in CSVs: amp-bf16+set-to-none+prefetcher."""
+        return "+".join((self.precision, *self.techniques))
+
+    @property
+    def added(self) -> str:
+        """What it adds to the step before, for a reader."""
+        return f"+ {self.techniques[-1]}" if self.techniques else self.precision
+
+    @property
+    def number(self) -> int:
+        """The number of steps before it: 0 for fp32."""
+        return len(self.techniques) + (self.precision != BASELINE)
+
+    @property
+    def rank(self) -> int:
+        """Its position among all steps that an ablation may have, unsupported ones included."""
+        if not self.techniques:
+            return int(self.precision != BASELINE)
+        return 2 + ORDER.index(find(self.techniques[-1]).name)
+
+    @property
+    def previous(self) -> AblationStep | None:
+        """The step that it adds to; None for fp32."""
+        if self.techniques:
+            return replace(self, techniques=self.techniques[:-1])
+        return None if self.precision == BASELINE else AblationStep(precision=BASELINE)
+
+    @property
+    def settings(self) -> Techniques:
+        """The techniques that its arm is built with."""
+        return techniques(self.techniques, ZEROED)
+
+    def without(self, failed: Sequence[AblationStep]) -> AblationStep:
+        """Return this step without what failed steps add, on fp32 where its precision failed and fp32 did not."""
+        left_out = {step.techniques[-1] for step in failed if step.techniques}
+        precisions = {step.precision for step in failed if not step.techniques}
+        lost = self.techniques and self.precision in precisions and BASELINE not in precisions
+        left = tuple(name for name in self.techniques if name not in left_out)
+        return AblationStep(precision=BASELINE if lost else self.precision, techniques=left)
+
+
+def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool]) -> Iterator[AblationStep]:
+    """Yield each step without what failed steps before it would have added; arms without techniques stay as they are.
+
+    Args:
+        planned: steps in their order.
+        works: whether a yielded step works; called after the consumer resumes the generator.
+    """
+    failed: list[AblationStep] = []
+    for step in planned:
+        rebased = step.without(failed)
+        yield rebased
+        if not works(rebased):
+            failed.append(rebased)
+
+
+def build_ablation(
+    mixed: str, kind: str, more: tuple[str, ...] = (), *, supported: bool = True
+) -> tuple[list[AblationStep], list[AblationStep]]:
+    """Return the ablation from fp32 over a mixed precision to all techniques.
+
+    Args:
+        mixed: the mixed precision; fp32 leaves that step out.
+        kind: the kind of device.
+        more: canonical names of techniques to add last.
+        supported: whether the device supports the mixed precision; if not, techniques are added to fp32.
+
+    Returns:
+        The steps to measure, and those that the device does not support, which are left out of the steps after them.
+    """
+    steps = [AblationStep(precision=BASELINE)]
+    unsupported: list[AblationStep] = []
+    if mixed != BASELINE:
+        (steps if supported else unsupported).append(AblationStep(precision=mixed))
+    for name in (*FIXED, *(name for name in more if name not in FIXED)):
+        step = replace(steps[-1], techniques=(*steps[-1].techniques, name))
+        (unsupported if refusal(step.techniques, kind, "ladder") else steps).append(step)
+    return steps, unsupported

@@ -1,18 +1,19 @@
-"""The question, frozen: which suite, where, with which data, in which precisions, how often."""
+"""The question: a run's request, and the cells and trials that planning makes of it, frozen."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.spec.ablation import AblationStep
 from bench.spec.errors import UsageError, require
-from bench.spec.phases import PHASES
+from bench.spec.phases import PHASES, USUAL
 from bench.spec.suite import Parameter
+from bench.spec.techniques import AblationStep, rebase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +160,42 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A run's options, each checked by itself; None is the default, which may depend on the suite or the device."""
+
+    argv: tuple[str, ...] = ()
+    """The words of the command line, which a bare ``--resume`` repeats."""
+    suites: tuple[str, ...] = ()
+    """Names, or paths of files; empty only with ``resume``, whose run has them."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Arguments of the suites' functions, as text."""
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Arguments to vary, each with its values, as text."""
+    precisions: tuple[str, ...] | None = None
+    batch_sizes: tuple[int, ...] | None = None
+    largest_batch: bool = False
+    """Whether to search for the largest batch that fits and measure there, beside ``batch_sizes``."""
+    techniques: tuple[str, ...] = ()
+    gpus: tuple[str, ...] | None = None
+    """Names of placements."""
+    on: str | None = None
+    """Address of a Ray cluster: ray or ray://HOST:PORT."""
+    accelerators: tuple[str, ...] | None = None
+    exclusive: bool = False
+    phases: tuple[str, ...] = USUAL
+    protocol: Protocol = Protocol()
+    epochs: int | None = None
+    seeds: tuple[int, ...] = (0,)
+    target_accuracy_pct: float | None = None
+    clip_grad: float | None = None
+    data: str | None = None
+    data_dir: str = "data"
+    out: Path | None = None
+    resume: Path | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """Suite × placement × batch size: within it the precisions are compared."""
 
@@ -205,6 +242,11 @@ class Trial:
     def precisions(self) -> tuple[str, ...]:
         """The names of the arms in CSVs."""
         return tuple(arm.name for arm in self.arms)
+
+    def arms_by_name(self, refused: Collection[str]) -> dict[str, AblationStep]:
+        """Return the arms by the names of results: as planned, and as they became when some were refused."""
+        rebased = rebase(self.arms, lambda arm: arm.name not in refused)
+        return {arm.name: arm for arm in (*self.arms, *rebased)}
 
     @property
     def id(self) -> str:

@@ -1,16 +1,28 @@
-"""A precision's switches: set, and read back.
+"""What a precision changes in training: fp32 switches, autocast, loss scaling, and the type of the weights.
 
-``fp32`` is really FP32 here: TF32 is off in matrix products, convolutions and recurrent layers unless
-the precision asks for it, on the GPU and in oneDNN on the CPU.
+``fp32`` is really FP32 here: TF32 is off in matrix products, convolutions and recurrent layers unless the precision
+asks for it, on the GPU and in oneDNN on the CPU.
+
+With 16-bit weights and an fp32 master copy, a step is that of *Mixed Precision Training* (Micikevicius et al., arXiv
+1710.03740, section 3): the weights are a 16-bit copy of the master's (1), the forward pass is in 16 bits (2), the loss
+in fp32 (3), which the GradScaler multiplies by its scale (4), the backward pass is in 16 bits (5), each weight's
+gradient is widened to fp32 as soon as it is complete (6), the GradScaler divides it by its scale (7), and the optimizer
+updates the master (8). Batch norm keeps fp32 weights and statistics. Without a master copy, the naive control,
+everything but the loss is in 16 bits, and the optimizer updates the 16-bit weights themselves. All of it is hooks on
+the model and the optimizer, so that the training step is the same for every precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 
 from bench.devices.backend import backend_of
 from bench.devices.capabilities import matmul_error, set_tf32
@@ -50,7 +62,7 @@ class StaticScaler(torch.amp.GradScaler):
         self._static = scale
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Reset what was found in the gradients, and keep the scale or set it to ``new_scale``."""
+        """Reset what was found in the gradients; keep the scale, or set it to ``new_scale``."""
         super().update(self._static if new_scale is None else new_scale)
 
 
@@ -84,3 +96,104 @@ def use_float8(model: nn.Module) -> None:
 
 CONVERSIONS: dict[str, Callable[[nn.Module], None]] = {"float8": use_float8}
 """What each ``Precision.conversion`` does to a model, in place."""
+
+
+class Weights:
+    """A model's weights in the type of a precision, and their fp32 master copies."""
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        """Convert ``model`` to the precision's type in place; with fp32 weights it is unchanged."""
+        self._model = model
+        self._dtype = getattr(torch, precision.weights) if precision.weights else None
+        self._masters: dict[nn.Parameter, nn.Parameter] = {}
+        layers = model.modules() if precision.conversion else ()
+        self._float8 = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear]
+        if self._dtype is None:
+            return
+        for module in model.modules():
+            if precision.master and isinstance(module, _BatchNorm):
+                continue
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                exact, tensor.data = tensor.data, _to(tensor.data, self._dtype)
+                if precision.master and isinstance(tensor, nn.Parameter) and tensor.dtype != exact.dtype:
+                    self._masters[tensor] = nn.Parameter(exact, requires_grad=tensor.requires_grad)
+                    if tensor.requires_grad:
+                        tensor.register_post_accumulate_grad_hook(self._widen_gradient)
+        model.register_forward_pre_hook(self._narrow_inputs)
+        model.register_forward_hook(self._widen_outputs)
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return what the optimizer updates, in the order of the model's parameters: masters where there are any."""
+        return [self._masters.get(weight, weight) for weight in self._model.parameters()]
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Copy the masters into the weights after each step that ``optimizer`` takes."""
+        if self._masters:
+            optimizer.register_step_post_hook(lambda *_: self._copy_masters())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the model's state dict with masters in place of their 16-bit weights."""
+        state: dict[str, Tensor] = self._model.state_dict()
+        for name, weight in self._model.named_parameters(remove_duplicate=False):
+            if weight in self._masters:
+                state[name] = self._masters[weight].detach()
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load the state dict of any precision, rounded to the types here."""
+        self._model.load_state_dict(state)
+        for name, weight in self._model.named_parameters():
+            if weight in self._masters:
+                self._masters[weight].copy_(state[name])
+
+    @contextmanager
+    def in_fp32(self) -> Iterator[None]:
+        """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
+        with ExitStack() as stack:
+            for linear in self._float8:
+                linear.forward = MethodType(nn.Linear.forward, linear)  # type: ignore[method-assign]
+                stack.callback(delattr, linear, "forward")
+            if self._dtype is not None:
+                stack.enter_context(self._widened())
+            yield
+
+    @contextmanager
+    def _widened(self) -> Iterator[None]:
+        weights = list(self._model.parameters())
+        held = [(tensor, tensor.data) for tensor in (*weights, *self._model.buffers())]
+        dtype, self._dtype = self._dtype, torch.float32
+        try:
+            for tensor, data in held:
+                if data.is_floating_point():
+                    master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
+                    tensor.data = data.float() if master is None else master.data
+            yield
+        finally:
+            for tensor, data in held:
+                tensor.data = data
+            self._dtype = dtype
+
+    def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return tree_map(lambda leaf: _to(leaf, self._dtype), inputs)
+
+    def _widen_outputs(self, _model: nn.Module, _inputs: tuple[Any, ...], outputs: Any) -> Any:
+        return tree_map(lambda leaf: _to(leaf, torch.float32), outputs)
+
+    def _widen_gradient(self, weight: Tensor) -> None:
+        if weight.grad is None:
+            return
+        master = self._masters[weight]  # type: ignore[index]  # its hook is on a Parameter
+        if master.grad is None:
+            master.grad = weight.grad.float()
+        else:
+            master.grad.add_(weight.grad)  # in place, where zeroing and a captured graph expect it; the sum is in fp32
+        weight.grad = None
+
+    @torch.no_grad()
+    def _copy_masters(self) -> None:
+        torch._foreach_copy_(list(self._masters), list(self._masters.values()))
+
+
+def _to(leaf: Any, dtype: torch.dtype | None) -> Any:
+    return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -1,27 +1,27 @@
 """Checkpoints: the state of a training after an epoch, written atomically, to resume from.
 
 A checkpoint holds what the next epoch depends on: weights, the states of optimizer and schedule, the GradScaler's scale
-and the states of all random generators. Data order and augmentation follow from seed and epoch. On a CPU, in the same
-precision, a resumed training ends with the same bits as one that was never interrupted.
-
-Of processes that train together, which have the same weights, the first keeps its state and all generators'.
+and, of every rank, the states of the global random generators. Data order and augmentation follow from seed and epoch.
+On a CPU, in the same precision, a resumed training ends with the same bits as one that was never interrupted.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.devices.backend import backend_of
 from bench.results.records import EpochResult
-from bench.training import distributed, rng
-from bench.training.rng import KINDS
+from bench.training import distributed
 from bench.training.step import Arm
 
 
@@ -37,17 +37,15 @@ class Checkpoint:
     schedule: dict[str, Any] | None
     scaler: dict[str, Any]
     """Empty where the precision does not scale the loss."""
-    generators: dict[str, Tensor]
-    """States of the generators by the names of ``rng.KINDS``, followed by the rank in all but the first process."""
+    generators: tuple[dict[str, Any], ...]
+    """States of each rank's random generators."""
 
     @staticmethod
     def of(arm: Arm, config: str, epochs: Sequence[EpochResult]) -> Checkpoint:
         """Take the state of ``arm``; its tensors are not copied, so write it before training continues.
 
-        All processes that train together must call this.
+        All ranks must call this; they have the same weights.
         """
-        own = {_generator(kind): state for kind, state in rng.states(arm.device).items()}
-        generators = {name: state for each in distributed.gathered(own) for name, state in each.items()}
         return Checkpoint(
             config=config,
             epochs=tuple(epochs),
@@ -55,7 +53,7 @@ class Checkpoint:
             optimizer=arm.optimizer.state_dict(),
             schedule=arm.schedule.state_dict() if arm.schedule is not None else None,
             scaler=arm.scaler.state_dict(),
-            generators=generators,
+            generators=distributed.gathered(generator_states(arm.device)),
         )
 
     def restore(self, arm: Arm) -> None:
@@ -70,8 +68,7 @@ class Checkpoint:
             arm.schedule.load_state_dict(self.schedule)
         if self.scaler and arm.scaler.is_enabled():
             arm.scaler.load_state_dict(self.scaler)
-        own = {kind: self.generators[_generator(kind)] for kind in KINDS if _generator(kind) in self.generators}
-        rng.restore(own, arm.device)
+        restore_generators(self.generators[distributed.rank()], arm.device)
 
     def write(self, path: Path) -> None:
         """Replace ``path`` atomically: a process that is killed here leaves the previous checkpoint."""
@@ -86,23 +83,34 @@ class Checkpoint:
         draft.replace(path)
 
 
-def _generator(kind: str) -> str:
-    return f"{kind} {distributed.rank()}" if distributed.rank() else kind
+def generator_states(device: torch.device) -> dict[str, Any]:
+    """Return the states of torch's, Python's and NumPy's global generators, as values that load without running code.
+
+    A user's suite may draw from any of them, in its weights, its dropout or its loss.
+    """
+    name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
+    own = {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
+    return {**own, "python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
+
+
+def restore_generators(states: dict[str, Any], device: torch.device) -> None:
+    """Restore what ``generator_states`` returned on the same kind of device."""
+    for each in {torch.device("cpu"), device}:
+        backend_of(each).set_rng_state(states[each.type])
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return the checkpoint in ``path``, its tensors on the CPU; None where there is none that can be read.
-
-    It is loaded with ``weights_only=True``, which refuses anything but tensors and plain values.
-    """
+    """Return the checkpoint in ``path``, its tensors on the CPU; None where there is none that can be read."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)  # refuses all but tensors and plain values
         epochs = tuple(EpochResult(**epoch) for epoch in state.pop("epochs"))
         return Checkpoint(**state, epochs=epochs)
     except FileNotFoundError:
         return None
     except Exception as error:
-        # A damaged file raises nearly anything. Without a checkpoint, training begins anew.
+        # A damaged file raises nearly anything.
         print(f"The checkpoint {path} cannot be read, so training begins anew: {error}")
         return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.results.records import Failed
-from bench.spec.errors import UnsupportedError, UsageError
+from bench.spec.errors import UnsupportedError, UsageError, first_line
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """DistributedDataParallel's error in the second step if the first left some parameters without a gradient."""
@@ -53,11 +53,20 @@ def is_secondary(error: Exception) -> bool:
 
 def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
     from bench.devices.backend import is_out_of_memory
-    from bench.training.techniques import refused
 
     if is_out_of_memory(error):
         return "oom"
     return "unsupported" if refused(error) else "error"
+
+
+def refused(error: BaseException) -> str | None:
+    """Return why a technique cannot be used here, if that is the error; None for any other error."""
+    if isinstance(error, UnsupportedError):
+        return str(error)
+    # A model that torch.compile cannot compile runs without it.
+    if type(error).__module__.startswith("torch._dynamo"):
+        return f"compile: {type(error).__name__}: {first_line(error)}"
+    return None
 
 
 def _first_line(text: str) -> str:

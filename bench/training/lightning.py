@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bench.data import Share
+from bench.data import Shard
 from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.spec.errors import UsageError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
 
-def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Batch]], Epoch]:
+def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Batch]], Epoch]:
     """Return a function that trains ``arm`` for an epoch, as ``bench.training.step.train_epoch`` does.
 
     Each call is a ``fit`` of one epoch that continues the one before. Logger, checkpoints and progress bar are off.
@@ -37,9 +37,9 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
     Args:
         arm: what to train, on this process's device.
         steps: batches in an epoch.
-        share: this process's part; of several, Lightning's ``ddp`` joins them by the variables that are set.
+        shard: this process's part; of several, Lightning's ``ddp`` joins them by the variables that are set.
     """
-    if arm.precision.master and share.ranks > 1:  # their gradients are widened before Lightning can join them
+    if arm.precision.master and shard.ranks > 1:  # their gradients are widened before Lightning can join them
         raise UsageError(f"{arm.precision.name} trains on one device only: --set devices=1.")
     import lightning.pytorch as pl
     from lightning.pytorch.plugins.environments import LightningEnvironment
@@ -47,11 +47,11 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
     # Advice on loaders and loggers, which are off on purpose.
     warnings.filterwarnings("ignore", module="lightning.*")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    first = (arm.device.index or 0) - share.rank
+    first = (arm.device.index or 0) - shard.rank
     trainer = pl.Trainer(
         accelerator=accelerator_of(arm.device),
-        devices=list(range(first, first + share.ranks)) if backend_of(arm.device).is_gpu else share.ranks,
-        strategy=strategy_of(arm.device, share.ranks),
+        devices=list(range(first, first + shard.ranks)) if backend_of(arm.device).is_gpu else shard.ranks,
+        strategy=strategy_of(arm.device, shard.ranks),
         plugins=[_precision(arm), LightningEnvironment()],
         max_epochs=0,
         gradient_clip_val=arm.clip_grad,
@@ -74,7 +74,7 @@ def open_lightning(arm: Arm, steps: int, share: Share) -> Callable[[Iterator[Bat
             loss=float(trainer.strategy.reduce(losses, reduce_op="mean")),
             seconds=module.seconds,
             wait_seconds=waiting.seconds,
-            samples=waiting.samples * share.ranks,
+            samples=waiting.samples * shard.ranks,
             skipped_steps=len(module.losses) - (counted.count - taken),
         )
 

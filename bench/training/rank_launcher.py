@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from bench.data import Share
+from bench.data import Shard
 from bench.devices.backend import gpu_count
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
@@ -118,13 +118,13 @@ def alone(ranks: int) -> Rendezvous:
 def main() -> None:
     """Run one rank: a trial in, records out."""
     connection = Connection(int(sys.argv[1]))
-    share = Share(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
+    shard = Shard(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
     trial, device, checkpoint = connection.recv()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     faulthandler.enable()
     module, name = (JOINED if len(trial.cell.placement.members) > 1 else LIGHTNING).split(":")
     try:
-        getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, share)
+        getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, shard)
         connection.send(Done())
     except Exception as error:
         connection.send(

@@ -1,4 +1,4 @@
-"""Training, in plain sight: one step and one loop for every precision.
+"""Training and evaluation in plain sight: one step, one loop and one evaluation for every precision.
 
 What differs by precision is what ``Arm`` holds: an autocast region, a GradScaler that scales, weights that are 16-bit
 copies of a master copy, or none of these.
@@ -6,6 +6,7 @@ copies of a master copy, or none of these.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,20 +14,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bench.devices.backend import backend_of
-from bench.spec.precisions import Precision
+from bench.spec.precisions import BASELINE, PRECISIONS, Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
-from bench.training.checkpointing import recompute_activations
+from bench.training.amp import Weights
 from bench.training.cuda_graphs import GraphedStep
-from bench.training.master_weights import Weights
-from bench.training.rng import seed_all
-from bench.training.synced_norm import synchronised_norms
-from bench.training.techniques import arrange, compiled, cut, fused, require_supported
+from bench.training.techniques import (
+    arrange,
+    checkpoint_activations,
+    compiled,
+    cut,
+    fused,
+    require_supported,
+)
 
 
 class TakenSteps:
@@ -124,11 +130,11 @@ def build_arm(
     seed_all(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
-        model = synchronised_norms(model)
+        model = distributed.synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
-        recompute_activations(model, compiled=techniques.compile)
+        checkpoint_activations(model, compiled=techniques.compile)
     loss = build_loss(suite, data)
     if precision.conversion:
         amp.CONVERSIONS[precision.conversion](model)
@@ -166,6 +172,13 @@ def _forward(model: nn.Module, device: torch.device, techniques: Techniques, see
         seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device, techniques)
     return compiled(model) if techniques.compile else model
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators that a suite may draw from: torch's, Python's and NumPy's."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def build_loss(suite: Suite, data: Data) -> nn.Module:
@@ -266,6 +279,48 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
         samples=samples * distributed.ranks(),
         skipped_steps=len(losses) - (arm.taken.count - taken),
     )
+
+
+@torch.no_grad()
+def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+    """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
+
+    A sample whose outputs hold a NaN counts as wrong.
+    """
+    arm.model.eval()
+    total = torch.zeros((), device=arm.device, dtype=torch.float64)
+    right = torch.zeros((), device=arm.device, dtype=torch.int64)
+    count, classified = 0, False
+    for inputs, targets in batches:
+        with arm.autocast():
+            outputs = arm.model(arrange(inputs, arm.techniques))
+            loss = arm.loss(outputs, targets)
+        total += loss.double() * len(inputs)
+        classified = not targets.is_floating_point()
+        right += _right(outputs, targets) if classified else 0
+        count += len(inputs)
+    arm.model.train()
+    loss_sum, hits, samples, classes = distributed.summed([float(total), int(right), count, classified], arm.device)
+    return loss_sum / samples, 100 * hits / samples if classes else None
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count the samples whose class has the largest output; the largest of NaNs would be the first class."""
+    return ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
+
+
+def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
+
+    Where there is a master copy, it is what is evaluated.
+    """
+    plain = PRECISIONS[BASELINE]
+    amp.apply(plain)
+    try:
+        with arm.weights.in_fp32():
+            return evaluate(replace(arm, precision=plain), batches)
+    finally:
+        amp.apply(arm.precision)
 
 
 def synchronize(device: torch.device) -> None:

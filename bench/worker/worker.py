@@ -27,7 +27,7 @@ import torch
 import torchvision
 
 from bench import phases
-from bench.data import Prepared, Share, prepare
+from bench.data import Prepared, Shard, prepare
 from bench.devices.backend import device_at
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec.errors import UsageError
@@ -110,10 +110,10 @@ def run_rank(
     device: Device,
     send: Callable[[Message], None],
     checkpoint: Path | None,
-    share: Share,
+    shard: Shard,
 ) -> None:
     """Run one process of a trial on several devices, after joining the others."""
-    index = trial.cell.placement.device_of(share.rank)
+    index = trial.cell.placement.device_of(shard.rank)
     distributed.join(device_at(index))
     phases.run(trial, device, send, checkpoint)
 

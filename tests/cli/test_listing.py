@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from bench.cli.listing import lines
+from bench.cli.listing import describe_devices
 from bench.devices import survey as environment
 from bench.devices import survey as inventory
 from bench.devices.processes import neighbours
@@ -41,7 +41,7 @@ def cuda(monkeypatch, *gpus: FakeGpu) -> None:
 
 def listed() -> str:
     seen, no_gpu = inventory.look(print)
-    return "\n".join(lines(seen, no_gpu, neighbours()))
+    return "\n".join(describe_devices(seen, no_gpu, neighbours()))
 
 
 def test_a_gpu_has_its_facts_its_precisions_and_its_users(monkeypatch, stranger):
@@ -140,7 +140,7 @@ def test_a_cpu_that_emulates_bfloat16_is_said_to():
         bf16_gflops=4,
         unsupported={"tf32": "no TF32", "fp8": "no float8"},
     )
-    said = "\n".join(lines([Seen(device=cpu, memory_free_bytes=GiB)], "none", {}))
+    said = "\n".join(describe_devices([Seen(device=cpu, memory_free_bytes=GiB)], "none", {}))
     assert "amp-bf16, bf16: emulated: 4 GFLOP/s in bfloat16, 90 in fp32" in said
     assert "CPU: Slow, CPU, 1.0 GiB free, 2 cores, 2 threads" in said
 

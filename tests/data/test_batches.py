@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Batches, Share, images, open_batches, prepare, storage
+from bench.data import Batches, Shard, open_batches, prepare, storage
+from bench.data import batches as batches_module
 from bench.data.sampling import Augmentation, order
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -129,7 +130,7 @@ def test_the_test_set_is_whole_in_order_and_not_augmented(
 def test_a_sample_of_the_training_images_is_spread_over_them_and_not_augmented(
     open_: Callable[..., Batches], folder: Path, stored: Stored, monkeypatch: pytest.MonkeyPatch, rows: list[int]
 ) -> None:
-    monkeypatch.setattr(images, "TRAIN_SAMPLE", len(rows) if len(rows) < 10 else images.TRAIN_SAMPLE)
+    monkeypatch.setattr(batches_module, "TRAIN_SAMPLE", len(rows) if len(rows) < 10 else batches_module.TRAIN_SAMPLE)
     batches = open_(batch_size=3, crop_padding=2, flip=True)
     inputs, labels = (torch.cat(parts) for parts in zip(*batches.train_sample(), strict=True))
     torch.testing.assert_close(inputs, normal(stored(folder / "train")[rows], batches.data), rtol=0, atol=2e-6)
@@ -140,7 +141,7 @@ def test_a_sample_of_the_training_images_is_spread_over_them_and_not_augmented(
 def test_shares_of_the_test_set_are_all_of_it_once(open_: Callable[..., Batches], ranks: int) -> None:
     batches = open_(batch_size=4)  # the last of three batches has two images, fewer than there may be shares
     whole = torch.cat([inputs for inputs, _ in batches.test()])
-    shares = [[inputs for inputs, _ in batches.test(Share(rank=rank, ranks=ranks))] for rank in range(ranks)]
+    shares = [[inputs for inputs, _ in batches.test(Shard(rank=rank, ranks=ranks))] for rank in range(ranks)]
     found = torch.cat([inputs for parts in shares for inputs in parts])
     assert found.shape == whole.shape
     assert sorted(found.flatten(1).tolist()) == sorted(whole.flatten(1).tolist())
@@ -179,9 +180,9 @@ def test_images_give_the_same_batches_wherever_they_are(
     expected, labels = epoch_of(open_(crop_padding=2, flip=True), 0)
     tested = [part.tolist() for part in next(iter(open_().test()))]
     size = 22 * 3 * 8 * 8
-    monkeypatch.setattr(images, "free_bytes", lambda *_: (int(device_times * size), int(host_times * size)))
+    monkeypatch.setattr(batches_module, "free_bytes", lambda *_: (int(device_times * size), int(host_times * size)))
     batches = open_(crop_padding=2, flip=True)
-    assert batches.place == place
+    assert batches.storage == place
     for _ in range(2):
         inputs, classes = epoch_of(batches, 0)
         assert torch.equal(inputs, expected)
@@ -193,16 +194,16 @@ def test_images_in_their_file_are_not_copied_and_those_in_host_memory_are(
     open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
-    real = images.open_images
+    real = batches_module.open_images
 
     def watched(split, place, device):
         opened = real(split, place, device)
         seen[place] = opened._images.data_ptr() == split.images.data_ptr()
         return opened
 
-    monkeypatch.setattr(images, "open_images", watched)
+    monkeypatch.setattr(batches_module, "open_images", watched)
     for free in ((2**40, 2**40), (0, 2**40), (0, 0)):
-        monkeypatch.setattr(images, "free_bytes", lambda *_, free=free: free)
+        monkeypatch.setattr(batches_module, "free_bytes", lambda *_, free=free: free)
         open_()
     assert seen == {"device": False, "host": False, "file": True}
 
@@ -220,7 +221,7 @@ def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(
         return gather(*given)
 
     monkeypatch.setattr(storage, "_gather", watched)
-    monkeypatch.setattr(images, "free_bytes", lambda *_: (0, 0))
+    monkeypatch.setattr(batches_module, "free_bytes", lambda *_: (0, 0))
     epoch = open_(batch_size=4).train(0)
     next(epoch)
     assert gathered.acquire(timeout=10)
@@ -239,7 +240,7 @@ def test_an_error_while_gathering_reaches_the_training(
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(storage, "_gather", broken)
-    monkeypatch.setattr(images, "free_bytes", lambda *_: (0, 0))
+    monkeypatch.setattr(batches_module, "free_bytes", lambda *_: (0, 0))
     with pytest.raises(OSError, match="the disk is gone"):
         next(open_().train(0))
 
@@ -258,7 +259,7 @@ def test_a_gpu_gets_the_same_batches(
 ) -> None:
     changes = {"crop_padding": 2, "flip": True}
     expected, labels = epoch_of(open_(**changes), 0)
-    monkeypatch.setattr(images, "free_bytes", lambda *_: free)
+    monkeypatch.setattr(batches_module, "free_bytes", lambda *_: free)
     inputs, there = epoch_of(open_(device=torch.device("cuda", 0), **changes), 0)
     assert inputs.is_cuda
     assert there.is_cuda

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.data import Share, open_batches, prepare
+from bench.data import Shard, open_batches, prepare
 from bench.data.folder import stratified
 from bench.data.prepare import load
 from bench.spec.errors import UsageError
@@ -113,14 +113,14 @@ def test_processes_that_share_a_batch_see_together_what_one_sees(
     data = replace(data, flip=True, crop_padding=1, classes=2, steps_per_epoch=2)
     source = replace(source, kind=kind)
 
-    def epoch(share: Share) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        batches = open_batches(data, source, batch_size=6, device=CPU, seed=3, share=share)
+    def epoch(share: Shard) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        batches = open_batches(data, source, batch_size=6, device=CPU, seed=3, shard=share)
         return list(batches.train(2))
 
-    parts = [epoch(Share(rank=rank, ranks=2)) for rank in range(2)]
-    for (inputs, targets), *halves in zip(epoch(Share()), *parts, strict=True):
+    parts = [epoch(Shard(rank=rank, ranks=2)) for rank in range(2)]
+    for (inputs, targets), *halves in zip(epoch(Shard()), *parts, strict=True):
         assert all(len(half[0]) == 3 for half in halves)
         assert torch.equal(inputs, torch.cat([half[0] for half in halves]))
         assert torch.equal(targets, torch.cat([half[1] for half in halves]))
     with pytest.raises(UsageError, match="A batch of 6 cannot be divided among 4 devices"):
-        epoch(Share(ranks=4))
+        epoch(Shard(ranks=4))

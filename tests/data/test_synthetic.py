@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.data import open_batches, prepare, random_batches, synthetic
+from bench.data import batches as batches_module
+from bench.data import open_batches, prepare, random_batches
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
@@ -75,7 +76,7 @@ def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(
 ) -> None:
     ((inputs, targets),) = random_batches(data, batch_size=16, count=1, device=CPU, seed=0)
     batch_bytes = inputs.nbytes + targets.nbytes
-    monkeypatch.setattr(synthetic, "_POOL_BYTES", fitting * batch_bytes + batch_bytes // 2)
+    monkeypatch.setattr(batches_module, "POOL_BYTES", fitting * batch_bytes + batch_bytes // 2)
     batches = batches_of(replace(data, steps_per_epoch=steps))
     drawn = [inputs.data_ptr() for epoch in range(2) for inputs, _ in batches.train(epoch)]
     assert len(drawn) == 2 * steps

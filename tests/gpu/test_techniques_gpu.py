@@ -1,6 +1,7 @@
 """Techniques that only a GPU has, against the plain step; run with ``pytest -m gpu``."""
 
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
         return (inputs.float() - mean) * 2, targets
 
     host = [((inputs * 50).to(torch.int16), targets) for inputs, targets in batches(12)]
-    with Prefetcher(host, GPU, prepare) as ahead:
+    with closing(Prefetcher(host, GPU, prepare)) as ahead:
         for inputs, targets in ahead:
             torch.cuda._sleep(5_000_000)  # the batch is used long after the next ones have been made
             held.append((inputs.sum().clone(), inputs.clone(), targets.clone()))

@@ -16,8 +16,8 @@ from bench.launch.multi_node import (
     merge_results,
     run_parts,
 )
-from bench.planning.warnings import mismatched
 from bench.results.records import MemoryPeak, Progress, TrialResult
+from bench.run.prepare import warn_of_builds
 from bench.spec.errors import UsageError
 from tests.report.builders import GPU
 
@@ -166,10 +166,10 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
         ("V100", "there", "570.1", "92600"),
     ]
     assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
-    assert mismatched(found) == []
+    assert warn_of_builds(found) == []
 
 
 def test_nodes_with_other_builds_of_torch_are_warned_of(two):
     two["V100"] = replace(two["V100"], torch="2.6.0+cu126")
-    (warning,) = mismatched(merge_placements(two))
+    (warning,) = warn_of_builds(merge_placements(two))
     assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning

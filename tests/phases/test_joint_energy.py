@@ -11,7 +11,7 @@ import pytest
 from bench.devices.survey import _device
 from bench.measure import energy as measuring
 from bench.phases import energy, train
-from bench.planning.defaults import refusal_reason
+from bench.planning.plan import refusal_reason
 from bench.results.records import Device, TrialResult
 from bench.spec.trial import Placement
 from bench.training import distributed

@@ -23,15 +23,15 @@ from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner
 from bench.phases.ladder import paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
-from bench.spec.ablation import build_ablation, parse_step
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
+from bench.spec.techniques import build_ablation
 from bench.training.step import build_arm
-from tests.arms import arms
+from tests.arms import arm, arms
 from tests.phases.run_phase import result_of, run_phase
 
-STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu").steps)
+STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
 
 
@@ -154,7 +154,7 @@ def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_tr
     result = result_of(run_phase(tiny_trial, cpu, "ladder_memory", name))
     assert (result.precision, result.status) == (name, "ok")
     assert result.memory.peak_resident_bytes is not None
-    normalize = LoaderKind.of(parse_step(name)).normalize
+    normalize = LoaderKind.of(arm(name)).normalize
     samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=normalize, seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}
 
@@ -165,7 +165,7 @@ def tiny_suite(tiny_trial):
 
 
 def build(tiny_suite, name):
-    step, cpu = parse_step(name), torch.device("cpu")
+    step, cpu = arm(name), torch.device("cpu")
     precision = parse_precision(step.precision)
     return build_arm(tiny_suite, tiny_suite.data, precision, cpu, seed=0, techniques=step.settings)
 
@@ -300,7 +300,7 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     monkeypatch.setattr(input_pipeline, "open_loader", opened)
     monkeypatch.setattr(input_pipeline, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
     second = torch.device("cuda", 1)
-    steps = [parse_step("fp32"), parse_step("fp32+non-blocking")]
+    steps = arms("fp32", "fp32+non-blocking")
     backend.backend_of.cache_clear()
     with input_pipeline.open_loaders(replace(open_context(tiny_trial), device=second), steps):
         assert order == [second, False, True]

@@ -13,16 +13,14 @@ from bench.devices.cpu import available_bytes
 from bench.launch.launcher import Ending
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
-from bench.planning.defaults import PreparedData
 from bench.planning.max_batch import Search, at_any_size, between, fitting_at
-from bench.planning.plan import Plan, make_plan
+from bench.planning.plan import Plan, PreparedData, make_plan
 from bench.results.records import Fit, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
 from bench.run.prepare import prepare
 from bench.spec.errors import UsageError
-from bench.spec.request import Request
-from bench.spec.trial import DataSource
+from bench.spec.trial import DataSource, Request
 from tests.planning.test_plan import REF, SUITE, gpu
 from tests.results.test_store import rows
 
@@ -44,7 +42,7 @@ def search(
         fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=sample_s * size)
         return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
 
-    size, found = Search(trial, kind, attempt).run()
+    size, found = Search(trial, kind == "cuda", attempt).run()
     return size, found, tried
 
 

@@ -3,15 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.planning.defaults import PreparedData, choose_source
-from bench.planning.estimate import estimate_s
-from bench.planning.plan import Plan, make_plan
+from bench.planning.plan import Plan, PreparedData, estimate_s, make_plan
 from bench.results.records import Device
-from bench.run.prepare import _check_batches
+from bench.run.prepare import check_batches, choose_source
 from bench.spec.errors import UsageError
-from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.spec.trial import DataSource, Placement, Protocol, Request, SuiteRef, Trial
 from tests.arms import arms as steps
 
 SUITE = Suite(
@@ -154,9 +151,9 @@ def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machin
     one = replace(made.trials[0], phase=phase)
     few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        _check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, few)
+        check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, few)
     enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
-    _check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, enough)
+    check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, enough)
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
@@ -241,3 +238,42 @@ def test_the_estimate_of_numerics_has_all_its_steps_and_grows_with_each(machine)
     assert looked.cell.batch_size == held.cell.batch_size == SUITE.batch_size
     assert grown_s(held) < 10 * a_step_s
     assert grown_s(looked) >= 60 * a_step_s  # as many as are trained
+
+
+@pytest.mark.parametrize(
+    ("asked", "unsupported", "mixed"),
+    [
+        ({"precisions": ("fp32", "tf32", "amp-fp16")}, {}, "amp-fp16"),
+        ({"precisions": ("amp-bf16:cache=off", "amp-bf16:cache=off")}, {}, "amp-bf16:cache=off"),
+        ({}, {}, "amp-bf16"),
+        ({}, {"amp-bf16": "Pascal"}, "amp-fp16"),
+        ({"precisions": ("fp32", "tf32")}, {}, "fp32"),
+    ],
+)
+def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(machine, asked, unsupported, mixed):
+    planned = plan(machine, gpu(unsupported=unsupported), phases=("ladder_memory", "ladder"), **asked)
+    steps = [step for trial in planned.trials for step in trial.arms]
+    assert {step.precision for step in steps} == {"fp32", mixed}
+    assert {step.precision for step in steps if step.techniques} == {mixed}
+    assert {"+ set-to-none", "+ non-blocking", "+ prefetcher"} <= {step.added for step in steps}
+
+
+def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(machine):
+    asked = {"techniques": ("channels-last",), "protocol": Protocol(replicates=2)}
+    planned = plan(machine, gpu(), phases=("ladder_memory", "ladder"), **asked)
+    memory = [trial for trial in planned.trials if trial.phase == "ladder_memory"]
+    together = [trial for trial in planned.trials if trial.phase == "ladder"]
+    assert [len(trial.arms) for trial in memory] == [1] * 6
+    assert [(trial.replicate, trial.arms) for trial in together] == [
+        (replicate, tuple(trial.arms[0] for trial in memory)) for replicate in (0, 1)
+    ]
+    assert {trial.cell.batch_size for trial in planned.trials} == {SUITE.batch_size}
+    assert all(trial.cell.techniques == () for trial in planned.trials)
+    assert all(second is not None for second in planned.seconds)
+
+
+def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine):
+    quick = Protocol(replicates=1, time_budget_s=3.0)
+    phases = ("floor", "speed", "inference", "ladder")
+    trials = plan(machine, gpu(), phases=phases, protocol=quick).trials
+    assert {(trial.phase, trial.protocol) for trial in trials} == {(phase, quick) for phase in phases}

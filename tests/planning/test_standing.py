@@ -13,13 +13,13 @@ from bench.results.columns import SCHEMA
 from bench.results.records import TrialResult
 from bench.results.store import planned as entry_of
 from bench.run.execute import _missing
-from bench.spec.ablation import build_ablation
+from bench.spec.techniques import build_ablation
 from bench.spec.trial import Protocol
 from tests.arms import arms
 from tests.run.test_execute import execute
 
 MORE = ("channels-last", "compile", "checkpointing")
-RUNGS = tuple(rung.name for rung in build_ablation("amp-fp16", "cpu", MORE).steps)
+RUNGS = tuple(rung.name for rung in build_ablation("amp-fp16", "cpu", MORE)[0])
 TOP = "amp-fp16+set-to-none+prefetcher"
 
 

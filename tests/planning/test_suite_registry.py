@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.cli.listing import describe_registries
 from bench.data import random_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
@@ -57,7 +58,7 @@ def test_a_number_that_is_none_is_refused_with_the_word(word):
 
 
 def test_the_list_tells_where_a_recipe_comes_from_and_how_long_its_training_is():
-    lines = suite_registry.overview()
+    lines = describe_registries()
     first = next(at for at, line in enumerate(lines) if line.split()[0] == "resnet20")
     assert lines[first + 1].strip().startswith("5 epochs (200 in the recipe); He et al., Deep Residual Learning")
     assert "momentum=0.9" in lines[first + 2]

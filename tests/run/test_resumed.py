@@ -14,8 +14,7 @@ from bench.results.store import read_run
 from bench.run.prepare import PreparedRun
 from bench.run.session import execute
 from bench.spec.errors import UsageError
-from bench.spec.request import Request
-from bench.spec.trial import SuiteRef
+from bench.spec.trial import Request, SuiteRef
 
 REQUEST = Request(suites=("mlp",))
 

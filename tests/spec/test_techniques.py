@@ -1,11 +1,25 @@
-"""Every technique is documented."""
+"""Techniques as documented; the ablation's steps, their order, their names, and what each adds to."""
 
 import re
 from pathlib import Path
 
-from bench.spec.techniques import TECHNIQUES
+import pytest
+
+from bench.spec.techniques import TECHNIQUES, ZEROED, AblationStep, build_ablation, rebase
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "techniques.md").read_text()
+ON_GPU = [
+    "fp32",
+    "amp-bf16",
+    "amp-bf16+set-to-none",
+    "amp-bf16+set-to-none+non-blocking",
+    "amp-bf16+set-to-none+non-blocking+prefetcher",
+]
+TOP = ON_GPU[-1]
+
+
+def names(steps):
+    return [step.name for step in steps]
 
 
 def test_every_technique_has_its_row_in_the_documentation_in_the_canonical_order():
@@ -14,3 +28,73 @@ def test_every_technique_has_its_row_in_the_documentation_in_the_canonical_order
     assert {name for name, needs in rows if "together" in needs} == {
         one.name for one in TECHNIQUES.values() if one.devices == "several"
     }
+
+
+def test_each_ablation_step_adds_to_the_one_before():
+    steps, unsupported = build_ablation("amp-bf16", "cuda", ("channels-last", "set-to-none"))
+    assert names(steps) == [*ON_GPU, f"{TOP}+channels-last"]
+    assert unsupported == []
+    assert [step.added for step in steps[:4]] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
+
+
+@pytest.mark.parametrize(
+    ("mixed", "supported", "measured", "left_out"),
+    [
+        ("amp-bf16", True, [*ON_GPU[:3], "amp-bf16+set-to-none+prefetcher"], [ON_GPU[3]]),
+        ("fp32", True, ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"], ["fp32+set-to-none+non-blocking"]),
+        (
+            "fp8",
+            False,
+            ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"],
+            ["fp8", "fp32+set-to-none+non-blocking"],
+        ),
+    ],
+)
+def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(mixed, supported, measured, left_out):
+    steps, unsupported = build_ablation(mixed, "cpu", supported=supported)
+    assert names(steps) == measured
+    assert names(unsupported) == left_out
+
+
+def test_gradients_are_zeroed_until_set_to_none_is_added():
+    steps, _ = build_ablation("amp-bf16", "cuda")
+    assert [step.settings.set_to_none for step in steps] == [False, False, True, True, True]
+    assert AblationStep(precision="fp32").settings == ZEROED
+    assert [(step.settings.non_blocking, step.settings.prefetcher) for step in steps[3:]] == [
+        (True, False),
+        (True, True),
+    ]
+
+
+def test_a_step_that_fails_is_left_out_of_all_later_ones():
+    planned, _ = build_ablation("amp-bf16", "cuda", ("channels-last", "compile", "checkpointing"))
+    broken = ("+ channels-last", "+ compile")
+    rebased = list(rebase(planned, lambda step: step.added not in broken))
+    assert names(rebased) == [*ON_GPU, f"{TOP}+channels-last", f"{TOP}+compile", f"{TOP}+checkpointing"]
+    assert [step.previous and step.previous.name for step in rebased] == [None, *ON_GPU[:4], TOP, TOP, TOP]
+    assert [step.number for step in rebased] == [0, 1, 2, 3, 4, 5, 5, 5]
+    assert [step.rank for step in rebased] == [0, 1, 2, 3, 4, 5, 7, 10]
+
+
+@pytest.mark.parametrize(
+    ("works", "expected"),
+    [
+        (lambda step: step.name != "fp32", ON_GPU),
+        (
+            lambda step: step.name != "amp-bf16",
+            [*ON_GPU[:2], "fp32+set-to-none", "fp32+set-to-none+non-blocking", TOP.replace("amp-bf16", "fp32")],
+        ),
+        (
+            lambda step: False,
+            [*ON_GPU[:2], *(f"amp-bf16+{name}" for name in ("set-to-none", "non-blocking", "prefetcher"))],
+        ),
+    ],
+    ids=["without fp32", "without mixed precision", "without anything"],
+)
+def test_a_precision_that_fails_is_replaced_by_fp32_if_that_works(works, expected):
+    assert names(rebase(build_ablation("amp-bf16", "cuda")[0], works)) == expected
+
+
+def test_steps_that_are_not_all_there_stay_as_they_are():
+    steps, _ = build_ablation("amp-bf16", "cuda")
+    assert list(rebase([steps[0], steps[3]], lambda _: True)) == [steps[0], steps[3]]

@@ -21,10 +21,9 @@ from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
 from bench.phases.speed import communication_pct
 from bench.planning import suite_registry
-from bench.planning.defaults import refusal_reason
-from bench.planning.plan import Plan
-from bench.planning.warnings import refused
+from bench.planning.plan import Plan, refusal_reason
 from bench.results.records import MemoryPeak
+from bench.run.prepare import warn_of_refusals
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
@@ -177,7 +176,7 @@ def test_what_is_measured_on_one_device_alone_is_unsupported_on_several_which_is
     assert reason == "it is not measured on devices that train together"
     trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
     here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
-    (said,) = refused(Plan(trials=trials, seconds=(None,) * 3), here)
+    (said,) = warn_of_refusals(Plan(trials=trials, seconds=(None,) * 3), here)
     assert said == f"On cpu+cpu, numerics, inference will be unsupported: {reason}."
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("bf16-allreduce",)))
     assert "train together" in refusal_reason(alone, cpu)

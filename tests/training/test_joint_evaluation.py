@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import Share
+from bench.data import Shard
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.training import distributed
-from bench.training.evaluation import evaluate, evaluate_fp32
-from bench.training.step import build_arm, training_step
+from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
 from tests.processes import together
 
 CPU = torch.device("cpu")
@@ -43,13 +42,13 @@ def samples(count, classes, seed):
 def held_out(classes, counts, share):
     for seed, count in enumerate(counts):
         inputs, targets = samples(count, classes, seed)
-        mine = share.within(0, count)
+        mine = share.of(0, count)
         if mine.start < mine.stop:
             yield inputs[mine], targets[mine]
 
 
 def evaluate_shares(rank):
-    share, found = Share(rank=rank, ranks=2), {}
+    share, found = Shard(rank=rank, ranks=2), {}
     for classes in (3, None):
         arm = make(classes)
         inputs, targets = samples(8, classes, 9)
@@ -75,7 +74,7 @@ def found(tmp_path_factory):
 def test_shares_come_to_what_the_whole_test_set_comes_to(found, classes, counts):
     arm = make(classes)
     arm.model.load_state_dict(found[0][classes, "state"])
-    loss, accuracy = evaluate(arm, held_out(classes, counts, Share()))
+    loss, accuracy = evaluate(arm, held_out(classes, counts, Shard()))
     for part in found:
         for shared_loss, shared_accuracy in part[classes, counts]:
             assert shared_loss == pytest.approx(loss, rel=1e-6)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bench.cli.parser import parse
-from bench.data import Share, random_batches
+from bench.data import Shard, random_batches
 from bench.run import prepare
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
@@ -106,7 +106,7 @@ def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
     from bench.training.lightning import open_lightning
 
     plain, other = make(precision, clip_grad=0.5), make(precision, clip_grad=0.5)
-    train = open_lightning(other, 10, Share())
+    train = open_lightning(other, 10, Shard())
     data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
     for _ in range(2):
         apply(PRECISIONS[precision])
@@ -140,7 +140,7 @@ def test_lightning_counts_the_steps_that_the_scaler_skips():
     arm = make("amp-fp16")
     data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
     data[3] = (data[3][0] * 1e30, data[3][1])
-    epoch = open_lightning(arm, 10, Share())(iter(data))
+    epoch = open_lightning(arm, 10, Shard())(iter(data))
     assert epoch.skipped_steps == 1
     assert arm.scaler.get_scale() == 2**15
 

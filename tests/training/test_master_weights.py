@@ -2,16 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import Share
+from bench.data import Shard
 from bench.measure.memory import tensor_bytes
 from bench.spec.errors import UsageError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
+from bench.training.amp import Weights
 from bench.training.checkpoint import Checkpoint
-from bench.training.evaluation import evaluate, evaluate_fp32
 from bench.training.lightning import open_lightning
-from bench.training.master_weights import Weights
-from bench.training.step import build_arm, train_epoch, training_step
+from bench.training.step import build_arm, evaluate, evaluate_fp32, train_epoch, training_step
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(1, 6, 6), classes=3)
@@ -273,4 +272,4 @@ def test_masters_count_as_parameters_in_memory():
 
 def test_several_processes_do_not_train_a_master():
     with pytest.raises(UsageError, match="fp16-master trains on one device only"):
-        open_lightning(make("fp16-master"), 1, Share(rank=0, ranks=2))
+        open_lightning(make("fp16-master"), 1, Shard(rank=0, ranks=2))

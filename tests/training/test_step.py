@@ -9,8 +9,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques
 from bench.training import amp, distributed
-from bench.training.evaluation import evaluate, evaluate_fp32
-from bench.training.step import build_arm, train_epoch, training_step
+from bench.training.step import build_arm, evaluate, evaluate_fp32, train_epoch, training_step
 
 CPU = torch.device("cpu")
 DATA = Data(input_shape=(6,), classes=3)

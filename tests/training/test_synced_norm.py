@@ -11,8 +11,8 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques
 from bench.training import distributed
+from bench.training.distributed import SyncedBatchNorm, synchronised_norms
 from bench.training.step import build_arm, training_step
-from bench.training.synced_norm import SyncedBatchNorm, synchronised_norms
 from tests.processes import together
 
 BATCH, SHIFT = 8, 100.0

@@ -10,8 +10,7 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques, refusal
-from bench.training.evaluation import evaluate
-from bench.training.step import build_arm, train_epoch, training_step
+from bench.training.step import build_arm, evaluate, train_epoch, training_step
 from bench.training.techniques import fused
 
 CPU = torch.device("cpu")

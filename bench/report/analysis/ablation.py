@@ -19,8 +19,8 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.ablation import FIXED, AblationStep
 from bench.spec.precisions import BASELINE
+from bench.spec.techniques import FIXED, AblationStep
 from bench.stats import Interval
 
 Gain = tuple[Interval | None, str]
