@@ -38,11 +38,13 @@ def written(matrix: Matrix, row: Setup, column: Setup, marked: bool) -> str:
     """Write one cell of the matrix; where ``marked``, with a mark of an interval that holds 1 or is missing."""
     if row is column:
         return "1"
-    over, mark = matrix.over(row, column), ""
-    if marked and (over.low is None or over.high is None):
+    over = matrix.over(row, column)
+    if not marked:
+        mark = ""
+    elif over.low is None or over.high is None:
         mark = UNMEASURED
-    elif marked and over.low <= 1 <= over.high:
-        mark = UNDECIDED
+    else:
+        mark = UNDECIDED if over.low <= 1 <= over.high else ""
     return f"{number(over.center, 3)}{mark}{_unequal(row, column)}"
 
 
@@ -93,7 +95,10 @@ def _tables(
     rows, marked = list(enumerate(setups, 1)), has_intervals(matrix)
 
     def against(write: Callable[[Setup, Setup], str]) -> list[Column]:
-        return [figures(str(place), lambda row, over=over: write(row[1], over)) for place, over in rows]
+        def column(place: int, over: Setup) -> Column:
+            return figures(str(place), lambda row: write(row[1], over))
+
+        return [column(*row) for row in rows]
 
     setup, figure = _named(matrix)
     ratios = against(lambda row, column: written(matrix, row, column, marked))
