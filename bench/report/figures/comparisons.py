@@ -103,6 +103,6 @@ def _sweep(axes: Axes, *, group: pd.DataFrame, name: str) -> None:
 
 def positions(numbers: Iterable[float], values: Sequence[float]) -> list[float]:
     """Return where numbers are on the axis: evenly spaced by order where labels next to each other would touch."""
-    gaps = np.diff(values)
-    even = len(values) <= figure.MOST_TICKS and gaps.min(initial=np.inf) < APART * (values[-1] - values[0])
+    tightest = min(np.diff(values), default=1.0)
+    even = len(values) <= figure.MOST_TICKS and tightest < APART * (values[-1] - values[0])
     return [float(values.index(number)) if even else float(number) for number in numbers]
