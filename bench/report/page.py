@@ -22,9 +22,8 @@ from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
-from bench.report.reading import completeness
 from bench.report.reading.folders import mark
-from bench.report.reading.load import KEY, Runs, data_remarks
+from bench.report.reading.load import KEY, Runs
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
@@ -153,9 +152,9 @@ def compose(
     figures: devices.Choice = "overview",
 ) -> Report:
     """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
-    summary, trials = summarise(runs.trials), pd.concat([runs.trials, runs.ablations], ignore_index=True)
-    matrices, ablations = matrix.matrices(summary, runs.trials), ablation.ablations(runs)
-    sweeps, notes = comparisons.swept(summary, runs), present(diagnostics.notes(trials))
+    summary, ablations = summarise(runs.trials), ablation.ablations(runs)
+    matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
+    notes = present(diagnostics.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)))
     sections = [
         Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
         *_matrices(matrices, out),
@@ -181,19 +180,12 @@ def compose(
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
-        cautions=cautions(runs, trials),
+        cautions=comparability.cautions(runs),
         warnings=diagnostics.warnings(runs.runs),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
         ablations=present(*map(ablation_tables.short, ablations)),
     )
-
-
-def cautions(runs: Runs, trials: pd.DataFrame) -> list[str]:
-    """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
-    missing = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    odd = [f"Run {run.label}: {remark}" for run in runs.runs for remark in run.remarks]
-    return [*filter(None, missing), *odd, *data_remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
 def how_to_read(runs: Runs) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.cli.display import PlainDisplay
+from bench.cli.display import Display
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.planning.plan import Plan
@@ -259,7 +259,7 @@ def test_a_killed_run_goes_on_with_no_epoch_lost_or_doubled_and_leaves_no_checkp
         launcher.workspace = folder
         with Store(folder) as store:
             store.write_run({})
-            parts = {"launcher": launcher, "sampler": Sampler(()), "display": PlainDisplay()}
+            parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
             Execution(store=store, devices={"cpu": cpu}, **parts).run(plan)
         kept.append((folder / trial.checkpoint).exists())
     assert kept == [True, False, False]
