@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bench.devices.processes import Neighbour, describe
+from bench.devices.processes import GpuProcess, describe
 from bench.planning import suite_registry
 from bench.planning.plan import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
@@ -38,7 +38,7 @@ def describe_registries() -> list[str]:
     return lines
 
 
-def describe_devices(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[Neighbour]]) -> list[str]:
+def describe_devices(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> list[str]:
     """Describe devices, a few lines each.
 
     Args:
@@ -94,7 +94,7 @@ def _would(device: Device, name: str) -> str:
     return "ok"
 
 
-def _used(device: Device, users: Mapping[str, list[Neighbour]]) -> str:
+def _used(device: Device, users: Mapping[str, list[GpuProcess]]) -> str:
     if device.uuid is None or device.uuid not in users:
         return "who is using it cannot be told"
     return describe({device.uuid: users[device.uuid]}, {device.uuid: "it"}) or "nobody else is using it"

@@ -6,7 +6,7 @@ Source of the readings' units: the AMD SMI Python API reference, rocm.docs.amd.c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,11 +64,9 @@ class Amd:
         return str(properties.gcnArchName).partition(":")[0]
 
     def compute_capability(self, properties: Any) -> str | None:
-        """Return None: compute capabilities are NVIDIA's."""
         return None
 
     def architecture(self, model: str) -> str:
-        """Return the architecture of a gfx name."""
         return next((name for start, name in ARCHITECTURES.items() if model.startswith(start)), model)
 
     def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:
@@ -76,7 +74,6 @@ class Amd:
         return model in {arch.partition(":")[0] for arch in arch_list}
 
     def lacks(self, feature: Feature, model: str) -> str | None:
-        """Return the hardware or switch that a feature needs and is not here; None if it is."""
         if not feature:
             return None
         starts, what = FEATURES[feature]
@@ -99,25 +96,12 @@ def _torch_offers_tf32() -> bool:
     return offered
 
 
-def open_amdsmi() -> AmdSmi | None:
-    """Start AMD SMI; None where amdsmi is not installed or does not start (``amdsmi_problem`` says why)."""
-    try:
-        return AmdSmi()
-    except RuntimeError:
-        return None
-
-
-def amdsmi_problem() -> str | None:
-    """Return why ``open_amdsmi`` returns None; None when it starts."""
-    try:
-        AmdSmi().close()
-    except RuntimeError as error:
-        return str(error)
-    return None
-
-
 class AmdSmi(Monitor):
-    """AMD SMI."""
+    """AMD SMI.
+
+    Raises:
+        RuntimeError: amdsmi is not installed, or does not start.
+    """
 
     def __init__(self) -> None:
         try:
@@ -127,14 +111,20 @@ class AmdSmi(Monitor):
         except Exception as error:  # an ImportError, a missing library (OSError, KeyError), or AMD SMI's own
             raise RuntimeError(f"AMD SMI does not start: {type(error).__name__}: {error}") from error
         self._smi: Any = amdsmi
-        self._open, self.reasons = True, {}
+        self.reasons: dict[tuple[str, str], str] = {}
         wrapper = getattr(amdsmi, "amdsmi_wrapper", None)
         self._gone = {getattr(wrapper, f"AMDSMI_STATUS_{name}", None) for name in _GONE} - {None}
+        self._boards: list[Any] = self._call("", "amdsmi_get_processor_handles") or []
         self._handles: dict[str, Any] = {}
-        for handle in self._call("", "amdsmi_get_processor_handles") or []:
+        """By UUID and by PCI address."""
+        for handle in self._boards:
             for name in ("amdsmi_get_gpu_device_uuid", "amdsmi_get_gpu_device_bdf"):
                 if known := self._call("", name, handle):
                     self._handles[known.lower()] = handle
+
+    def close(self) -> None:
+        with suppress(self._smi.AmdSmiException):
+            self._smi.amdsmi_shut_down()
 
     def _call(self, uuid: str, name: str, *arguments: Any) -> Any:
         function = getattr(self._smi, name, None)
@@ -156,8 +146,7 @@ class AmdSmi(Monitor):
 
     def _number(self, uuid: str, name: str, field: str, *arguments: Any) -> float | None:
         """Return a field of a reading; None for what AMD SMI calls N/A."""
-        reading = self._ask(uuid, name, *arguments)
-        value = None if reading is None else reading.get(field)
+        value = (self._ask(uuid, name, *arguments) or {}).get(field)
         return float(value) if isinstance(value, int | float) else None
 
     def _handle(self, uuid: str) -> Any:
@@ -166,43 +155,34 @@ class AmdSmi(Monitor):
         except KeyError:
             raise DeviceLostError(f"AMD SMI knows no GPU {uuid}.") from None
 
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            with suppress(self._smi.AmdSmiException):
-                self._smi.amdsmi_shut_down()
-
     def driver_version(self) -> str | None:
-        handle = next(iter(self._handles.values()), None)
-        info = None if handle is None else self._call("", "amdsmi_get_gpu_driver_info", handle)
+        info = self._call("", "amdsmi_get_gpu_driver_info", self._boards[0]) if self._boards else None
         return None if info is None else str(info["driver_version"])
 
     def gpus(self) -> list[Gpu]:
-        uuids = {id(handle): uuid for uuid, handle in reversed(self._handles.items())}
-        return [self.gpu(uuid) for uuid in reversed(uuids.values())]
+        uuids = {id(handle): uuid for uuid, handle in self._handles.items()}
+        return [self.gpu(uuid) for uuid in uuids.values()]
 
     def gpu(self, uuid: str) -> Gpu:
         asic = self._ask(uuid, "amdsmi_get_gpu_asic_info") or {}
-        cap = self._ask(uuid, "amdsmi_get_power_cap_info") or {}
         total, used = (self._memory(uuid, field) for field in ("vram_total", "vram_used"))
+        limit_w, default_w = (
+            microwatts / 1e6 if (microwatts := self._number(uuid, "amdsmi_get_power_cap_info", field)) else None
+            for field in ("power_cap", "default_power_cap")
+        )
         model = str(asic.get("target_graphics_version", "")).removeprefix("gfx")
-        handles = list(dict.fromkeys(map(id, self._handles.values())))
         return Gpu(
-            index=handles.index(id(self._handle(uuid))),
-            uuid=self.canonical_uuid(uuid),
+            index=self._boards.index(self._handle(uuid)),
+            uuid=str(self._ask(uuid, "amdsmi_get_gpu_device_uuid") or uuid),
             name=asic.get("market_name"),
             memory_total_bytes=total,
-            power_limit_w=cap["power_cap"] / 1e6 if cap.get("power_cap") else None,  # in microwatts
-            model=f"gfx{model}" if model else None,
-            processes=self.process_pids(uuid),
             memory_free_bytes=None if total is None or used is None else total - used,
-            power_default_w=cap["default_power_cap"] / 1e6 if cap.get("default_power_cap") else None,
+            power_limit_w=limit_w,
+            power_default_w=default_w,
+            model=f"gfx{model}" if model else None,
             sm_clock_limit_mhz=self._clock_mhz(uuid, "GFX", "max_clk"),
             memory_clock_limit_mhz=self._clock_mhz(uuid, "MEM", "max_clk"),
         )
-
-    def canonical_uuid(self, uuid: str) -> str:
-        return str(self._ask(uuid, "amdsmi_get_gpu_device_uuid") or uuid)
 
     def _memory(self, uuid: str, field: str) -> int | None:
         mib = self._number(uuid, "amdsmi_get_gpu_vram_usage", field)
@@ -217,8 +197,10 @@ class AmdSmi(Monitor):
 
     def power_w(self, uuid: str) -> float | None:
         # Which of the two is known depends on the generation; N/A and 0 are unknown.
-        fields = ("current_socket_power", "average_socket_power")
-        return next((power for field in fields if (power := self._number(uuid, "amdsmi_get_power_info", field))), None)
+        current, average = (
+            self._number(uuid, "amdsmi_get_power_info", f"{which}_socket_power") for which in ("current", "average")
+        )
+        return current or average or None
 
     def total_energy_j(self, uuid: str) -> float | None:
         count = self._ask(uuid, "amdsmi_get_energy_count")
@@ -228,20 +210,15 @@ class AmdSmi(Monitor):
         return None if ticks is None else float(ticks * count["counter_resolution"] / 1e6)  # in microjoules a tick
 
     def energy_problem(self, uuid: str) -> str:
-        called = {"energy": "amdsmi_get_energy_count", "power": "amdsmi_get_power_info"}
-        why = [f"{what}: {self.reasons.get((uuid, name), 'no figure')}" for what, name in called.items()]
-        return f"the GPU tells neither energy nor power ({'; '.join(why)})"
+        return self.no_energy(uuid, "amdsmi_get_energy_count", "amdsmi_get_power_info")
 
     def temperature_c(self, uuid: str) -> float | None:
         kind, now = self._smi.AmdSmiTemperatureType.HOTSPOT, self._smi.AmdSmiTemperatureMetric.CURRENT
         celsius = self._ask(uuid, "amdsmi_get_temp_metric", kind, now)
         return None if celsius is None else float(celsius)
 
-    def sm_clock_mhz(self, uuid: str) -> int | None:
-        return self._clock_mhz(uuid, "GFX", "clk")
-
-    def memory_clock_mhz(self, uuid: str) -> int | None:
-        return self._clock_mhz(uuid, "MEM", "clk")
+    def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
+        return self._clock_mhz(uuid, "GFX", "clk"), self._clock_mhz(uuid, "MEM", "clk")
 
     def _clock_mhz(self, uuid: str, kind: str, field: str) -> int | None:
         clock = self._number(uuid, "amdsmi_get_clock_info", field, getattr(self._smi.AmdSmiClkType, kind))
@@ -259,9 +236,10 @@ class AmdSmi(Monitor):
     def throttle_times(self, uuid: str) -> Violations:
         return Violations(self, uuid)
 
-    def process_loads(self, uuid: str) -> NoLoads:
+    def process_loads(self, uuid: str) -> Callable[[], None]:
+        """Return what gives None: AMD SMI does not say how much of the time a process computes."""
         self._handle(uuid)
-        return NoLoads()
+        return lambda: None
 
     def violations(self, uuid: str) -> dict[str, int]:
         """Return the accumulators of violations that are known, and of the time they refer to."""
@@ -278,12 +256,10 @@ class Violations:
         self._smi, self._uuid, self._last = smi, uuid, smi.violations(uuid)
 
     @property
-    def told(self) -> frozenset[str]:
-        """The reasons whose time is counted."""
+    def counted(self) -> frozenset[str]:
         return frozenset(reason for name, reason in REASONS.items() if name in self._last)
 
     def since(self, elapsed_s: float) -> dict[str, float]:
-        """Return the seconds since the last call by reason, without those that did not hold."""
         now, last = self._smi.violations(self._uuid), self._last
         self._last = last | now
         ticks = now.get("counter", 0) - last.get("counter", 0)
@@ -293,10 +269,3 @@ class Violations:
             if grown > 0 and ticks > 0:
                 held[reason] = max(held.get(reason, 0.0), elapsed_s * min(1.0, grown / ticks))
         return held
-
-
-class NoLoads:
-    """AMD SMI does not say how much of the time a process computes."""
-
-    def read(self) -> None:
-        """Return None."""

@@ -21,7 +21,7 @@ CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-"""Where a container's limit and use are told, by version 2 of control groups and by version 1."""
+"""Where version 2 and version 1 of control groups tell a container's limit and use."""
 
 
 class Cpu(Backend):
@@ -68,12 +68,9 @@ class Cpu(Backend):
         return True
 
     def peak_memory(self) -> PeakMemory:
-        return PeakMemory(resident=_status_bytes("VmHWM"))
-
-    def resident_bytes(self) -> int | None:
-        """Return the process's resident set without freed memory; None where /proc has no such figure."""
-        self.release_cached_memory()
-        return _status_bytes("VmRSS")
+        status = Path("/proc/self/status")
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text() if status.exists() else "")
+        return PeakMemory(resident=int(found[1]) * 1024 if found else None)
 
     def allocations(self) -> int:
         return 0
@@ -100,11 +97,9 @@ class CpuEvent:
         self.time_ns = time.perf_counter_ns()
 
     def query(self) -> bool:
-        """Return True."""
         return True
 
     def elapsed_time(self, end: CpuEvent, /) -> float:
-        """Return the milliseconds until a later one."""
         return (end.time_ns - self.time_ns) / 1e6
 
 
@@ -117,15 +112,7 @@ def available_bytes(cgroups: tuple[tuple[str, str], ...] = CGROUPS) -> int:
     for limit, used in cgroups:
         try:
             left = int(Path(limit).read_text()) - int(Path(used).read_text())
-        except (OSError, ValueError):  # not told here, or "max", which is no limit
+        except (OSError, ValueError):  # there is none, or "max", which is no limit
             continue
         free = min(free, max(left, 0))
     return free
-
-
-def _status_bytes(field: str) -> int | None:
-    try:
-        found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None

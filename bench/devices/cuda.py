@@ -124,7 +124,9 @@ class Cuda(Backend):
         return fp32_switches("cuda", "cudnn")
 
     def unsupported_reason(self, precision: Precision) -> str | None:
-        missing = vendor().lacks(precision.needs, vendor().model(gpu_properties(self.device.index or 0)))
+        missing = vendor().lacks(
+            precision.needs, vendor().model(torch.cuda.get_device_properties(self.device.index or 0))
+        )
         return f"{precision.name} needs {missing}" if missing else missing_package(precision)
 
 
@@ -135,15 +137,12 @@ class CudaStream:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def wait(self) -> None:
-        """Let what is queued here from now on wait for what is on the current stream."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def use(self) -> AbstractContextManager[object]:
-        """Return a context in which operations are queued here."""
         return torch.cuda.stream(self.stream)
 
     def join(self, tensors: Iterable[Tensor] = ()) -> None:
-        """Let the current stream wait for what is queued here, and use ``tensors`` that were allocated here."""
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in tensors:
@@ -159,7 +158,6 @@ class CudaGraph:
         self.graph = torch.cuda.CUDAGraph()
 
     def warm_up(self, work: Callable[[], Value]) -> Value:
-        """Run work on the stream of the capture."""
         self._side.wait()
         with self._side.use():
             result = work()
@@ -177,13 +175,12 @@ class CudaGraph:
             raise
 
     def replay(self) -> None:
-        """Run the captured work."""
         self.graph.replay()
 
 
 def kernels_problem(index: int) -> str:
     """Return why this torch build cannot run on a GPU; empty where it can."""
-    properties, built = gpu_properties(index), torch.cuda.get_arch_list()
+    properties, built = torch.cuda.get_device_properties(index), torch.cuda.get_arch_list()
     model = vendor().model(properties)
     if vendor().has_kernels(model, built):
         return ""
@@ -205,8 +202,3 @@ def runtime_problem() -> str:
 def hidden_by() -> str:
     """Return the environment variable that hides GPUs and its value; empty if none is set."""
     return next((f"{name} is '{os.environ[name]}'" for name in vendor().visible if name in os.environ), "")
-
-
-def gpu_properties(index: int) -> Any:
-    """Return the runtime's description of a GPU."""
-    return torch.cuda.get_device_properties(index)

@@ -1,10 +1,8 @@
 """The interface to a GPU vendor's management library, without torch: telemetry, energy, throttling, processes.
 
 Every reading ends in one of three ways: a value in the unit that its name says; None, because the driver or the card
-does not offer it, this user may not read it, or the call failed while the GPU keeps working (``reasons`` says why); or
-``DeviceLostError``, because the GPU or its driver is gone.
-
-GPUs go by UUID, because the library's order of GPUs is not the runtime's.
+does not offer it, this user may not read it, or the call failed while the GPU keeps working; or ``DeviceLostError``,
+because the GPU or its driver is gone. GPUs go by UUID, because the library's order of GPUs is not the runtime's.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol
 
 import psutil
 
@@ -23,7 +21,7 @@ from bench.results.records import Device, Sample
 NO_REASON = "none"
 """The throttle reason of a sample when none is active, to tell it from unknown."""
 POLL_S = 0.005
-"""How often a meter or an event is polled."""
+"""How often an energy counter is polled."""
 SILENT_S = 1.0
 """A counter that has not moved for this long does not tick."""
 
@@ -44,51 +42,39 @@ class Gpu:
     uuid: str
     name: str | None
     memory_total_bytes: int | None
+    memory_free_bytes: int | None
     power_limit_w: float | None
     """The limit that is enforced now."""
+    power_default_w: float | None
     model: str | None
-    """What the vendor's generations go by: a compute capability as major.minor, or a gfx name."""
-    processes: tuple[int, ...] | None
-    """Process ids that compute on it."""
-    memory_free_bytes: int | None = None
-    power_default_w: float | None = None
-    sm_clock_limit_mhz: int | None = None
-    memory_clock_limit_mhz: int | None = None
+    """A compute capability as major.minor, or a gfx name."""
+    sm_clock_limit_mhz: int | None
+    memory_clock_limit_mhz: int | None
 
 
 class ThrottleTimes(Protocol):
     """How long each reason held the clocks down between two calls."""
 
     @property
-    def told(self) -> frozenset[str]:
+    def counted(self) -> frozenset[str]:
         """The reasons whose time is counted."""
 
     def since(self, elapsed_s: float) -> dict[str, float]:
         """Return the seconds since the last call by reason, without those that did not hold."""
 
 
-class ProcessLoads(Protocol):
-    """The processes that computed on a GPU between two calls."""
-
-    def read(self) -> dict[int, float] | None:
-        """Return the share of the time that each process's kernels ran, in percent; None if unknown."""
-
-
-class Monitor(ABC):
+class Monitor(AbstractContextManager["Monitor"], ABC):
     """An initialised library; a context manager that shuts it down."""
 
     reasons: dict[tuple[str, str], str]
-    """Why a reading is None: (uuid, function or field) to the library's words."""
+    """Why the last call of a function returned None, by UUID and function."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @abstractmethod
     def close(self) -> None:
-        """Shut the library down; a second time does nothing."""
+        """Shut the library down."""
 
     @abstractmethod
     def driver_version(self) -> str | None:
@@ -103,10 +89,6 @@ class Monitor(ABC):
         """Describe one GPU; raise DeviceLostError if there is none of that UUID, or it is lost."""
 
     @abstractmethod
-    def canonical_uuid(self, uuid: str) -> str:
-        """Return the UUID that the library itself gives for the GPU that it finds by ``uuid``."""
-
-    @abstractmethod
     def memory_used_bytes(self, uuid: str) -> int | None:
         """Return the used memory in bytes, without the driver's reserve where that is known."""
 
@@ -116,7 +98,7 @@ class Monitor(ABC):
 
     @abstractmethod
     def power_w(self, uuid: str) -> float | None:
-        """Return the power in watts: instantaneous where it is offered, else an average."""
+        """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
 
     @abstractmethod
     def total_energy_j(self, uuid: str) -> float | None:
@@ -131,12 +113,8 @@ class Monitor(ABC):
         """Return the temperature of the die in degrees Celsius."""
 
     @abstractmethod
-    def sm_clock_mhz(self, uuid: str) -> int | None:
-        """Return the current clock of the multiprocessors in MHz."""
-
-    @abstractmethod
-    def memory_clock_mhz(self, uuid: str) -> int | None:
-        """Return the current clock of the memory in MHz."""
+    def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
+        """Return the current clocks of the multiprocessors and of the memory in MHz."""
 
     @abstractmethod
     def utilization_pct(self, uuid: str) -> float | None:
@@ -151,13 +129,19 @@ class Monitor(ABC):
         """Begin to count how long the clocks are held down."""
 
     @abstractmethod
-    def process_loads(self, uuid: str) -> ProcessLoads:
-        """Begin to watch which processes compute."""
+    def process_loads(self, uuid: str) -> Callable[[], dict[int, float] | None]:
+        """Begin to watch which processes compute.
 
-    def process_pids(self, uuid: str) -> tuple[int, ...] | None:
-        """Return the ids of the processes that compute on the GPU, each once, ascending."""
-        processes = self.process_bytes(uuid)
-        return None if processes is None else tuple(sorted(processes))
+        Returns:
+            What gives the share of the time since the last call that each process's kernels ran, in percent, without
+            processes that ran none; None if unknown.
+        """
+
+    def no_energy(self, uuid: str, energy: str, power: str) -> str:
+        """Say why the functions that read energy and power returned nothing."""
+        silent = "the GPU answers, but not with a figure"
+        no_energy, no_power = (self.reasons.get((uuid, function), silent) for function in (energy, power))
+        return f"the GPU tells neither energy nor power (energy: {no_energy}; power: {no_power})"
 
     def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
         """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.
@@ -165,15 +149,18 @@ class Monitor(ABC):
         None if it is unknown, also where the library names a process that does not exist here: in a container it may
         give the host's ids, and ours would count as foreign.
         """
-        pids = self.process_pids(uuid)
-        others = None if pids is None else set(pids).difference(own_pids)
-        if others is None or not all(psutil.pid_exists(pid) for pid in others):
+        processes = self.process_bytes(uuid)
+        if processes is None:
+            return None
+        others = processes.keys() - own_pids
+        if not all(psutil.pid_exists(pid) for pid in others):
             return None
         return sum(not _is_child(pid, own_pids) for pid in others)
 
     def sample(self, uuid: str, placement: str, own_pids: Collection[int] | None = None) -> Sample:
         """Read everything that telemetry holds; ``own_pids`` None leaves foreign processes unknown."""
         reasons = self.clock_event_reasons(uuid)
+        sm_clock_mhz, memory_clock_mhz = self.clocks_mhz(uuid)
         return Sample(
             time_s=time.time(),
             placement=placement,
@@ -182,26 +169,11 @@ class Monitor(ABC):
             memory_used_bytes=self.memory_used_bytes(uuid),
             power_w=self.power_w(uuid),
             temperature_c=self.temperature_c(uuid),
-            sm_clock_mhz=self.sm_clock_mhz(uuid),
-            memory_clock_mhz=self.memory_clock_mhz(uuid),
+            sm_clock_mhz=sm_clock_mhz,
+            memory_clock_mhz=memory_clock_mhz,
             throttle_reasons=None if reasons is None else "+".join(reasons) or NO_REASON,
             foreign_processes=None if own_pids is None else self.foreign_processes(uuid, own_pids),
         )
-
-
-def open_monitor() -> Monitor | None:
-    """Start NVML, or else AMD SMI; None where neither starts (``monitor_problem`` says why)."""
-    from bench.devices import amd, nvidia
-
-    return nvidia.open_nvml() or amd.open_amdsmi()
-
-
-def monitor_problem() -> str | None:
-    """Return why ``open_monitor`` returns None; None when a library starts."""
-    from bench.devices import amd, nvidia
-
-    problem = nvidia.nvml_problem()
-    return None if problem is None or amd.amdsmi_problem() is None else problem
 
 
 def _is_child(pid: int, parents: Collection[int]) -> bool:
@@ -212,29 +184,54 @@ def _is_child(pid: int, parents: Collection[int]) -> bool:
         return False
 
 
-class Meter(Protocol):
-    """Energy and power of one device; None is unknown, and so is a power of zero."""
+def start_monitor() -> Monitor:
+    """Start NVML, or else AMD SMI.
 
-    def energy_j(self) -> float | None:
-        """Return the energy counter, in joules from any beginning."""
+    Raises:
+        RuntimeError: neither starts; the message says why NVML does not.
+    """
+    from bench.devices.amd import AmdSmi
+    from bench.devices.nvidia import Nvml
 
-    def power_w(self) -> float | None:
-        """Return the power now, in watts."""
+    try:
+        return Nvml()
+    except RuntimeError as problem:
+        try:
+            return AmdSmi()
+        except RuntimeError:
+            raise problem from None
+
+
+def open_monitor() -> Monitor | None:
+    """Start NVML, or else AMD SMI; None where neither starts (``monitor_problem`` says why)."""
+    try:
+        return start_monitor()
+    except RuntimeError:
+        return None
+
+
+def monitor_problem() -> str | None:
+    """Return why ``open_monitor`` returns None; None when a library starts."""
+    try:
+        start_monitor().close()
+    except RuntimeError as problem:
+        return str(problem)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMeter:
-    """A GPU's meter; raises ``DeviceLostError`` when the GPU is lost."""
+    """Energy and power of one GPU; raises ``DeviceLostError`` when it is lost."""
 
     monitor: Monitor
     uuid: str
 
     def energy_j(self) -> float | None:
-        """Return the energy counter."""
+        """Return the energy counter, in joules from any beginning."""
         return self.monitor.total_energy_j(self.uuid)
 
     def power_w(self) -> float | None:
-        """Return the power now."""
+        """Return the power now, in watts; None or 0 is unknown."""
         return self.monitor.power_w(self.uuid)
 
 
@@ -245,7 +242,7 @@ def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
 
 
 def energy_source(
-    meter: Meter, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    meter: GpuMeter, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> Source | None:
     """Return ``counter`` where the energy counter ticks, ``power`` where only power is known, else None."""
     first, until_s = meter.energy_j(), clock() + SILENT_S

@@ -1,18 +1,15 @@
 """NVIDIA's GPUs: what their generations can do, and NVML, through pynvml, as a ``Monitor``.
 
-pynvml is imported only when NVML is started. A MIG slice has a UUID of its own ("MIG-…"): its memory and processes are
-the slice's, its clocks, temperature and clock event reasons those of its board, and its power and energy are unknown,
-because the board's are shared with the other slices.
+A MIG slice has a UUID of its own ("MIG-…"): its memory and processes are the slice's, its clocks, temperature and clock
+event reasons those of its board, and its power and energy are unknown, because it shares the board's with other slices.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.devices.monitor import DeviceLostError, Gpu, Monitor
 from bench.spec.precisions import Feature
@@ -37,6 +34,36 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "fp8": ((8, 9), "float8 tensor cores"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+REASONS = {
+    0x001: "idle",
+    0x002: "applications_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "hw_power_brake",
+    0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
+THROTTLE_FIELDS = {
+    "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
+    "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
+}
+"""Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds."""
+VIOLATIONS = {"NVML_PERF_POLICY_POWER": "sw_power_cap", "NVML_PERF_POLICY_THERMAL": "sw_thermal"}
+"""The same of nvmlDeviceGetViolationStatus, for reasons that no field counts."""
+LAG_S = 2.0
+"""More than the driver's counters may lag: they move in steps, of about 100 ms."""
+_GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
+"""Return codes after which no call succeeds."""
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of nvmlValue_t in the order of nvmlValueType_t."""
 
 
 class Nvidia:
@@ -52,18 +79,15 @@ class Nvidia:
         return str(properties.uuid)
 
     def model(self, properties: Any) -> str:
-        """Return the name of the architecture as torch's builds list it."""
         return f"sm_{properties.major}{properties.minor}"
 
     def compute_capability(self, properties: Any) -> str | None:
-        """Return the compute capability as major.minor."""
         return f"{properties.major}.{properties.minor}"
 
     def architecture(self, model: str) -> str:
         """Return the generation of a model such as sm_90, or of a compute capability such as 9.0."""
-        capability = _capability(model)
-        older = [name for first, name in sorted(GENERATIONS.items()) if capability is not None and first <= capability]
-        return older[-1] if older else model
+        generations = [name for first, name in GENERATIONS.items() if first <= _capability(model)]
+        return generations[-1] if generations else model
 
     def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:
         """Return whether a torch build runs on a GPU.
@@ -72,38 +96,26 @@ class Nvidia:
         (CUDA C++ Programming Guide, "Application Compatibility").
         """
         capability = _capability(model)
-        for arch in arch_list:
-            built = _capability(arch)
-            if capability is None or built is None or built > capability:
-                continue
-            if arch.startswith("compute") or built[0] == capability[0]:
-                return True
-        return False
+        return any(
+            _capability(arch) <= capability and (arch.startswith("compute") or _capability(arch)[0] == capability[0])
+            for arch in arch_list
+        )
 
     def lacks(self, feature: Feature, model: str) -> str | None:
-        """Return the hardware that a feature needs and this GPU lacks; None if it has it."""
-        capability = _capability(model)
-        if not feature or capability is None:
+        if not feature:
             return None
-        need, what = FEATURES[feature]
-        return None if capability >= need else f"{what}, from sm_{need[0]}{need[1]} on; this GPU is {model}"
+        (major, minor), what = FEATURES[feature]
+        has = _capability(model) >= (major, minor)
+        return None if has else f"{what}, from sm_{major}{minor} on; this GPU is {model}"
 
 
-def _capability(text: str) -> tuple[int, int] | None:
+def _capability(text: str) -> tuple[int, int]:
+    """Return the compute capability in words such as 9.0, sm_90a and compute_90; (0, 0) if there is none."""
     match = re.fullmatch(r"(?:(?:sm|compute)_)?(\d+)\.?(\d)[a-z]?", text)
-    return (int(match[1]), int(match[2])) if match else None
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-# Codes after which no later call can succeed.
-_GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
-# Members of nvmlValue_t in the order of nvmlValueType_t.
-_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-
-TOO_OLD = "this nvidia-ml-py does not offer it"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What a UUID stands for."""
 
     handle: Any
@@ -112,24 +124,35 @@ class Target:
     is_slice: bool
 
 
-class Calls:
-    """Calls of an initialised pynvml module: each returns a value, or None with a reason, or raises DeviceLostError."""
+class Nvml(Monitor):
+    """NVML.
 
-    def __init__(self, pynvml: Any) -> None:
-        self.pynvml = pynvml
+    Raises:
+        RuntimeError: there is no NVIDIA driver, or none that answers.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise RuntimeError(f"nvidia-ml-py cannot be imported: {error}") from error
+        self.pynvml: Any = pynvml
+        try:
+            self.pynvml.nvmlInit()
+        except self.pynvml.NVMLError as error:
+            raise RuntimeError(f"NVML does not start: {error}") from error
         self.reasons: dict[tuple[str, str], str] = {}
-        """Why a reading is None: (uuid, NVML function) to NVML's words for it; the UUID is empty for the driver."""
+        """Why a call returned None, by UUID and function."""
         self._targets: dict[str, Target] = {}
         self._gone = {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE}
 
-    def target(self, uuid: str) -> Target:
-        """Find a GPU or MIG slice by its UUID, with or without NVML's prefix.
+    def close(self) -> None:
+        with suppress(self.pynvml.NVMLError):  # A driver that is gone needs no shutting down.
+            self.pynvml.nvmlShutdown()
 
-        Raises:
-            DeviceLostError: there is none, or it is lost.
-        """
+    def target(self, uuid: str) -> Target:
+        """Find a GPU or MIG slice by its UUID, with or without NVML's prefix, which CUDA's UUIDs lack."""
         if uuid not in self._targets:
-            # CUDA's libraries print UUIDs without the prefix that NVML wants.
             for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
                 handle = self.call(uuid, "nvmlDeviceGetHandleByUUID", name)
                 if handle is not None:
@@ -138,350 +161,213 @@ class Calls:
                 raise DeviceLostError(f"NVML knows no GPU {uuid}: {self.reasons[uuid, 'nvmlDeviceGetHandleByUUID']}.")
             is_slice = name.startswith("MIG-")
             board = self.call(uuid, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) if is_slice else handle
-            self._targets[uuid] = Target(handle, handle if board is None else board, is_slice)
+            self._targets[uuid] = Target(handle, board or handle, is_slice)
         return self._targets[uuid]
 
     def call(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call the function of that name; None where this nvidia-ml-py is too old to have it."""
+        """Call the function of that name; None if it fails or this nvidia-ml-py lacks it (``reasons`` says why)."""
         function = getattr(self.pynvml, name, None)
         if function is None:
-            self.reasons[uuid, name] = TOO_OLD
+            self.reasons[uuid, name] = "this nvidia-ml-py does not offer it"
             return None
-        return self._try(uuid, name, function, *arguments)
-
-    def memory(self, uuid: str) -> Any:
-        """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1."""
-        # gpustat, once imported, has replaced this function by one without the version argument.
-        function = inspect.unwrap(self.pynvml.nvmlDeviceGetMemoryInfo)
-        handle, name = self.target(uuid).handle, "nvmlDeviceGetMemoryInfo"
-        memory = self._try(uuid, f"{name}_v2", function, handle, self.pynvml.nvmlMemory_v2)
-        return self._try(uuid, name, function, handle) if memory is None else memory
-
-    def field(self, uuid: str, name: str) -> Any:
-        """Return the value of the board's field of that name."""
-        return self.fields(uuid, (name,)).get(name)
-
-    def fields(self, uuid: str, names: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the board's fields of those names, read in one call; those without one are left out."""
-        known = [name for name in names if hasattr(self.pynvml, name)]
-        self.reasons |= {(uuid, name): TOO_OLD for name in names if name not in known}
-        numbers = [getattr(self.pynvml, name) for name in known]
-        values = self.call(uuid, "nvmlDeviceGetFieldValues", self.target(uuid).board, numbers) if known else None
-        found = {}
-        for name, value in zip(known, values or (), strict=False):
-            code = value.nvmlReturn  # Each field has a return code of its own.
-            if code in self._gone:
-                raise DeviceLostError(f"{name} of {uuid}: {self.pynvml.NVMLError(code)}")
-            if code == self.pynvml.NVML_SUCCESS:
-                found[name] = getattr(value.value, _MEMBERS[value.valueType])
-                self.reasons.pop((uuid, name), None)
-            else:
-                self.reasons[uuid, name] = str(self.pynvml.NVMLError(code))
-        return found
-
-    def listing(self, uuid: str, name: str, *arguments: Any) -> list[Any] | None:
-        """Call a function that lists something: empty where NVML says that there is nothing, None as in ``call``."""
-        function = getattr(self.pynvml, name, None)
-        if function is None:
-            self.reasons[uuid, name] = TOO_OLD
-            return None
-        # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
-        nothing = (self.pynvml.NVML_ERROR_NOT_FOUND, self.pynvml.NVML_SUCCESS)
-
-        def found() -> list[Any]:
-            try:
-                return list(function(*arguments))
-            except self.pynvml.NVMLError as error:
-                if error.value in nothing:
-                    return []
-                raise
-
-        listed: list[Any] | None = self._try(uuid, name, found)
-        return listed
-
-    def _try(self, uuid: str, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             value = function(*arguments)
         except self.pynvml.NVMLError as error:
-            if error.value in self._gone:
-                raise DeviceLostError(f"{name} of {uuid or 'the driver'}: {error}") from error
+            self.raise_if_gone(f"{name} of {uuid or 'the driver'}", error)
             self.reasons[uuid, name] = str(error)
             return None
         self.reasons.pop((uuid, name), None)
         return value
 
+    def raise_if_gone(self, what: str, error: Any) -> None:
+        if error.value in self._gone:
+            raise DeviceLostError(f"{what}: {error}") from error
 
-REASONS = {
-    0x001: "idle",
-    0x002: "applications_clocks",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal",
-    0x040: "hw_thermal",
-    0x080: "hw_power_brake",
-    0x100: "display_clock",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-"""Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
+    def _newest(self, uuid: str, names: Iterable[str], *arguments: Any) -> Any:
+        """Return the value of the first function that has one: older drivers lack the newer functions."""
+        values = (self.call(uuid, name, *arguments) for name in names)
+        return next((value for value in values if value is not None), None)
 
-
-def _start() -> tuple[Any, str]:
-    """Return pynvml, initialised, and an empty text; or None and why not."""
-    try:
-        import pynvml
-    except ImportError as error:
-        return None, f"nvidia-ml-py cannot be imported: {error}"
-    library: Any = pynvml
-    try:
-        library.nvmlInit()
-    except library.NVMLError as error:
-        return None, f"NVML does not start: {error}"
-    return library, ""
-
-
-def open_nvml() -> Nvml | None:
-    """Start NVML; None where there is no NVIDIA driver, or none that answers (``nvml_problem`` says why)."""
-    pynvml, _ = _start()
-    return None if pynvml is None else Nvml(pynvml)
-
-
-def nvml_problem() -> str | None:
-    """Say why ``open_nvml`` gives None; None when NVML starts."""
-    pynvml, problem = _start()
-    if pynvml is not None:
-        Nvml(pynvml).close()
-    return problem or None
-
-
-class Nvml(Monitor):
-    """NVML, initialised; a context manager that shuts it down. Made by ``open_nvml``."""
-
-    def __init__(self, pynvml: Any) -> None:
-        self._pynvml, self._open = pynvml, True
-        self.calls = Calls(pynvml)
-        self.reasons = self.calls.reasons
-        self._call, self._target = self.calls.call, self.calls.target
-
-    def close(self) -> None:
-        """Shut NVML down; a second time does nothing."""
-        if self._open:
-            self._open = False
-            with suppress(self._pynvml.NVMLError):  # A driver that is gone needs no shutting down.
-                self._pynvml.nvmlShutdown()
+    def fields(self, uuid: str, names: Iterable[str]) -> dict[str, Any]:
+        """Return the values of the board's fields of those names, read in one call; those without one are left out."""
+        numbers = {name: getattr(self.pynvml, name) for name in names if hasattr(self.pynvml, name)}
+        board = self.target(uuid).board
+        values = self.call(uuid, "nvmlDeviceGetFieldValues", board, list(numbers.values())) if numbers else None
+        known = {}
+        for name, value in zip(numbers, values or (), strict=False):
+            if value.nvmlReturn == self.pynvml.NVML_SUCCESS:  # Each field has a return code of its own.
+                known[name] = getattr(value.value, _MEMBERS[value.valueType])
+            else:
+                self.raise_if_gone(f"{name} of {uuid}", self.pynvml.NVMLError(value.nvmlReturn))
+        return known
 
     def driver_version(self) -> str | None:
-        """Return the driver's version, such as 580.65.06."""
-        version = self._call("", "nvmlSystemGetDriverVersion")
-        return None if version is None else str(version)
+        version: str | None = self.call("", "nvmlSystemGetDriverVersion")
+        return version
 
     def gpus(self) -> list[Gpu]:
-        """Describe every board that answers, in NVML's order. MIG slices are not listed: ask ``gpu``."""
-        found = []
-        for index in range(self._call("", "nvmlDeviceGetCount") or 0):
-            try:
-                handle = self._call("", "nvmlDeviceGetHandleByIndex", index)
-                uuid = None if handle is None else self._call("", "nvmlDeviceGetUUID", handle)
-                if uuid is not None:
-                    found.append(self.gpu(uuid))
-            except DeviceLostError:
-                continue  # One lost GPU must not hide the others.
-        return found
+        """Describe every board that answers, in NVML's order, without MIG slices."""
+        boards = []
+        for index in range(self.call("", "nvmlDeviceGetCount") or 0):
+            with suppress(DeviceLostError):  # One lost GPU must not hide the others.
+                handle = self.call("", "nvmlDeviceGetHandleByIndex", index)
+                uuid = handle and self.call("", "nvmlDeviceGetUUID", handle)
+                boards += [self.gpu(uuid)] if uuid else []
+        return boards
 
     def gpu(self, uuid: str) -> Gpu:
-        """Describe one GPU or MIG slice; ``DeviceLostError`` where there is none of that UUID, or it is lost."""
-        target = self._target(uuid)
-        memory = self.calls.memory(uuid)
-        limit_mw = None if target.is_slice else self._call(uuid, "nvmlDeviceGetEnforcedPowerLimit", target.handle)
-        default_mw = limit_mw and self._call(uuid, "nvmlDeviceGetPowerManagementDefaultLimit", target.handle)
-        capability = self._call(uuid, "nvmlDeviceGetCudaComputeCapability", target.board)
+        handle, board, is_slice = self.target(uuid)
+        memory = self._memory(uuid)
+        limits = ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit")
+        enforced_w, default_w = (None if is_slice else _watts(self.call(uuid, name, handle)) for name in limits)
+        capability = self.call(uuid, "nvmlDeviceGetCudaComputeCapability", board)
         return Gpu(
-            index=self._call(uuid, "nvmlDeviceGetIndex", target.board),
-            uuid=self._call(uuid, "nvmlDeviceGetUUID", target.handle) or uuid,
-            name=self._call(uuid, "nvmlDeviceGetName", target.handle),
-            memory_total_bytes=None if memory is None else memory.total,
-            power_limit_w=limit_mw / 1000 if limit_mw else None,
-            model=None if capability is None else f"{capability[0]}.{capability[1]}",
-            processes=self.process_pids(uuid),
-            memory_free_bytes=None if memory is None else memory.free,
-            power_default_w=default_mw / 1000 if default_mw else None,
-            sm_clock_limit_mhz=self._clock_mhz(uuid, self._pynvml.NVML_CLOCK_SM, "MaxClockInfo"),
-            memory_clock_limit_mhz=self._clock_mhz(uuid, self._pynvml.NVML_CLOCK_MEM, "MaxClockInfo"),
+            index=self.call(uuid, "nvmlDeviceGetIndex", board),
+            uuid=self.call(uuid, "nvmlDeviceGetUUID", handle) or uuid,
+            name=self.call(uuid, "nvmlDeviceGetName", handle),
+            memory_total_bytes=memory and memory.total,
+            memory_free_bytes=memory and memory.free,
+            power_limit_w=enforced_w,
+            power_default_w=default_w,
+            model=capability and f"{capability[0]}.{capability[1]}",
+            sm_clock_limit_mhz=self.call(uuid, "nvmlDeviceGetMaxClockInfo", board, self.pynvml.NVML_CLOCK_SM),
+            memory_clock_limit_mhz=self.call(uuid, "nvmlDeviceGetMaxClockInfo", board, self.pynvml.NVML_CLOCK_MEM),
         )
 
+    def _memory(self, uuid: str) -> Any:
+        """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1."""
+        handle, name = self.target(uuid).handle, "nvmlDeviceGetMemoryInfo"
+        return self.call(uuid, name, handle, self.pynvml.nvmlMemory_v2) or self.call(uuid, name, handle)
+
     def memory_used_bytes(self, uuid: str) -> int | None:
-        """Return what the driver says is used, in bytes; without its own reserve where the driver tells that apart."""
-        memory = self.calls.memory(uuid)
+        memory = self._memory(uuid)
         return None if memory is None else memory.used
 
+    def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
+        # By version: on drivers before 510 the function without one raises an error that is no NVMLError.
+        names = (f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in (3, 2))
+        processes = self._newest(uuid, names, self.target(uuid).handle)
+        return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
+
     def power_w(self, uuid: str) -> float | None:
-        """Return the power in watts: instantaneous where the driver offers it, else as nvidia-smi averages it."""
-        target = self._target(uuid)
-        if target.is_slice:
+        handle, _, is_slice = self.target(uuid)
+        if is_slice:
             return None
-        # Some cards answer 0 for a power that they do not know, so 0 falls through, and ends as unknown.
-        instant = self.calls.field(uuid, "NVML_FI_DEV_POWER_INSTANT")
-        power_mw = instant or self._call(uuid, "nvmlDeviceGetPowerUsage", target.handle)
-        return power_mw / 1000 if power_mw else None
+        # Some cards answer 0 for a power that they do not know.
+        instant_mw = self.fields(uuid, ["NVML_FI_DEV_POWER_INSTANT"]).get("NVML_FI_DEV_POWER_INSTANT")
+        return _watts(instant_mw or self.call(uuid, "nvmlDeviceGetPowerUsage", handle))
 
     def total_energy_j(self, uuid: str) -> float | None:
-        """Return the energy counter in joules, counted since the driver was loaded; it ticks about every 100 ms."""
-        target = self._target(uuid)
-        if target.is_slice:
-            return None
-        energy_mj = self._call(uuid, "nvmlDeviceGetTotalEnergyConsumption", target.handle)
+        """Return the energy in joules since the driver was loaded; the counter moves about every 100 ms."""
+        handle, _, is_slice = self.target(uuid)
+        energy_mj = None if is_slice else self.call(uuid, "nvmlDeviceGetTotalEnergyConsumption", handle)
         return None if energy_mj is None else energy_mj / 1000
 
+    def energy_problem(self, uuid: str) -> str:
+        if self.target(uuid).is_slice:
+            return "a MIG slice shares its board's power with the others, so its own energy is unknown"
+        return self.no_energy(uuid, "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+
     def temperature_c(self, uuid: str) -> float | None:
-        """Return the temperature of the GPU's die in degrees Celsius."""
-        board, sensor = self._target(uuid).board, self._pynvml.NVML_TEMPERATURE_GPU
-        celsius = self._call(uuid, "nvmlDeviceGetTemperatureV", board, sensor)
-        if celsius is None:
-            celsius = self._call(uuid, "nvmlDeviceGetTemperature", board, sensor)
+        names = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+        celsius = self._newest(uuid, names, self.target(uuid).board, self.pynvml.NVML_TEMPERATURE_GPU)
         return None if celsius is None else float(celsius)
 
-    def sm_clock_mhz(self, uuid: str) -> int | None:
-        """Return the current clock of the multiprocessors in MHz."""
-        return self._clock_mhz(uuid, self._pynvml.NVML_CLOCK_SM)
-
-    def memory_clock_mhz(self, uuid: str) -> int | None:
-        """Return the current clock of the memory in MHz."""
-        return self._clock_mhz(uuid, self._pynvml.NVML_CLOCK_MEM)
+    def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
+        board, kinds = self.target(uuid).board, (self.pynvml.NVML_CLOCK_SM, self.pynvml.NVML_CLOCK_MEM)
+        sm, memory = (self.call(uuid, "nvmlDeviceGetClockInfo", board, kind) for kind in kinds)
+        return sm, memory
 
     def utilization_pct(self, uuid: str) -> float | None:
-        """Return the share of the driver's last sample period in which a kernel ran, in percent."""
-        rates = self._call(uuid, "nvmlDeviceGetUtilizationRates", self._target(uuid).handle)
+        rates = self.call(uuid, "nvmlDeviceGetUtilizationRates", self.target(uuid).handle)
         return None if rates is None else float(rates.gpu)
 
     def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
-        """Name why the clocks are where they are (values of ``REASONS``, in the order of their bits)."""
-        board = self._target(uuid).board
-        bits = self._call(uuid, "nvmlDeviceGetCurrentClocksEventReasons", board)
-        if bits is None:
-            bits = self._call(uuid, "nvmlDeviceGetCurrentClocksThrottleReasons", board)
+        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        bits = self._newest(uuid, names, self.target(uuid).board)
         if bits is None:
             return None
-        names = tuple(name for bit, name in REASONS.items() if bits & bit)
-        return names if not bits & ~sum(REASONS) else (*names, "other")
-
-    def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
-        handle = self._target(uuid).handle
-        # By version: on drivers before 510 the function without one raises an error that is no NVMLError.
-        processes = self._call(uuid, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
-        if processes is None:
-            processes = self._call(uuid, "nvmlDeviceGetComputeRunningProcesses_v2", handle)
-        return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
-
-    def canonical_uuid(self, uuid: str) -> str:
-        return str(self._call(uuid, "nvmlDeviceGetUUID", self._target(uuid).handle))
-
-    def energy_problem(self, uuid: str) -> str:
-        if self._target(uuid).is_slice:
-            return "a MIG slice shares its board's power with the others, so its own energy is unknown"
-        called = {"energy": "nvmlDeviceGetTotalEnergyConsumption", "power": "nvmlDeviceGetPowerUsage"}
-        why = [
-            f"{what}: {self.reasons.get((uuid, name), 'the GPU answers, but not with a figure')}"
-            for what, name in called.items()
-        ]
-        return f"the GPU tells neither energy nor power ({'; '.join(why)})"
+        known = tuple(name for bit, name in REASONS.items() if bits & bit)
+        return known if not bits & ~sum(REASONS) else (*known, "other")
 
     def throttle_times(self, uuid: str) -> ThrottleTimes:
         return ThrottleTimes(self, uuid)
 
-    def process_loads(self, uuid: str) -> ProcessLoads:
-        return ProcessLoads(self, uuid)
-
-    def _clock_mhz(self, uuid: str, kind: int, which: str = "ClockInfo") -> int | None:
-        clock: int | None = self._call(uuid, f"nvmlDeviceGet{which}", self._target(uuid).board, kind)
-        return clock
+    def process_loads(self, uuid: str) -> Callable[[], dict[int, float] | None]:
+        loads = ProcessLoads(self, uuid)
+        loads.read()  # passes over what was sampled before
+        return loads.read
 
 
-THROTTLE_COUNTERS = {
-    "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
-    "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
-}
-"""Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds."""
-VIOLATIONS = {"NVML_PERF_POLICY_POWER": "sw_power_cap", "NVML_PERF_POLICY_THERMAL": "sw_thermal"}
-"""The same of nvmlDeviceGetViolationStatus, asked where no field tells."""
-LAG_S = 2.0
-"""More than the driver's counters may lag: they move in steps, of about 100 ms."""
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / 1000 if milliwatts else None
 
 
 class ThrottleTimes:
-    """How long each reason held the clocks down between two calls. What answers is found out once."""
+    """How long each reason held a board's clocks down, by the driver's counters that answer."""
 
     def __init__(self, nvml: Nvml, uuid: str) -> None:
-        """Take the first reading; a MIG slice has its board's."""
         self._nvml, self._uuid = nvml, uuid
-        self._fields, self._violations = tuple(THROTTLE_COUNTERS), tuple(VIOLATIONS)
+        self._counters = {**THROTTLE_FIELDS, **VIOLATIONS}
+        """The reason whose time each counter counts."""
         self._last = self._read()
-        self._fields = tuple(name for name in THROTTLE_COUNTERS if name in self._last)
-        told = {THROTTLE_COUNTERS[name] for name in self._fields}
-        self._violations = tuple(
-            name for name, reason in VIOLATIONS.items() if name in self._last and reason not in told
-        )
+        by_field = {THROTTLE_FIELDS[name] for name in self._last if name in THROTTLE_FIELDS}
+        self._counters = {
+            name: self._counters[name]
+            for name in self._last
+            if name in THROTTLE_FIELDS or VIOLATIONS[name] not in by_field
+        }
 
     @property
-    def told(self) -> frozenset[str]:
-        """The reasons whose time is counted here."""
-        counters = {**THROTTLE_COUNTERS, **VIOLATIONS}
-        return frozenset(counters[name] for name in (*self._fields, *self._violations))
+    def counted(self) -> frozenset[str]:
+        return frozenset(self._counters.values())
 
     def since(self, elapsed_s: float) -> dict[str, float]:
-        """Return the seconds since the last call by reason; a reason that did not hold is left out.
+        """Return the seconds since the last call by reason, without those that did not hold.
 
-        Args:
-            elapsed_s: time since the last call. A counter that grew by more is none of time: the numbers of some fields
-                are not the same in every driver, so another quantity may answer. It is not asked again.
+        A counter that grew by more than the time since the last call is not read again: the numbers of some fields
+        differ between drivers, so that another quantity may answer.
         """
-        now, most_ns = self._read(), 1e9 * (elapsed_s + LAG_S)
-        grown = {name: value - self._last.get(name, value) for name, value in now.items()}
+        now, held = self._read(), dict[str, float]()
+        for name, value in now.items():
+            growth_s = (value - self._last.get(name, value)) / 1e9
+            if growth_s > elapsed_s + LAG_S:
+                del self._counters[name]
+            elif growth_s > 0:  # a counter that fell was reset
+                reason = self._counters[name]
+                held[reason] = max(held.get(reason, 0.0), growth_s)
         self._last |= now
-        odd = {name for name, growth in grown.items() if growth > most_ns}
-        self._fields = tuple(name for name in self._fields if name not in odd)
-        self._violations = tuple(name for name in self._violations if name not in odd)
-        held: dict[str, float] = {}
-        for name, growth in grown.items():
-            if growth > 0 and name not in odd:  # a counter that fell was reset
-                reason = {**THROTTLE_COUNTERS, **VIOLATIONS}[name]
-                held[reason] = max(held.get(reason, 0.0), growth / 1e9)
         return held
 
     def _read(self) -> dict[str, int]:
-        calls = self._nvml.calls
-        found: dict[str, int] = calls.fields(self._uuid, self._fields) if self._fields else {}
-        for name in self._violations:
-            board, policy = calls.target(self._uuid).board, getattr(calls.pynvml, name)
-            violation = calls.call(self._uuid, "nvmlDeviceGetViolationStatus", board, policy)
+        nanoseconds = self._nvml.fields(self._uuid, [name for name in self._counters if name in THROTTLE_FIELDS])
+        for name in VIOLATIONS.keys() & self._counters:
+            board, policy = self._nvml.target(self._uuid).board, getattr(self._nvml.pynvml, name)
+            violation = self._nvml.call(self._uuid, "nvmlDeviceGetViolationStatus", board, policy)
             if violation is not None:
-                found[name] = violation.violationTime
-        return found
+                nanoseconds[name] = violation.violationTime
+        return nanoseconds
 
 
 class ProcessLoads:
-    """Which processes computed on a GPU between two calls."""
+    """Which processes computed on a GPU between two readings."""
 
     def __init__(self, nvml: Nvml, uuid: str) -> None:
-        """Pass over what was sampled before."""
         self._nvml, self._uuid, self._since_us = nvml, uuid, 0
-        self.read()
 
     def read(self) -> dict[int, float] | None:
-        """Return process id to the share of the time that its kernels ran, in percent, since the last call.
+        """Return each process's largest of the driver's samples since the last reading, each of 1/6 s to 1 s.
 
-        Returns:
-            The largest of the driver's samples, which cover 1/6 s to 1 s each. Processes without a kernel are left out.
-            None where it is not told: on a MIG slice, on some cards, or without the permission.
+        None on a MIG slice, on some cards, or without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
-        handle = self._nvml.calls.target(self._uuid).handle
-        samples = self._nvml.calls.listing(self._uuid, "nvmlDeviceGetProcessUtilization", handle, self._since_us)
-        if samples is None:
-            return None
+        handle, pynvml = self._nvml.target(self._uuid).handle, self._nvml.pynvml
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._since_us)
+        except pynvml.NVMLError as error:
+            self._nvml.raise_if_gone(f"nvmlDeviceGetProcessUtilization of {self._uuid}", error)
+            # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
+            return {} if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else None
         # The driver may leave entries of its buffer unwritten or stale.
         fresh = [one for one in samples if one.timeStamp > self._since_us and one.pid and one.smUtil <= 100]
         self._since_us = max((one.timeStamp for one in fresh), default=self._since_us)

@@ -1,4 +1,4 @@
-"""The other processes on the GPUs, before a run: by gpustat on NVIDIA's, by AMD SMI on AMD's.
+"""The processes of others on the GPUs, before a run: by gpustat on NVIDIA's, by AMD SMI on AMD's.
 
 gpustat is imported only here, and only where there is a driver, because its import replaces functions of pynvml: call
 this in the process that plans, never in one that measures.
@@ -11,13 +11,11 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
-from bench.devices.amd import open_amdsmi
-from bench.devices.monitor import DeviceLostError
-from bench.devices.nvidia import nvml_problem
+from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
+from bench.devices.nvidia import Nvml
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 
@@ -28,99 +26,96 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Neighbour:
-    """A process of somebody on a GPU; None is unknown."""
+class GpuProcess:
+    """A process on a GPU; None is unknown."""
 
     pid: int
     user: str | None
     command: str | None
     """Name of the program, without its folder and arguments."""
     memory_bytes: int | None
-    """GPU memory that it holds, to the MiB."""
+    """GPU memory that it holds."""
+
+    def __str__(self) -> str:
+        held = "memory unknown" if self.memory_bytes is None else f"{self.memory_bytes / 2**20:.0f} MiB"
+        if self.memory_bytes is not None and self.memory_bytes >= 2**30:
+            held = f"{self.memory_bytes / 2**30:.1f} GiB"
+        return f"{self.user or 'somebody'} ({self.command or 'a process'}, pid {self.pid}, {held})"
 
 
-def neighbours() -> dict[str, list[Neighbour]]:
+def gpu_processes() -> dict[str, list[GpuProcess]]:
     """Return the processes on each GPU, by the GPU's UUID, without this process and without display servers.
 
     Returns:
-        An empty list for a GPU that is free. A GPU of which it cannot be known is left out; without a driver that is
-        every one. Processes of other containers are not seen.
+        An empty list for a GPU that is free. GPUs whose processes are unknown are left out; without a driver those are
+        all. Processes of other containers are not seen.
     """
-    if nvml_problem() is not None:
-        return _on_amd()
+    monitor = open_monitor()
+    if monitor is None:
+        return {}
+    with monitor:
+        everyone = _by_gpustat() if isinstance(monitor, Nvml) else _by_monitor(monitor)
+    return {
+        uuid: [one for one in processes if one.pid != os.getpid() and one.command not in DISPLAY_SERVERS]
+        for uuid, processes in everyone.items()
+    }
+
+
+def _by_gpustat() -> dict[str, list[GpuProcess]]:
     try:
         import gpustat
         from gpustat.nvml import pynvml
     except ImportError as error:
-        _log.warning("Who is on the GPUs is not known: gpustat cannot be imported: %s", error)
+        _log.warning("The processes on the GPUs are unknown: gpustat cannot be imported: %s", error)
         return {}
     try:
         gpus = gpustat.new_query()
     except pynvml.NVMLError as error:
-        _log.warning("Who is on the GPUs is not known: gpustat's query failed: %s", error)
+        _log.warning("The processes on the GPUs are unknown: gpustat's query failed: %s", error)
         return {}
     # A lost GPU has neither UUID nor processes; one that hides its processes from us has None.
-    return {gpu.uuid: _others(gpu.processes) for gpu in gpus if gpu.available and gpu.processes is not None}
+    return {
+        gpu.uuid: [
+            GpuProcess(
+                pid=process["pid"],
+                user=None if process["username"] == "?" else process["username"],
+                command=None if process["command"] == "?" else process["command"],
+                memory_bytes=None if process["gpu_memory_usage"] is None else process["gpu_memory_usage"] * 2**20,
+            )
+            for process in gpu.processes
+        ]
+        for gpu in gpus
+        if gpu.available and gpu.processes is not None
+    }
 
 
-def _on_amd() -> dict[str, list[Neighbour]]:
-    users: dict[str, list[Neighbour]] = {}
-    smi = open_amdsmi()
-    if smi is None:
-        return users
-    with smi:
-        for gpu in smi.gpus():
-            try:
-                processes = smi.process_bytes(gpu.uuid)
-            except DeviceLostError:
-                continue
+def _by_monitor(monitor: Monitor) -> dict[str, list[GpuProcess]]:
+    everyone: dict[str, list[GpuProcess]] = {}
+    for gpu in monitor.gpus():
+        with suppress(DeviceLostError):
+            processes = monitor.process_bytes(gpu.uuid)
             if processes is not None:
-                found = [_by_psutil(pid, size) for pid, size in processes.items() if pid != os.getpid()]
-                users[gpu.uuid] = [one for one in found if one.command not in DISPLAY_SERVERS]
-    return users
+                everyone[gpu.uuid] = [_by_psutil(pid, held) for pid, held in processes.items()]
+    return everyone
 
 
-def _by_psutil(pid: int, memory_bytes: int | None) -> Neighbour:
+def _by_psutil(pid: int, memory_bytes: int | None) -> GpuProcess:
     user = command = None
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         command, user = process.name(), process.username()
-    return Neighbour(pid=pid, user=user, command=command, memory_bytes=memory_bytes)
+    return GpuProcess(pid=pid, user=user, command=command, memory_bytes=memory_bytes)
 
 
-def _others(processes: list[dict[str, Any]]) -> list[Neighbour]:
-    found = []
-    for process in processes:
-        if process["pid"] == os.getpid() or process["command"] in DISPLAY_SERVERS:
-            continue
-        memory_mib = process["gpu_memory_usage"]
-        found.append(
-            Neighbour(
-                pid=process["pid"],
-                user=_known(process["username"]),
-                command=_known(process["command"]),
-                memory_bytes=None if memory_mib is None else memory_mib * 2**20,
-            )
-        )
-    return found
-
-
-def _known(word: str) -> str | None:
-    """Return None for gpustat's way of saying unknown."""
-    return None if word == "?" else word
-
-
-def describe(neighbours: Mapping[str, list[Neighbour]], names: Mapping[str, str] | None = None) -> str:
-    """Say in one sentence per busy GPU who is on it; an empty text when none is busy.
+def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]) -> str:
+    """Return one sentence for each busy GPU; an empty text when none is busy.
 
     Args:
-        neighbours: what ``neighbours`` returned.
-        names: what to call the GPUs, by UUID, such as "GPU 0"; without it, their UUIDs.
+        processes: what ``gpu_processes`` returned.
+        names: what to call the GPUs, by UUID, such as "GPU 0".
     """
     return " ".join(
-        f"{(names or {}).get(uuid, uuid)} is in use by {_list([_describe(one) for one in found])}."
-        for uuid, found in neighbours.items()
-        if found
+        f"{names[uuid]} is in use by {', '.join(map(str, found))}." for uuid, found in processes.items() if found
     )
 
 
@@ -130,31 +125,16 @@ def busy(environment: Environment, exclusive: bool) -> list[str]:
     Raises:
         UsageError: with ``exclusive``, if a GPU is in use or its processes are unknown.
     """
-    boards = [device for device in environment.devices if device.kind != "cpu"]
-    if not boards:
+    devices = [device for device in environment.devices if device.is_gpu]
+    if not devices:
         return []
-    names = {uuid: f"GPU {word}" for device in boards for uuid, word in device.gpus.items()}
-    known = neighbours()
-    text = describe({uuid: others for uuid, others in known.items() if uuid in names}, names)
+    names = {uuid: f"GPU {word}" for device in devices for uuid, word in device.gpus.items()}
+    known = gpu_processes()
+    text = describe({uuid: processes for uuid, processes in known.items() if uuid in names}, names)
     if text and exclusive:
         raise UsageError(f"{text} Wait, name other GPUs, or leave out --exclusive.")
-    unknown = {name: None for uuid, name in names.items() if uuid not in known}
-    unknown |= {f"GPU {device.placement}": None for device in boards if not device.gpus}
+    unknown = [name for uuid, name in names.items() if uuid not in known]
+    unknown += [f"GPU {device.placement}" for device in devices if not device.gpus]
     if exclusive and unknown:
-        raise UsageError(f"Who is on {', '.join(unknown)} cannot be told; leave out --exclusive.")
+        raise UsageError(f"The processes on {', '.join(dict.fromkeys(unknown))} are unknown; leave out --exclusive.")
     return [text] if text else []
-
-
-def _describe(neighbour: Neighbour) -> str:
-    memory = _size(neighbour.memory_bytes)
-    return f"{neighbour.user or 'somebody'} ({neighbour.command or 'a process'}, pid {neighbour.pid}, {memory})"
-
-
-def _size(size: int | None) -> str:
-    if size is None:
-        return "memory unknown"
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
-
-
-def _list(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

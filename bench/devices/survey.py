@@ -18,7 +18,7 @@ import torch
 
 from bench.devices.backend import backend_of, device_at, gpu_count
 from bench.devices.capabilities import set_tf32
-from bench.devices.cuda import gpu_properties, hidden_by, kernels_problem, runtime_problem, vendor
+from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vendor
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError
@@ -103,7 +103,7 @@ def _gpu(index: int, monitor: Monitor | None) -> Device:
 
 def describe_gpu(index: int, monitor: Monitor | None) -> Device:
     """Describe a GPU as the runtime and the vendor's library know it, without running anything on it."""
-    properties, maker = gpu_properties(index), vendor()
+    properties, maker = torch.cuda.get_device_properties(index), vendor()
     uuid = maker.uuid(properties)
     board = _board(uuid, monitor)
     return Device(
@@ -114,27 +114,29 @@ def describe_gpu(index: int, monitor: Monitor | None) -> Device:
         compute_capability=maker.compute_capability(properties),
         memory_total_bytes=properties.total_memory,
         uuid=board.uuid if board else uuid,
-        power_limit_w=board.power_limit_w if board else None,
-        power_default_w=board.power_default_w if board else None,
-        sm_clock_limit_mhz=board.sm_clock_limit_mhz if board else None,
-        memory_clock_limit_mhz=board.memory_clock_limit_mhz if board else None,
         cores=properties.multi_processor_count,
         energy=_energy(board, monitor),
         unsupported=_unsupported(device_at(index)),
+        **_limits(board),
     )
 
 
-def _board(uuid: str, monitor: Monitor | None) -> Gpu | None:
-    """Return the GPU or MIG slice with the runtime's ``uuid``, or None where it does not."""
+def _board(uuid: str | None, monitor: Monitor | None) -> Gpu | None:
+    """Return the GPU or MIG slice with the runtime's ``uuid``; None where the library does not know it."""
     try:
-        return monitor.gpu(uuid) if monitor else None
+        return monitor.gpu(uuid) if monitor and uuid else None
     except DeviceLostError as failure:
         print(f"The driver's library does not know GPU {uuid}: {failure}")
         return None
 
 
+def _limits(board: Gpu | None) -> dict[str, Any]:
+    names = ("power_limit_w", "power_default_w", "sm_clock_limit_mhz", "memory_clock_limit_mhz")
+    return {name: getattr(board, name) for name in names} if board else {}
+
+
 def _energy(board: Gpu | None, monitor: Monitor | None) -> str | None:
-    """Return where a GPU's energy is read from; None where neither energy nor power is told, as of a MIG slice."""
+    """Return what a GPU's energy is read from; None where neither energy nor power is known, as of a MIG slice."""
     if monitor is None or board is None:
         return None
     try:
@@ -218,53 +220,33 @@ def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
 
 def _visible(index: int, monitor: Monitor | None) -> Seen:
     device = describe_gpu(index, monitor)
-    return Seen(device=device, memory_free_bytes=_free_bytes(device, monitor), problem=kernels_problem(index))
-
-
-def _free_bytes(device: Device, monitor: Monitor | None) -> int | None:
-    """Ask the driver's library, because asking the runtime would make a context, which takes memory itself."""
-    try:
-        return monitor.gpu(device.uuid).memory_free_bytes if monitor and device.uuid else None
-    except DeviceLostError:
-        return None
+    # The driver's library says what is free: asking the runtime would make a context, which takes memory itself.
+    board = _board(device.uuid, monitor)
+    free = board.memory_free_bytes if board else None
+    return Seen(device=device, memory_free_bytes=free, problem=kernels_problem(index))
 
 
 def _hidden(visible: list[Seen], monitor: Monitor) -> Iterator[Seen]:
     """Yield the boards that the driver's library knows and the runtime does not see."""
     uuids = {seen.device.uuid for seen in visible if seen.device.uuid}
     known = {uuid.removeprefix("GPU-") for uuid in uuids}
-    sliced = {_board_index(uuid, monitor) for uuid in uuids}
+    sliced = {board.index for uuid in uuids if (board := _board(uuid, monitor))}
     why = hidden_by() or "the driver may be too old for this torch"
     if torch.version.cuda is None and torch.version.hip is None:
         why = runtime_problem()
     for board in monitor.gpus():
-        if board.uuid.removeprefix("GPU-") not in known and board.index not in sliced:
-            yield Seen(
-                device=_of_board(board),
-                memory_free_bytes=board.memory_free_bytes,
-                problem=f"{vendor().runtime} does not see it: {why}.",
-            )
-
-
-def _board_index(uuid: str, monitor: Monitor) -> int | None:
-    """Return the library's index of the board that a GPU, or a slice of one, is on."""
-    try:
-        return monitor.gpu(uuid).index
-    except DeviceLostError:
-        return None
-
-
-def _of_board(board: Gpu) -> Device:
-    return Device(
-        placement="",
-        kind="cuda",
-        name=board.name or "unknown",
-        architecture=vendor().architecture(board.model or ""),
-        compute_capability=None if (board.model or "").startswith("gfx") else board.model,
-        memory_total_bytes=board.memory_total_bytes,
-        uuid=board.uuid,
-        power_limit_w=board.power_limit_w,
-        power_default_w=board.power_default_w,
-        sm_clock_limit_mhz=board.sm_clock_limit_mhz,
-        memory_clock_limit_mhz=board.memory_clock_limit_mhz,
-    )
+        if board.uuid.removeprefix("GPU-") in known or board.index in sliced:
+            continue
+        model = board.model or ""
+        device = Device(
+            placement="",
+            kind="cuda",
+            name=board.name or "unknown",
+            architecture=vendor().architecture(model),
+            compute_capability=None if model.startswith("gfx") else board.model,
+            memory_total_bytes=board.memory_total_bytes,
+            uuid=board.uuid,
+            **_limits(board),
+        )
+        problem = f"{vendor().runtime} does not see it: {why}."
+        yield Seen(device=device, memory_free_bytes=board.memory_free_bytes, problem=problem)

@@ -18,8 +18,8 @@ import torch
 
 from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at, gpu_count
-from bench.devices.cuda import gpu_properties, vendor
 from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
+from bench.devices.survey import describe_gpu
 from bench.doctor.checks import Identity
 from bench.measure import memory
 from bench.measure.energy import burst_steps, measure
@@ -44,7 +44,7 @@ KNOWN = Protocol(replicates=1, time_budget_s=2.0)
 FINE = Protocol(time_budget_s=2.0, target_ci=0.0025)
 """Narrow enough to see 1 %."""
 ADDED = 0.01
-BESIDE = Protocol(replicates=1, time_budget_s=8.0, min_quads=8, target_ci=0.002)
+BESIDE = Protocol(replicates=1, time_budget_s=8.0, min_rounds=8, target_ci=0.002)
 BESIDE_S, RESUME_S = 0.5, 0.1
 """Blocks beside the sampler hold a few of its readings each: a reading in few blocks would be trimmed away."""
 WINDOWS_S = (5.0, 10.0)
@@ -169,29 +169,22 @@ def identify(device: Device, _send: Send) -> Identity | None:
     if nvml is None:
         return None
     index = torch_device(device).index
-    properties = gpu_properties(index)
+    gpus = [describe_gpu(number, None) for number in range(gpu_count())]
     with nvml:
         try:
-            gpu = nvml.gpu(cuda_uuid(index))
-            # Asked of NVML anew, because ``gpu`` holds the UUID that it was asked with.
-            uuid = nvml.canonical_uuid(gpu.uuid)
+            gpu = nvml.gpu(gpus[index].uuid or "")
         except DeviceLostError as failure:
             print(f"NVML does not know GPU {index}: {failure}")
             return None
     return Identity(
         cuda_index=index,
-        cuda_name=properties.name,
-        cuda_bytes=properties.total_memory,
-        uuid=uuid,
+        cuda_name=gpus[index].name,
+        cuda_bytes=gpus[index].memory_total_bytes or 0,
+        uuid=gpu.uuid,
         nvml_name=gpu.name,
         nvml_bytes=gpu.memory_total_bytes,
-        back=tuple(other for other in range(gpu_count()) if uuid.endswith(cuda_uuid(other))),
+        back=tuple(number for number, other in enumerate(gpus) if gpu.uuid.endswith(other.uuid or "none")),
     )
-
-
-def cuda_uuid(index: int) -> str:
-    """Return a GPU's UUID as CUDA tells it: without NVML's prefix."""
-    return vendor().uuid(gpu_properties(index))
 
 
 def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:

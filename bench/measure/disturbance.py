@@ -192,7 +192,7 @@ class GpuWatch(BlindWatch):
         self._last_s = now_s
         self._capped_s += held_s.get("sw_power_cap", 0.0)
         active = set(self._monitor.clock_event_reasons(self._uuid) or ())
-        if self._throttle.told.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
+        if self._throttle.counted.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
             active.discard("hw_slowdown")
         return [
             f"{cause} for {1000 * held_s[reason]:.3g} ms" if reason in held_s else cause
@@ -204,7 +204,7 @@ class GpuWatch(BlindWatch):
         if self._clock() - self._polled_s < POLL_S:
             return []
         self._polled_s = self._clock()
-        loads = self._loads.read() or {}
+        loads = self._loads() or {}
         busy = {pid: load for pid, load in loads.items() if pid not in self._own_pids and load >= FOREIGN_PCT}
         if not busy or not self._sees_us(loads):
             return []
@@ -216,4 +216,4 @@ class GpuWatch(BlindWatch):
 
         In a container it may give the host's ids, and what looks foreign would be this very process.
         """
-        return os.getpid() in loads or os.getpid() in (self._monitor.process_pids(self._uuid) or ())
+        return os.getpid() in loads or os.getpid() in (self._monitor.process_bytes(self._uuid) or ())

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bench.devices.monitor import POLL_S, SILENT_S, Meter, Source
+from bench.devices.monitor import POLL_S, SILENT_S, GpuMeter, Source
 from bench.results.records import Energy
 
 WINDOW_S = 5.0
@@ -126,7 +126,7 @@ class Window:
 
 def measure(
     load: Load,
-    *meters: Meter,
+    *meters: GpuMeter,
     burst: int = 1,
     seconds: float | None = None,
     clock: Clock = time.monotonic,
@@ -180,7 +180,7 @@ def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: fl
 class _Counter:
     """An energy counter while steps run: when it ticked, and what it then said."""
 
-    meter: Meter
+    meter: GpuMeter
     clock: Clock
     ticks: list[tuple[float, float]] = field(default_factory=list)
     sound: bool = True
@@ -208,7 +208,7 @@ class _Counter:
         return float(last - first)
 
 
-def _by_counter(stream: Stream, meters: Sequence[Meter], length_s: float, clock: Clock) -> Window | None:
+def _by_counter(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
     """Measure from one tick of the counter to another; None if it is not told, does not tick, or falls (wraps).
 
     Of several counters, which tick at moments of their own, from the moment when the last of them has ticked to the
@@ -232,7 +232,7 @@ def _by_counter(stream: Stream, meters: Sequence[Meter], length_s: float, clock:
     return None
 
 
-def _by_power(stream: Stream, meters: Sequence[Meter], length_s: float, clock: Clock) -> Window | None:
+def _by_power(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
     """Integrate power from the end of one burst to the end of another; None if half the readings tell none."""
     samples: list[tuple[float, float]] = []
     asked, next_s = 0, clock()

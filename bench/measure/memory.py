@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench.devices.backend import PeakMemory, backend_of
-from bench.devices.cpu import Cpu
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import MemoryPeak
 
@@ -118,9 +117,10 @@ def _ask_driver(question: Callable[[Monitor, str], int | None], uuid: str | None
             return None
 
 
-def resident_bytes() -> int | None:
-    """Return this process's resident set without freed memory; None where the system has no such figure."""
-    return Cpu(torch.device("cpu")).resident_bytes()
+def resident_bytes() -> int:
+    """Return this process's resident set without freed memory."""
+    backend_of(torch.device("cpu")).release_cached_memory()
+    return int(psutil.Process().memory_info().rss)
 
 
 def model_bytes(model: nn.Module) -> int:

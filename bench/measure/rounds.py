@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
 from bench.spec.trial import Protocol
-from bench.stats import Interval, count_bursts, quad_log_ratio, quads_interval, robust_interval
+from bench.stats import Interval, count_outliers, robust_interval, round_log_ratio, rounds_interval
 
 MAX_ROUNDS = 5000
 """More are never needed: an interval that is still too wide then is wide for another reason."""
@@ -231,7 +231,7 @@ def compare(
     estimates: list[Interval | None] = [None for _ in runners]
     budget_ns = int(protocol.time_budget_s * 1e9) * len(runners)
     begin = analysed = clock()
-    next_analysis, narrow, narrow_analyses = protocol.min_quads, [False for _ in runners], 0
+    next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
     with _without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
@@ -249,10 +249,10 @@ def compare(
                     for log in logs:
                         log.pop()
             now, count = clock(), len(logs[0])
-            late = now - begin > budget_ns and count >= protocol.fewest_quads
+            late = now - begin > budget_ns and count >= protocol.fewest_rounds
             last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
-                estimates, analysed = [quads_interval(values) for values in logs], now
+                estimates, analysed = [rounds_interval(values) for values in logs], now
                 narrow = _narrow(estimates, protocol.target_ci)
             if count >= next_analysis:
                 narrow_analyses = narrow_analyses + 1 if all(narrow) else 0
@@ -262,12 +262,12 @@ def compare(
                 break
             if number % 20 == 19:
                 collect()
-    enough = len(logs[0]) >= protocol.min_quads
+    enough = len(logs[0]) >= protocol.min_rounds
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
         logs=tuple(estimates),
         converged=tuple(enough and fine for fine in narrow),
-        outliers=tuple(count_bursts(values) for values in logs),
+        outliers=tuple(count_outliers(values) for values in logs),
         rounds=len(logs[0]),
         invalid=tuple(invalid.values()),
     )
@@ -347,7 +347,7 @@ def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
     """Return each arm's ln(baseline time / arm time) in one round; the first value is the baseline's own ln(time)."""
     times = [tuple(block.step_ns for block in blocks if block.arm == arm) for arm in range(arms)]
     pairs = [(pair[0], pair[1]) for pair in times]
-    return [quad_log_ratio(pairs[0], (1.0, 1.0)), *(quad_log_ratio(pairs[0], pair) for pair in pairs[1:])]
+    return [round_log_ratio(pairs[0], (1.0, 1.0)), *(round_log_ratio(pairs[0], pair) for pair in pairs[1:])]
 
 
 def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:

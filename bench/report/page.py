@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,14 +21,14 @@ from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.axes import Plot
-from bench.report.reading import completeness
 from bench.report.reading.folders import mark
-from bench.report.reading.load import SUBJECT, WORKLOAD, Runs, data_remarks
+from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
+from bench.stats import Interval
 
 FILES = "files.json"
 """Names of the figures and CSVs that the report in a folder wrote."""
@@ -113,7 +114,6 @@ def compose(
     """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     drawn = figures != "none"
-    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     sections = [
         Section(title="Machines", tables=shown(*diagnostics.machines(runs.runs))),
         *_matrices(summary, runs, out, drawn=drawn),
@@ -122,23 +122,16 @@ def compose(
         *_recipes(summary, runs, out, literature, layers=layers, figures=figures),
         Section(title="Formats of numbers", tables=shown(numerics.formats()) if len(runs.numerics) else []),
         Section(title="Precision switches", tables=shown(diagnostics.switches(runs.trials))),
-        _notes(trials),
+        _notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)),
     ]
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
-        cautions=cautions(runs, trials),
+        cautions=comparability.cautions(runs),
         warnings=diagnostics.warnings(runs.runs),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
     )
-
-
-def cautions(runs: Runs, trials: pd.DataFrame) -> list[str]:
-    """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
-    missing = [completeness.remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    odd = [f"Run {run.label}: {remark}" for run in runs.runs for remark in run.remarks]
-    return [*filter(None, missing), *odd, *data_remarks(runs.runs), *comparability.warnings(runs.runs, trials)]
 
 
 def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
@@ -200,7 +193,7 @@ def _recipe(
     rows: pd.DataFrame,
     summary: pd.DataFrame,
     runs: Runs,
-    bootstrapped: pd.Series,
+    bootstrapped: Mapping[Hashable, Interval],
     *,
     literature: pd.DataFrame | None,
 ) -> Section:

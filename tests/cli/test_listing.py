@@ -9,12 +9,11 @@ import torch
 from bench.cli.listing import describe_devices
 from bench.devices import survey as environment
 from bench.devices import survey as inventory
-from bench.devices.processes import neighbours
+from bench.devices.processes import gpu_processes
 from bench.results.records import Device, Seen
 from tests.conftest import call
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu, GiB
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
 WHEEL = ["sm_75", "sm_80", "sm_90"]
 
@@ -41,7 +40,7 @@ def cuda(monkeypatch, *gpus: FakeGpu) -> None:
 
 def listed() -> str:
     seen, no_gpu = inventory.look(print)
-    return "\n".join(describe_devices(seen, no_gpu, neighbours()))
+    return "\n".join(describe_devices(seen, no_gpu, gpu_processes()))
 
 
 def test_a_gpu_has_its_facts_its_precisions_and_its_users(monkeypatch, stranger):

@@ -18,21 +18,20 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tests.devices import fake_counters
-from tests.devices.fake_counters import INSUFFICIENT_SIZE, NOT_FOUND, SUCCESS, Counters, put
-from tests.devices.fake_gpu import FakeClock, FakeGpu
-
-UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, fake_counters.NOT_SUPPORTED, 4
-DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 9, 15, 18, 999
+GiB = 2**30
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
+NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 6, 7, 9, 15, 18, 999
 NOT_AVAILABLE = 2**64 - 1
-
+POWER_INSTANT = 186
 DRIVER_470 = frozenset(
     {
         "nvmlDeviceGetMemoryInfo_v2",
@@ -49,7 +48,90 @@ _FOR_SLICES = {"Name", "UUID", "MemoryInfo", "MemoryInfo_v2", "DeviceHandleFromM
 _FOR_SLICES |= {"ComputeRunningProcesses_v2", "ComputeRunningProcesses_v3"}
 
 
-class FakeDriver(Counters):
+class FakeClock:
+    """Time in seconds that moves only when told."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass(eq=False)
+class FakeGpu:
+    """What one GPU, or a MIG slice of one, is like; everything may change while it runs."""
+
+    uuid: str
+    name: str = "NVIDIA Fake"
+    capability: tuple[int, int] = (9, 0)
+    memory_total: int = 80 * GiB
+    memory_used: int = 10 * GiB
+    memory_reserved: int = GiB
+    power_w: float | Callable[[float], float] = 200.0
+    """Constant, or a function of the clock's time: spikes, ramps."""
+    average_power_w: float | None = None
+    """What nvmlDeviceGetPowerUsage says; None is the same as ``power_w``."""
+    has_power_instant: bool = True
+    power_limit_w: float = 700.0
+    power_default_w: float = 700.0
+    sm_clock_limit_mhz: int = 1980
+    memory_clock_limit_mhz: int = 2619
+    temperature_c: int = 50
+    sm_clock_mhz: int = 1500
+    memory_clock_mhz: int = 2600
+    utilization_pct: int = 90
+    reasons: int = 0
+    """Bits of the clock event reasons."""
+    fields: dict[int, int] = field(default_factory=dict)
+    """Field values by number, such as cumulative throttle counters in nanoseconds."""
+    field_code: int = 3
+    """What a field without a value returns: not supported."""
+    violations: dict[int, int] = field(default_factory=dict)
+    """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
+    work: list[tuple[int, int, int]] = field(default_factory=list)
+    """Samples of nvmlDeviceGetProcessUtilization: time in microseconds, process id, share of the time in percent."""
+    repeats_work: bool = False
+    """Whether the driver gives samples again that were asked for before."""
+    processes: dict[int, int | None] = field(default_factory=dict)
+    """Process id to the memory that it holds, in bytes."""
+    graphics: dict[int, int | None] = field(default_factory=dict)
+    energy_start_j: float = 0.0
+    energy_tick_s: float = 0.1
+    energy_wraps_at_j: float | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+    """C function to the code that it returns."""
+    lost: bool = False
+    slices: list[FakeGpu] = field(default_factory=list)
+    _used_mj: list[float] = field(default_factory=lambda: [0.0])
+
+    def power_mw(self, now_s: float) -> int:
+        return round(1000 * (self.power_w(now_s) if callable(self.power_w) else self.power_w))
+
+    def energy_mj(self, now_s: float) -> int:
+        """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when first looked at."""
+        steps = round(math.floor(now_s / self.energy_tick_s + 1e-9) * self.energy_tick_s / 0.01)
+        for step in range(len(self._used_mj) - 1, steps):
+            self._used_mj.append(self._used_mj[step] + self.power_mw((step + 0.5) * 0.01) * 0.01)
+        used_j = self.energy_start_j + self._used_mj[steps] / 1000
+        return round(1000 * (used_j % self.energy_wraps_at_j if self.energy_wraps_at_j else used_j))
+
+
+_READINGS: dict[str, Callable[[FakeGpu], Any]] = {
+    "Name": lambda gpu: gpu.name.encode(),
+    "UUID": lambda gpu: gpu.uuid.encode(),
+    "EnforcedPowerLimit": lambda gpu: round(1000 * gpu.power_limit_w),
+    "PowerManagementDefaultLimit": lambda gpu: round(1000 * gpu.power_default_w),
+    "CurrentClocksEventReasons": lambda gpu: gpu.reasons,
+    "CurrentClocksThrottleReasons": lambda gpu: gpu.reasons,
+}
+"""What functions of one result return, without ``nvmlDeviceGet``."""
+
+
+class FakeDriver:
     """The C library: a method for each function, with ctypes arguments, that returns NVML's code."""
 
     def __init__(
@@ -103,7 +185,8 @@ class FakeDriver(Counters):
             return gpu.errors[name]
         if gpu is not board and name.removeprefix("nvmlDeviceGet") not in _FOR_SLICES:
             return INVALID_ARGUMENT
-        return getattr(self, name)(gpu, *arguments[1:])
+        reading = _READINGS.get(name.removeprefix("nvmlDeviceGet"))
+        return _put(arguments[1], reading(gpu)) if reading else getattr(self, name)(gpu, *arguments[1:])
 
     def nvmlInitWithFlags(self, flags: int) -> int:
         self.running += self.init_code == SUCCESS
@@ -118,7 +201,7 @@ class FakeDriver(Counters):
         return SUCCESS
 
     def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        return put(count, len(self.gpus))
+        return _put(count, len(self.gpus))
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> int:
         return self._point(device, self.gpus[index.value])
@@ -131,18 +214,10 @@ class FakeDriver(Counters):
         return self._point(device, next(board for board in self.gpus if gpu in board.slices))
 
     def nvmlDeviceGetIndex(self, gpu: FakeGpu, index: Any) -> int:
-        return put(index, self.gpus.index(gpu))
-
-    def nvmlDeviceGetUUID(self, gpu: FakeGpu, buffer: Any, size: Any) -> int:
-        buffer.value = gpu.uuid.encode()
-        return SUCCESS
-
-    def nvmlDeviceGetName(self, gpu: FakeGpu, buffer: Any, size: Any) -> int:
-        buffer.value = gpu.name.encode()
-        return SUCCESS
+        return _put(index, self.gpus.index(gpu))
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu, major: Any, minor: Any) -> int:
-        return put(major, gpu.capability[0]) or put(minor, gpu.capability[1])
+        return _put(major, gpu.capability[0]) or _put(minor, gpu.capability[1])
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, info: Any) -> int:
         # The first version counts the driver's own reserve as used.
@@ -157,35 +232,24 @@ class FakeDriver(Counters):
 
     def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, power: Any) -> int:
         average = gpu.average_power_w
-        return put(power, gpu.power_mw(self.clock()) if average is None else round(1000 * average))
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: FakeGpu, limit: Any) -> int:
-        return put(limit, round(1000 * gpu.power_limit_w))
-
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, gpu: FakeGpu, limit: Any) -> int:
-        return put(limit, round(1000 * gpu.power_default_w))
+        return _put(power, gpu.power_mw(self.clock()) if average is None else round(1000 * average))
 
     def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
-        return put(clock, {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[kind.value])
+        return _put(clock, {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[kind.value])
 
     def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: Any, celsius: Any) -> int:
-        return put(celsius, gpu.temperature_c)
+        return _put(celsius, gpu.temperature_c)
 
     def nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, info: Any) -> int:
         info._obj.temperature = gpu.temperature_c
         return SUCCESS
 
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
-        return put(clock, {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value])
+        return _put(clock, {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value])
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu, rates: Any) -> int:
         rates._obj.gpu = gpu.utilization_pct
         return SUCCESS
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: FakeGpu, reasons: Any) -> int:
-        return put(reasons, gpu.reasons)
-
-    nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, found: Any) -> int:
         return _list(gpu.processes, count, found)
@@ -196,6 +260,38 @@ class FakeDriver(Counters):
         return _list(gpu.graphics, count, found)
 
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, energy: Any) -> int:
+        return _put(energy, gpu.energy_mj(self.clock()))
+
+    def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, count: Any, values: Any) -> int:
+        known = dict(gpu.fields)
+        if gpu.has_power_instant:
+            known[POWER_INSTANT] = gpu.power_mw(self.clock())
+        for value in values._obj:
+            value.nvmlReturn = SUCCESS if value.fieldId in known else gpu.field_code
+            if value.fieldId == POWER_INSTANT:
+                value.valueType, value.value.uiVal = 1, known.get(POWER_INSTANT, 0)
+            else:
+                value.valueType, value.value.ullVal = 3, known.get(value.fieldId, 0)
+        return SUCCESS
+
+    def nvmlDeviceGetViolationStatus(self, gpu: FakeGpu, policy: Any, violation: Any) -> int:
+        if policy.value not in gpu.violations:
+            return NOT_SUPPORTED
+        violation._obj.violationTime = gpu.violations[policy.value]
+        return SUCCESS
+
+    def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, samples: Any, count: Any, since: Any) -> int:
+        fresh = [work for work in gpu.work if work[0] > since.value or gpu.repeats_work]
+        count._obj.value = len(fresh)
+        if not fresh:
+            return NOT_FOUND
+        if samples is None:
+            return INSUFFICIENT_SIZE
+        for entry, (time_us, pid, sm_pct) in zip(samples, fresh, strict=True):
+            entry.timeStamp, entry.pid, entry.smUtil = time_us, pid, sm_pct
+        return SUCCESS
 
     def _point(self, device: Any, gpu: FakeGpu) -> int:
         device._obj.contents = next(struct for struct, other, _ in self._handles.values() if other is gpu)
@@ -209,7 +305,8 @@ class _Library:
         self._driver = driver
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        if name in self._driver.missing or not hasattr(FakeDriver, name):
+        known = hasattr(FakeDriver, name) or name.removeprefix("nvmlDeviceGet") in _READINGS
+        if name in self._driver.missing or not known:
             raise AttributeError(name)
         return partial(self._driver.answer, name)
 
@@ -240,4 +337,9 @@ def _list(processes: dict[int, int | None], count: Any, found: Any) -> int:
         return INSUFFICIENT_SIZE if processes else SUCCESS
     for entry, (pid, memory) in zip(found, processes.items(), strict=False):
         entry.pid, entry.usedGpuMemory = pid, NOT_AVAILABLE if memory is None else memory
+    return SUCCESS
+
+
+def _put(reference: Any, value: Any) -> int:
+    getattr(reference, "_obj", reference).value = value  # a pointer, or a buffer of characters
     return SUCCESS

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.devices import survey
-from bench.devices.amd import Amd, amdsmi_problem, open_amdsmi
+from bench.devices.amd import Amd, AmdSmi
 from bench.devices.backend import backend_of
 from bench.devices.monitor import DeviceLostError, open_monitor
-from bench.devices.processes import neighbours
+from bench.devices.processes import gpu_processes
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from tests.devices import fake_nvml
@@ -130,20 +131,20 @@ def test_throttling_is_the_share_of_the_time_that_its_accumulator_grew(smi):
 
     status(acc_counter=1000, acc_ppt_pwr=100, acc_socket_thrm=0, acc_vr_thrm="N/A")
     times = smi.monitor.throttle_times(smi.gpu.uuid)
-    assert times.told == {"sw_power_cap", "sw_thermal"}
+    assert times.counted == {"sw_power_cap", "sw_thermal"}
     status(acc_counter=2000, acc_ppt_pwr=350, acc_socket_thrm=0, active_ppt_pwr=True, active_socket_thrm=False)
     assert times.since(2.0) == {"sw_power_cap": 0.5}
     assert smi.monitor.clock_event_reasons(smi.gpu.uuid) == ("sw_power_cap",)
     assert times.since(2.0) == {}
-    assert smi.monitor.process_loads(smi.gpu.uuid).read() is None
+    assert smi.monitor.process_loads(smi.gpu.uuid)() is None
 
 
 def test_who_is_on_a_gpu_of_amd_is_known(smi):
-    (process,) = neighbours()[smi.gpu.uuid]
+    (process,) = gpu_processes()[smi.gpu.uuid]
     assert (process.pid, process.memory_bytes) == (1, 2**30)
 
 
 def test_without_amdsmi_the_reason_is_known(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "amdsmi", None)
-    assert open_amdsmi() is None
-    assert "AMD SMI does not start: " in amdsmi_problem()
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    with pytest.raises(RuntimeError, match="AMD SMI does not start: "):
+        AmdSmi()

@@ -1,4 +1,4 @@
-"""Who is on the GPUs: the real gpustat on a fake driver, with real processes."""
+"""Other processes on the GPUs: the real gpustat on a fake driver, with real processes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import getpass
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
 
 from bench.devices import processes as module
-from bench.devices.processes import Neighbour, describe, neighbours
+from bench.devices.processes import GpuProcess, busy, describe, gpu_processes
+from bench.results.records import Device
+from bench.spec.errors import UsageError
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu, GiB
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
-MiB = 2**20
+ANN = GpuProcess(pid=5, user="ann", command="python", memory_bytes=12 * GiB + GiB // 2)
+PAIR = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
+OVER_NODES = replace(PAIR, placement="0+1@2", uuids=())
 
 
 def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch):
     fake.without_driver(monkeypatch)
-    assert neighbours() == {}
+    assert gpu_processes() == {}
     assert "gpustat" not in sys.modules
 
 
@@ -27,41 +34,27 @@ def test_importing_it_does_not_import_gpustat():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_a_stranger_is_named_with_user_program_and_memory(monkeypatch, stranger):
-    FakeDriver([FakeGpu("GPU-b"), FakeGpu("GPU-a", processes={stranger: 3 * GiB})]).install(monkeypatch)
-    neighbour = Neighbour(pid=stranger, user=getpass.getuser(), command="sleep", memory_bytes=3 * GiB)
-    assert neighbours() == {"GPU-b": [], "GPU-a": [neighbour]}
+@pytest.mark.parametrize(("missing", "held"), [((), 3 * GiB), (fake.DRIVER_470, 3 * GiB), ((), None)])
+def test_a_stranger_is_named_with_user_program_and_memory(monkeypatch, stranger, missing, held):
+    gpus = [FakeGpu("GPU-b"), FakeGpu("GPU-a", processes={stranger: held, os.getpid(): GiB})]
+    FakeDriver(gpus, missing=missing).install(monkeypatch)
+    process = GpuProcess(pid=stranger, user=getpass.getuser(), command="sleep", memory_bytes=held)
+    assert gpu_processes() == {"GPU-b": [], "GPU-a": [process]}
 
 
-def test_on_an_old_driver_too(monkeypatch, stranger):
-    driver = FakeDriver([FakeGpu("GPU-a", processes={stranger: GiB})], missing=fake.DRIVER_470)
-    driver.install(monkeypatch)
-    assert [one.pid for one in neighbours()["GPU-a"]] == [stranger]
-
-
-def test_memory_that_the_driver_does_not_tell_is_unknown(monkeypatch, stranger):
-    FakeDriver([FakeGpu("GPU-a", processes={stranger: None})]).install(monkeypatch)
-    assert neighbours()["GPU-a"][0].memory_bytes is None
-
-
-def test_this_process_is_no_neighbour(monkeypatch, stranger):
-    FakeDriver([FakeGpu("GPU-a", processes={os.getpid(): GiB, stranger: GiB})]).install(monkeypatch)
-    assert [one.pid for one in neighbours()["GPU-a"]] == [stranger]
-
-
-def test_a_display_server_is_no_neighbour(monkeypatch, tmp_path, stranger):
+def test_a_display_server_is_left_out(monkeypatch, tmp_path, stranger):
     (tmp_path / "Xorg").symlink_to("/bin/sleep")
     with subprocess.Popen(["Xorg", "600"], executable=tmp_path / "Xorg") as display:
         gpu = FakeGpu("GPU-a", graphics={display.pid: GiB}, processes={stranger: GiB})
         FakeDriver([gpu]).install(monkeypatch)
-        found = neighbours()
+        found = gpu_processes()
         display.kill()
     assert [one.pid for one in found["GPU-a"]] == [stranger]
 
 
 def test_a_process_that_has_gone_is_left_out(monkeypatch):
     FakeDriver([FakeGpu("GPU-a", processes={2**22 + 1: GiB})]).install(monkeypatch)
-    assert neighbours() == {"GPU-a": []}
+    assert gpu_processes() == {"GPU-a": []}
 
 
 def test_a_gpu_that_hides_its_processes_or_is_lost_is_left_out_not_called_free(monkeypatch):
@@ -70,39 +63,68 @@ def test_a_gpu_that_hides_its_processes_or_is_lost_is_left_out_not_called_free(m
     ]
     hidden = FakeGpu("GPU-b", errors=dict.fromkeys(kinds, fake.NO_PERMISSION))
     FakeDriver([FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c")]).install(monkeypatch)
-    assert neighbours() == {"GPU-c": []}
+    assert gpu_processes() == {"GPU-c": []}
 
 
 def test_a_query_that_fails_leaves_it_unknown_and_says_so(monkeypatch, caplog):
     FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(monkeypatch)
-    assert neighbours() == {}
+    assert gpu_processes() == {}
     assert "Not Supported" in caplog.text
 
 
 def test_a_gpustat_that_cannot_be_imported_leaves_it_unknown_and_says_so(monkeypatch, caplog):
     FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
     monkeypatch.setitem(sys.modules, "gpustat", None)
-    assert neighbours() == {}
+    assert gpu_processes() == {}
     assert "gpustat cannot be imported" in caplog.text
 
 
-def test_what_gpustat_does_not_know_is_none():
+def test_what_gpustat_does_not_know_is_none(monkeypatch):
+    FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
     process = {"pid": 5, "username": "?", "command": "?", "gpu_memory_usage": None}
-    assert module._others([process]) == [Neighbour(pid=5, user=None, command=None, memory_bytes=None)]
+    gpustat, nvml = ModuleType("gpustat"), ModuleType("gpustat.nvml")
+    gpustat.new_query = lambda: [SimpleNamespace(uuid="GPU-a", available=True, processes=[process])]
+    nvml.pynvml = sys.modules["pynvml"]
+    monkeypatch.setitem(sys.modules, "gpustat", gpustat)
+    monkeypatch.setitem(sys.modules, "gpustat.nvml", nvml)
+    assert gpu_processes() == {"GPU-a": [GpuProcess(pid=5, user=None, command=None, memory_bytes=None)]}
 
 
 def test_the_description_is_a_sentence_for_each_busy_gpu():
-    ann = Neighbour(pid=5, user="ann", command="python", memory_bytes=12 * GiB + 512 * MiB)
-    bob = Neighbour(pid=6, user="bob", command="blender", memory_bytes=300 * MiB)
-    ghost = Neighbour(pid=7, user=None, command=None, memory_bytes=None)
-    text = describe({"GPU-a": [ann], "GPU-b": [], "GPU-c": [ann, bob, ghost]}, {"GPU-a": "GPU 1"})
-    assert text == (
+    bob = GpuProcess(pid=6, user="bob", command="blender", memory_bytes=300 * 2**20)
+    ghost = GpuProcess(pid=7, user=None, command=None, memory_bytes=None)
+    names = {"GPU-a": "GPU 1", "GPU-b": "GPU 0", "GPU-c": "GPU 2"}
+    assert describe({"GPU-a": [ANN], "GPU-b": [], "GPU-c": [bob, ghost]}, names) == (
         "GPU 1 is in use by ann (python, pid 5, 12.5 GiB). "
-        "GPU-c is in use by ann (python, pid 5, 12.5 GiB), bob (blender, pid 6, 300 MiB) "
-        "and somebody (a process, pid 7, memory unknown)."
+        "GPU 2 is in use by bob (blender, pid 6, 300 MiB), somebody (a process, pid 7, memory unknown)."
     )
+    assert describe({"GPU-a": []}, names) == ""
 
 
-def test_free_gpus_have_no_description():
-    assert describe({}) == ""
-    assert describe({"GPU-a": []}) == ""
+@pytest.fixture
+def seen(monkeypatch):
+    """The processes on each GPU; a test may change them."""
+    known = {"GPU-a": [], "GPU-b": []}
+    monkeypatch.setattr(module, "gpu_processes", lambda: known)
+    return known
+
+
+def test_another_process_on_any_gpu_is_warned_of_and_with_exclusive_refused(machine, seen):
+    machine = replace(machine, devices=(PAIR,))
+    assert busy(machine, exclusive=True) == []
+    seen["GPU-b"] = [ANN]
+    (warning,) = busy(machine, exclusive=False)
+    assert warning.startswith("GPU 1 is in use by ann")
+    with pytest.raises(UsageError, match=r"GPU 1 is in use by ann.*leave out --exclusive"):
+        busy(machine, exclusive=True)
+
+
+def test_exclusive_is_refused_where_it_cannot_be_kept(machine, seen):
+    del seen["GPU-a"]
+    with pytest.raises(UsageError, match="The processes on GPU 0 are unknown"):
+        busy(replace(machine, devices=(PAIR,)), exclusive=True)
+    over_nodes = replace(machine, devices=(OVER_NODES,))
+    with pytest.raises(UsageError, match=r"The processes on GPU 0\+1@2 are unknown"):
+        busy(over_nodes, exclusive=True)
+    assert busy(over_nodes, exclusive=False) == []
+    assert busy(machine, exclusive=True) == []  # nobody is refused a CPU

@@ -1,15 +1,18 @@
+"""The machine, as it is described to a run."""
+
+from __future__ import annotations
+
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.devices import cuda, survey
-from bench.devices.monitor import open_monitor
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
@@ -51,30 +54,35 @@ def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capab
     assert Nvidia().has_kernels(f"sm_{capability[0]}{capability[1]}", arch_list) is runs
 
 
-def fake_gpu(monkeypatch, *, major, minor, name="Test GPU", uuid="1234"):
-    class Properties:
-        multi_processor_count = 10
-        total_memory = 2**34
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """Let torch see one GPU, and no library know it unless one is given."""
 
-    Properties.uuid = uuid
+    def make(major, minor, *, name="Test GPU", uuid="1234", driver=None):
+        properties = SimpleNamespace(
+            name=name, uuid=uuid, major=major, minor=minor, total_memory=2**34, multi_processor_count=10
+        )
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
+        monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
+        if driver is None:
+            fake.without_driver(monkeypatch)
+        else:
+            driver.install(monkeypatch)
 
-    Properties.major, Properties.minor, Properties.name = major, minor, name
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
-    monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
-    monkeypatch.setattr(survey, "open_monitor", lambda: None)
+    return make
 
 
-def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(monkeypatch):
-    fake_gpu(monkeypatch, major=6, minor=0, name="Tesla P100")
+def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(one_gpu):
+    one_gpu(6, 0, name="Tesla P100")
     with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"):
         survey.survey(("0",), print)
 
 
-def test_a_gpu_is_described_for_the_tables(monkeypatch):
-    fake_gpu(monkeypatch, major=7, minor=5)
+def test_a_gpu_is_described_for_the_tables(one_gpu):
+    one_gpu(7, 5)
     (device,) = survey.survey(None, print).devices
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
     assert set(device.unsupported) == {"tf32", "amp-bf16", "bf16", "fp8"}
@@ -86,46 +94,34 @@ NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
 @pytest.mark.parametrize(
     ("gpu", "source"),
     [
-        ({"energy_tick_s": 0.01}, "counter"),
-        ({"errors": NO_COUNTER}, "power"),
-        ({"errors": NO_COUNTER, "power_w": 0.0}, None),
-        ({"errors": {"nvmlDeviceGetName": fake.GPU_IS_LOST}}, None),
+        (FakeGpu("GPU-a", energy_tick_s=0.01), "counter"),
+        (FakeGpu("GPU-a", errors=NO_COUNTER), "power"),
+        (FakeGpu("GPU-a", errors=NO_COUNTER, power_w=0.0), None),
+        (FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.GPU_IS_LOST}), None),
+        (FakeGpu("GPU-other"), None),
+        (FakeGpu("GPU-board", slices=[FakeGpu("MIG-a")]), None),
     ],
 )
-def test_where_energy_is_read_from_is_found_out_by_calling(monkeypatch, gpu, source):
-    fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
+def test_where_energy_is_read_from_is_found_out_by_calling(one_gpu, gpu, source):
     start = time.monotonic()
-    FakeDriver([FakeGpu("GPU-a", **gpu)], clock=lambda: time.monotonic() - start).install(monkeypatch)
-    monkeypatch.setattr(survey, "open_monitor", open_monitor)
+    one_gpu(9, 0, uuid="a", driver=FakeDriver([gpu], clock=lambda: time.monotonic() - start))
     (device,) = survey.survey(None, print).devices
     assert device.energy == source
 
 
-def test_driver_limits_and_clocks_are_kept_for_each_device(monkeypatch):
+def test_driver_limits_and_clocks_are_kept_for_each_device(one_gpu, monkeypatch):
     gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
-    FakeDriver([gpu], version="570.1").install(monkeypatch)
-    fake_gpu(monkeypatch, major=9, minor=0, uuid="a")
-    monkeypatch.setattr(survey, "open_monitor", open_monitor)
+    one_gpu(9, 0, uuid="a", driver=FakeDriver([gpu], version="570.1"))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     found = survey.survey(None, print)
     (device,) = found.devices
-    assert (found.driver, found.cudnn) == ("570.1", "91002")
+    assert (found.driver, found.cudnn, device.uuid) == ("570.1", "91002", "GPU-a")
     assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
     assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
 
 
-def test_a_mig_slice_and_a_gpu_that_nvml_does_not_know_have_no_energy(monkeypatch):
-    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])]).install(monkeypatch)
-    for uuid in ("s", "other"):
-        fake_gpu(monkeypatch, major=9, minor=0, uuid=uuid)
-        monkeypatch.setattr(survey, "open_monitor", open_monitor)
-        (device,) = survey.survey(None, print).devices
-        assert device.energy is None
-    assert survey.survey(("cpu",), print).devices[0].energy is None
-
-
-def test_an_index_beyond_the_last_names_those_there_are(monkeypatch):
-    fake_gpu(monkeypatch, major=8, minor=0)
+def test_an_index_beyond_the_last_names_those_there_are(one_gpu):
+    one_gpu(8, 0)
     with pytest.raises(UsageError, match=r"no GPU 1 here. There is: 0 \(Test GPU\). .* --gpus cpu"):
         survey.survey(("0", "1"), print)
 

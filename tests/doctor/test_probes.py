@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,8 +20,7 @@ from bench.measure.energy import Window
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
 from bench.spec.trial import Protocol
-from tests.devices.fake_gpu import FakeGpu, GiB
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 from tests.doctor.scripted import measured
 from tests.measure.simulated import gaussian
 
@@ -203,11 +203,15 @@ def two_gpus(monkeypatch):
         for uuid, size in zip(UUIDS, sizes, strict=True)
     ).install(monkeypatch)
     properties = {
-        index: type("Properties", (), {"uuid": uuid, "name": f"NVIDIA {uuid[0]}", "total_memory": size})
+        index: SimpleNamespace(
+            uuid=uuid, name=f"NVIDIA {uuid[0]}", total_memory=size, major=9, minor=0, multi_processor_count=1
+        )
         for index, (uuid, size) in enumerate(zip(UUIDS[::-1], sizes[::-1], strict=True))
     }
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties[index])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: properties[getattr(device, "index", device)]
+    )
     return properties
 
 

@@ -12,8 +12,7 @@ from bench.measure import disturbance
 from bench.measure.disturbance import open_watch
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeClock, FakeGpu, GiB
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
 
 POWER, THERMAL, SW_THERMAL, HW_THERMAL, HW_BRAKE = 74, 75, 269, 270, 271
 """Numbers of nvml.h's fields."""

@@ -7,8 +7,7 @@ import pytest
 from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, open_monitor
 from bench.measure.energy import AHEAD, BURST_S, Nap, Window, burst_steps, energy_of, integral_j, measure
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeClock, FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 

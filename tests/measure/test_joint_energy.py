@@ -9,8 +9,7 @@ import pytest
 from bench.devices.monitor import joint_source, meters, open_monitor
 from bench.measure.energy import measure, total
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeClock, FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 from tests.measure.test_energy import SimulatedLoad
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}

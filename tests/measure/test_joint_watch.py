@@ -9,21 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from bench.devices import processes
 from bench.devices.monitor import open_monitor
-from bench.devices.processes import Neighbour
 from bench.measure.disturbance import open_watch
 from bench.phases import speed
 from bench.results.records import Device, TrialResult
-from bench.run.session import sampled
-from bench.spec.errors import UsageError
+from bench.run.session import sampled_gpus
 from bench.spec.trial import Placement
-from tests.devices.fake_gpu import FakeClock, FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 from tests.processes import together
 
 THERMAL = 0x20
-ANN = Neighbour(pid=5, user="ann", command="python", memory_bytes=2**30)
 PAIR = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
 SPREAD = replace(PAIR, placement="0+1@2", uuids=())
 
@@ -32,36 +27,9 @@ def machine_of(machine, *devices):
     return replace(machine, devices=devices)
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """Who is on which GPU; a test may change it."""
-    known = {"GPU-a": [], "GPU-b": []}
-    monkeypatch.setattr(processes, "neighbours", lambda: known)
-    return known
-
-
-def test_a_neighbour_on_any_of_them_is_warned_of_and_with_exclusive_refused(machine, seen):
-    assert processes.busy(machine_of(machine, PAIR), exclusive=True) == []
-    seen["GPU-b"] = [ANN]
-    (said,) = processes.busy(machine_of(machine, PAIR), exclusive=False)
-    assert said.startswith("GPU 1 is in use by ann")
-    with pytest.raises(UsageError, match=r"GPU 1 is in use by ann.*leave out --exclusive"):
-        processes.busy(machine_of(machine, PAIR), exclusive=True)
-
-
-def test_exclusive_is_refused_where_it_cannot_be_kept(machine, seen):
-    del seen["GPU-a"]
-    with pytest.raises(UsageError, match="Who is on GPU 0 cannot be told"):
-        processes.busy(machine_of(machine, PAIR), exclusive=True)
-    with pytest.raises(UsageError, match=r"Who is on GPU 0\+1@2 cannot be told"):
-        processes.busy(machine_of(machine, SPREAD), exclusive=True)
-    assert processes.busy(machine_of(machine, SPREAD), exclusive=False) == []
-    assert processes.busy(machine, exclusive=True) == []  # nobody is refused a CPU
-
-
 def test_telemetry_is_read_of_each_of_them_once(machine):
     alone = replace(PAIR, placement="0", uuid="GPU-a", uuids=())
-    found = sampled(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
+    found = sampled_gpus(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
     assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
 
 

@@ -15,8 +15,7 @@ from bench.measure import memory
 from bench.phases import memory as phase
 from bench.results.records import Device, TrialResult
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu, GiB
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 MIB = 2**20

@@ -15,8 +15,7 @@ from bench.measure import sampler
 from bench.measure.sampler import Lost, Sampler, next_tick, sample_forever
 from bench.results.records import Sample
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
 PATIENCE_S = 60
 """Long enough for a machine that is busy; only a test that fails waits for it."""

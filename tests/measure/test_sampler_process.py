@@ -19,7 +19,7 @@ PATIENCE_S = 60
 
 STAND_IN = """
 import sys
-from tests.devices.fake_gpu import FakeGpu
+from tests.devices.fake_nvml import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
 
 FakeDriver([FakeGpu("GPU-b", power_w=150.0), FakeGpu("GPU-a", power_w=250.0, processes={1: None})]).load()

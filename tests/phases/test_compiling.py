@@ -15,8 +15,7 @@ from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
 from bench.training import techniques
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.phases.run_phase import result_of, run_phase
 from tests.training.conftest import make
 

@@ -17,8 +17,7 @@ from bench.spec.trial import Placement
 from bench.training import distributed
 from tests.arms import arms
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_gpu import FakeGpu
-from tests.devices.fake_nvml import FakeDriver
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.processes import together
 
 MUTE = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}

@@ -18,8 +18,7 @@ from bench.training import amp
 from bench.training.checkpoint import read_checkpoint, stored_bytes
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms
-from tests.devices.fake_gpu import FakeClock, FakeGpu
-from tests.devices.fake_nvml import NOT_SUPPORTED, FakeDriver
+from tests.devices.fake_nvml import NOT_SUPPORTED, FakeClock, FakeDriver, FakeGpu
 
 TRAIN = {"dark": 6, "light": 6}
 TEST = {"dark": 1, "light": 3}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.cli.display import PlainDisplay
+from bench.cli.display import Display
 from bench.data import Shard
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
@@ -237,7 +237,7 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
         launcher.workspace = folder
         with Store(folder) as store:
             store.write_run({})
-            parts = {"launcher": launcher, "sampler": Sampler(()), "display": PlainDisplay()}
+            parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
             Execution(store=store, devices={"cpu": cpu}, **parts).run(plan)
         kept.append((folder / trial.checkpoint).exists())
     assert kept == [True, False, False]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 
 import pandas as pd
 
@@ -15,6 +15,7 @@ from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
+from bench.stats import Interval
 
 CROWDED_PCT = 10.0
 """Share of a machine's cores taken by other programs above which a note says so."""
@@ -203,7 +204,7 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     return table("Compiling", records(found), columns, about)
 
 
-def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
+def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Table | None:
     """Return how one workload's steps were timed, and what disturbed them.
 
     Args:
@@ -228,7 +229,7 @@ def how_timed(rows: pd.DataFrame, bootstraps: pd.Series) -> Table | None:
             figures("p50 (ms)", "step_p50_ms", 3),
             figures("p95 (ms)", "step_p95_ms", 3),
             figures("others' load (%)", "foreign_load_pct", 2),
-            figures("A/A noise (%)", "floor", lambda share: f"{100 * share:.1f}"),
+            figures("A/A noise (%)", "noise", lambda share: f"{100 * share:.1f}"),
             figures("bootstrap interval", bootstrap),
         ),
     ]

@@ -56,7 +56,7 @@ def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> No
     axes = Figure().subplots()
     figure._times(axes, ladder.rows)
     (bars,) = (container for container in axes.containers if isinstance(container, BarContainer))
-    computes = [name.partition("+")[0] for name in ladder.rows["rung"]]
+    computes = [name.partition("+")[0] for name in ladder.rows["step"]]
     assert set(computes) == {"fp32", mixed, "amp-bf16"}
     assert [bar.get_facecolor() for bar in bars] == [to_rgba(house.colour(name), 0.25) for name in computes]
     assert set(axes.get_legend_handles_labels()[1]) == {"fp32", mixed}  # none that was not timed
