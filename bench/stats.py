@@ -1,7 +1,7 @@
-"""Estimates with intervals, and what they let one say.
+"""Estimates with intervals, and verdicts on them.
 
-Used on both sides: the speed phase asks whether it has measured enough, the report what was found.
-All of it works on log-ratios, where a speedup and its inverse are equally far from zero.
+The stopping rule of the speed phase and the report compute intervals with the same functions, on log-ratios, where a
+speedup and its inverse are equally far from zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRIM = 0.2
 """Share of the values left out at each end of a trimmed mean."""
 
 MARGIN = 0.01
-"""Differences within this share are none that matters."""
+"""Differences within this share do not matter."""
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 Values = Sequence[float] | NDArray[np.float64]
@@ -53,11 +53,10 @@ class Interval:
         return Interval(center=math.exp(self.center), low=low, high=high, n=self.n)
 
 
-def quad_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
-    """Return ln(baseline time / arm time) of one quad, given each arm's two block times.
+def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
+    """Return ln(baseline time / arm time) of one ABBA round, given each arm's two block times.
 
-    In ABBA and BAAB order each arm's blocks have the same mean position, so drift that is linear in
-    time cancels exactly.
+    In ABBA and BAAB order both arms have the same mean position, so drift that is linear in time cancels exactly.
     """
     return 0.5 * (math.log(baseline[0]) + math.log(baseline[1]) - math.log(arm[0]) - math.log(arm[1]))
 
@@ -130,10 +129,10 @@ def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interva
 
 
 def merge_correlated(values: Values, smallest: int = 10) -> NDArray[np.float64]:
-    """Average neighbours in pairs until they no longer correlate, so that an interval may trust their count.
+    """Average consecutive values in pairs until they no longer correlate, so that an interval may trust their count.
 
-    Neighbours correlate when the lag-1 autocorrelation exceeds 2/√n in size. Merging stops where it
-    would leave fewer than ``smallest`` values.
+    Values correlate when the lag-1 autocorrelation exceeds 2/√n in size. Merging stops where it would leave fewer
+    than ``smallest`` values.
     """
     data = np.asarray(values, dtype=np.float64)
     while data.size // 2 >= smallest and abs(_lag1(data)) > 2 / math.sqrt(data.size):
@@ -147,8 +146,8 @@ def _lag1(data: NDArray[np.float64]) -> float:
     return float(centred[:-1] @ centred[1:]) / power if power > 0 else 0.0
 
 
-def quads_interval(log_ratios: Values) -> Interval:
-    """Return the log-speedup that one process's quads give, with its interval."""
+def rounds_interval(log_ratios: Values) -> Interval:
+    """Return the log-speedup of one process from its rounds, with its interval."""
     return robust_interval(merge_correlated(log_ratios))
 
 
@@ -164,7 +163,7 @@ def process_interval(centers: Values, within: Interval | None = None) -> Interva
     return student_interval(centers)
 
 
-def count_bursts(values: Values) -> int:
+def count_outliers(values: Values) -> int:
     """Count the values that lie more than five robust standard deviations from the median (none is left out).
 
     The robust standard deviation is 1.4826 times the median absolute deviation, as for a normal distribution.
@@ -177,20 +176,19 @@ def count_bursts(values: Values) -> int:
     return int((away > 5 * spread).sum()) if spread > 0 else 0
 
 
-def verdict(speedup: Interval, floor: float, margin: float = MARGIN) -> Verdict:
-    """Say what an interval of a speedup lets one say.
+def verdict(speedup: Interval, noise: float, margin: float = MARGIN) -> Verdict:
+    """Return what an interval of a speedup shows: FASTER only if all of it clears the A/A noise.
 
     Args:
         speedup: the ratio, not its logarithm.
-        floor: what this machine makes out of nothing, as a share: the reach of the interval that the baseline
-            gives against itself. Beyond it a difference is one, however small.
-        margin: differences within this share are none that matters.
+        noise: the A/A noise as a share: the reach of the baseline's interval against itself.
+        margin: differences within this share do not matter.
     """
     if speedup.low is None or speedup.high is None:
         return "INCONCLUSIVE"
-    if speedup.low > 1 + floor:
+    if speedup.low > 1 + noise:
         return "FASTER"
-    if speedup.high < 1 / (1 + floor):
+    if speedup.high < 1 / (1 + noise):
         return "SLOWER"
     if speedup.low >= 1 / (1 + margin) and speedup.high <= 1 + margin:
         return "SAME"

@@ -91,7 +91,7 @@ def interleaved(arm: TrainingRunner, sizes: Sizes, steps: int, rng: random.Rando
             times[which].append(float(time_block(arm, sizes, warm=settled)))
             used += sizes.steps + (0 if settled else sizes.switch_warmup)
             last = which
-        logs.append(stats.quad_log_ratio((times[0][0], times[0][1]), (times[1][0], times[1][1])))
+        logs.append(stats.round_log_ratio((times[0][0], times[0][1]), (times[1][0], times[1][1])))
     return stats.robust_interval(logs).center
 
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch.local import LocalLauncher
 from bench.measure.rounds import palindrome
-from bench.stats import quad_log_ratio
+from bench.stats import round_log_ratio
 from perf import arms, loops, outcome, steps
 
 LEAST_EPOCH = 1.3
@@ -57,7 +57,7 @@ def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]
             times[index].append(timed[index]())
         pairs = [(pair[0], pair[1]) for pair in times]
         for log, pair in zip(logs, pairs[1:], strict=True):
-            log.append(quad_log_ratio(pair, pairs[0]))
+            log.append(round_log_ratio(pair, pairs[0]))
     return logs
 
 

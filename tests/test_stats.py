@@ -22,7 +22,7 @@ def test_the_robust_interval_is_yuens():
     assert (found.low, found.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
 
 
-def test_a_burst_hardly_moves_the_robust_centre():
+def test_outliers_hardly_move_the_robust_centre():
     quiet = np.random.default_rng(2).normal(0.4, 0.01, 40)
     burst = quiet.copy()
     burst[:5] += 2.0
@@ -52,7 +52,7 @@ def test_welchs_interval_is_of_the_difference_of_means():
     assert stats.welch_interval([1.0], [0.5]).low is None
 
 
-def test_correlated_neighbours_are_merged_and_independent_ones_are_not():
+def test_correlated_values_are_merged_and_independent_ones_are_not():
     chance = np.random.default_rng(3)
     independent = chance.normal(size=200)
     walk = np.empty(200)
@@ -65,9 +65,9 @@ def test_correlated_neighbours_are_merged_and_independent_ones_are_not():
     assert stats.robust_interval(merged).half_width > stats.robust_interval(walk).half_width
 
 
-def test_a_quads_log_ratio_takes_both_blocks_of_each_arm():
-    assert stats.quad_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
-    assert stats.quad_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
+def test_a_rounds_log_ratio_takes_both_blocks_of_each_arm():
+    assert stats.round_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
+    assert stats.round_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
 
 
 def test_processes_give_the_headline_and_a_single_one_its_own_interval():

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol as Interface
 
 from bench.spec.trial import Protocol
-from bench.stats import Interval, count_bursts, quad_log_ratio, quads_interval, robust_interval
+from bench.stats import Interval, count_outliers, robust_interval, round_log_ratio, rounds_interval
 
 MAX_ROUNDS = 5000
 """More are never needed: an interval that is still too wide then is wide for another reason."""
@@ -195,7 +195,7 @@ def compare(
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
-    watch: Callable[[int, Sequence[Interval | None]], None] = lambda _quads, _speedups: None,
+    watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
 ) -> Comparison:
     """Time the runners in ABBA rounds until every speedup over the first is known well enough, or time is up.
 
@@ -220,7 +220,7 @@ def compare(
     estimates: list[Interval | None] = [None for _ in runners]
     budget_ns = int(protocol.time_budget_s * 1e9) * arms
     begin = analysed = clock()
-    next_analysis, narrow, narrow_analyses = protocol.min_quads, [False for _ in runners], 0
+    next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
     with _without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
@@ -233,10 +233,10 @@ def compare(
                 while counted and counted[-1][1] > begun - LATE_NS:
                     invalid[counted.pop()[0]] = cause
             now, count = clock(), len(counted)
-            late = now - begin > budget_ns and count >= protocol.fewest_quads
+            late = now - begin > budget_ns and count >= protocol.fewest_rounds
             last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
-                estimates, analysed = [quads_interval(logs) for logs in _by_arm(counted, arms)], now
+                estimates, analysed = [rounds_interval(logs) for logs in _by_arm(counted, arms)], now
                 narrow = _narrow(estimates, protocol.target_ci)
             if count >= next_analysis:
                 narrow_analyses = narrow_analyses + 1 if all(narrow) else 0
@@ -246,12 +246,12 @@ def compare(
                 break
             if number % 20 == 19:
                 collect()
-    enough = len(counted) >= protocol.min_quads
+    enough = len(counted) >= protocol.min_rounds
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
         logs=tuple(estimates),
         converged=tuple(enough and fine for fine in narrow),
-        outliers=tuple(count_bursts(logs) for logs in _by_arm(counted, arms)),
+        outliers=tuple(count_outliers(logs) for logs in _by_arm(counted, arms)),
         rounds=len(counted),
         invalid=tuple(invalid.values()),
     )
@@ -331,7 +331,7 @@ def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
         times[block.arm].append(block.step_ns)
     (first, second), *others = times
     baseline = (first, second)
-    return [quad_log_ratio(baseline, (1.0, 1.0)), *(quad_log_ratio(baseline, (one, two)) for one, two in others)]
+    return [round_log_ratio(baseline, (1.0, 1.0)), *(round_log_ratio(baseline, (one, two)) for one, two in others)]
 
 
 def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:

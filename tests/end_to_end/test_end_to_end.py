@@ -86,8 +86,8 @@ def test_the_speedup_in_trials_is_the_one_that_the_blocks_give(finished):
     quads = defaultdict(lambda: defaultdict(list))
     for block in table(run, "blocks"):
         quads[block["round"]][block["precision"]].append(float(block["time_ms"]) / int(block["steps"]))
-    logs = [stats.quad_log_ratio(quad["fp32"], quad["amp-bf16"]) for quad in quads.values()]
-    expected = stats.quads_interval(logs).exp()
+    logs = [stats.round_log_ratio(quad["fp32"], quad["amp-bf16"]) for quad in quads.values()]
+    expected = stats.rounds_interval(logs).exp()
     row = next(row for row in table(run) if row["speedup"])
     speedup, low, high = (float(row[name]) for name in ("speedup", "speedup_low", "speedup_high"))
     assert (speedup, low, high) == pytest.approx((expected.center, expected.low, expected.high))

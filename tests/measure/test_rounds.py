@@ -92,7 +92,7 @@ def test_an_arm_that_ran_last_has_no_switch_warm_up():
 def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_rounds():
     machine, arms = pair(ratio=1.5)
     heard = []
-    found = measure(machine, arms, min_quads=20, watch=lambda *news: heard.append(news))
+    found = measure(machine, arms, min_rounds=20, watch=lambda *news: heard.append(news))
     assert found.speedups[0] is None
     assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
     assert found.rounds == 28  # the third interim analysis that finds it narrow enough
@@ -103,7 +103,7 @@ def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_rounds():
 
 def test_drift_that_doubles_the_step_time_in_half_a_second_cancels():
     machine, arms = pair(ratio=1.5, drift=lambda now_ns: math.exp(now_ns / (800 * MS)))
-    assert measure(machine, arms, min_quads=20).speedups[1].center == pytest.approx(1.5, rel=0.01)
+    assert measure(machine, arms, min_rounds=20).speedups[1].center == pytest.approx(1.5, rel=0.01)
 
 
 def test_all_arms_share_the_baselines_blocks():
@@ -235,7 +235,7 @@ def test_timing_ends_at_three_analyses_running_that_find_the_interval_narrow():
         if speedups[1] is not None and (not heard or heard[-1].n != speedups[1].n):
             heard.append(speedups[1])
 
-    found = measure(machine, arms, min_quads=20, watch=watch)
+    found = measure(machine, arms, min_rounds=20, watch=watch)
     narrow = [math.log(one.high / one.low) / 2 <= Protocol().target_ci for one in heard]
     assert narrow == [True, True, False, True, True, True]
     assert all(found.converged)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
-from bench.report.analysis.speed import ASSUMED, floors
+from bench.report.analysis.speed import ASSUMED_NOISE, noises
 from bench.report.analysis.summary import memory_change
 from bench.report.format import UNKNOWN, known, processes
 from bench.report.reading.labels import subjects
@@ -37,13 +37,13 @@ class AblationSummary:
     title: str
     slug: str
     rows: pd.DataFrame
-    """A row for each step, in order: rung (its name), precision, added, stands_on, status, detail, step_ms, epoch_s,
+    """A row for each step, in order: step (its name), precision, added, builds_on, status, detail, step_ms, epoch_s,
     over_first, over_last (intervals of ratios, or None), first_in, measured_in (what those two were measured in),
     memory_bytes, memory_change (a share of fp32's, NaN where it is not told apart), wait_pct, loader_ms, limit (what
     limits it, in a word), accuracy (an interval in per cent, or None) and trained (a status word, empty where it was
     not)."""
     gains: Gains
-    measured_floor: float | None
+    measured_noise: float | None
     """The A/A noise at this batch size, as a share; None where it was not measured."""
 
     @property
@@ -52,9 +52,9 @@ class AblationSummary:
         return f"Ladder of {self.title}"
 
     @property
-    def floor(self) -> float:
+    def noise(self) -> float:
         """The share that a gain must exceed."""
-        return ASSUMED if self.measured_floor is None else self.measured_floor
+        return ASSUMED_NOISE if self.measured_noise is None else self.measured_noise
 
 
 def ablations(runs: Runs) -> list[AblationSummary]:
@@ -62,27 +62,24 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     if runs.ablations.empty:
         return []
     named = runs.ablations.merge(subjects(runs.ablations), how="left")
-    noise = floors(runs.trials).reset_index()
+    alike = [name for name in CELL if name != "techniques"]  # those of an ablation are its steps
+    blocks = dict(list(runs.ablation_blocks.groupby(CELL, observed=True)))
+    trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(alike)))
+    noise = noises(runs.trials).groupby(level=alike).max()
     found = []
     for key, trials in named.groupby(CELL, sort=False):
-        assert isinstance(key, tuple)
-        blocks, trained, floor = runs.ablation_blocks, runs.trials[runs.trials["phase"] == "train"], noise
-        for name, value in zip(CELL, key, strict=True):
-            blocks = blocks[blocks[name] == value]
-            if name != "techniques":  # those of an ablation are its steps
-                trained, floor = (rows[rows[name] == value] for rows in (trained, floor))
         first = trials.iloc[0]
-        batch = f"{first['batch_size']:.0f}"
+        batch, cell = f"{first['batch_size']:.0f}", tuple(first[alike])
         steps, usable = _steps(trials), _usable(trials)
-        logs = _logs(blocks)
+        logs = _logs(blocks.get(key, runs.ablation_blocks[:0]))
         gains = {pair: _gain(logs, usable, *pair) for pair in combinations([step.name for step in steps], 2)}
         found.append(
             AblationSummary(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
                 slug=f"{first['slug']}-b{batch}-ladder",
-                rows=_rows(steps, trials, gains, trained),
+                rows=_rows(steps, trials, gains, trained.get(cell, runs.trials[:0])),
                 gains=gains,
-                measured_floor=None if floor.empty else float(floor["floor"].max()),
+                measured_noise=noise.get(cell),
             )
         )
     return found
@@ -113,10 +110,10 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
         word, accuracy = _accuracy(trained, step)
         body.append(
             {
-                "rung": step.name,
+                "step": step.name,
                 "precision": step.precision,
                 "added": step.added,
-                "stands_on": step.previous.added if step.previous else UNKNOWN,
+                "builds_on": step.previous.added if step.previous else UNKNOWN,
                 "status": status,
                 "detail": detail,
                 "step_ms": own["step_ms"].median(),
@@ -168,7 +165,7 @@ def _gain(logs: pd.DataFrame, usable: pd.DataFrame, lower: str, higher: str) -> 
     each = []
     if {lower, higher} <= set(logs.columns) & set(usable["precision"]):
         ratios = (logs[lower] - logs[higher]).dropna()
-        each = [stats.quads_interval(rounds.to_numpy()) for _, rounds in ratios.groupby(level="trial", sort=False)]
+        each = [stats.rounds_interval(rounds.to_numpy()) for _, rounds in ratios.groupby(level="trial", sort=False)]
     if each:
         return stats.process_interval([one.center for one in each], each[0]).exp(), processes(len(each))
     steps = [np.log(usable.loc[usable["precision"] == name, "step_ms"].to_numpy()) for name in (lower, higher)]

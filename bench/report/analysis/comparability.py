@@ -9,8 +9,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from bench.report.analysis.matrix import RECIPE
+from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
-from bench.report.reading.load import KEY, Run, fingerprints
+from bench.report.reading.load import KEY, Run, Runs
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
@@ -115,6 +116,14 @@ class Fact:
     """What it does to a comparison: a whole sentence."""
     needed: bool = False
     """Whether it is worth a sentence that it is known of none."""
+
+
+def cautions(runs: Runs) -> list[str]:
+    """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
+    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
+    missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
+    odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
+    return [*filter(None, missing), *odd, *runs.remarks, *warnings(runs.runs, trials)]
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
@@ -238,7 +247,7 @@ def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     folders = [run for run in runs if str(sources.get(run.label, "")).startswith("folder:")]
     hosts = {run.part("environment").get("host") for run in folders}
     if len(hosts) > 1 and len({sources[run.label] for run in folders}) == 1:
-        known = {run.label: ", ".join(fingerprints(run).values()) or None for run in folders}
+        known = {run.label: ", ".join(run.fingerprints.values()) or None for run in folders}
         why = "One path on two machines may hold other images."
         yield Fact(name="images (fingerprint)", values=known, why=why, needed=True)
 

@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.comparability import warnings
-from bench.report.analysis.speed import ASSUMED
+from bench.report.analysis.comparability import cautions
+from bench.report.analysis.speed import ASSUMED_NOISE
 from bench.report.analysis.summary import summarise, told_apart
 from bench.report.format import UNKNOWN, known, ratio, records
-from bench.report.reading.completeness import remark
-from bench.report.reading.load import KEY, Run, Runs, data_remarks, load
+from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 
@@ -63,7 +62,7 @@ def compare(old: Path, new: Path) -> Comparison:
     pairs["memory_told"] = told_apart(pairs["device_kind_new"], pairs["memory_bytes_new"], pairs["memory_bytes_old"])
     gains = _speedups(runs.trials)
     rows = [_row(pair, runs.runs, gains) for pair in records(pairs)]
-    return Comparison(rows=rows, cautions=_cautions(runs), apart=_apart(timed, runs.runs))
+    return Comparison(rows=rows, cautions=cautions(runs), apart=_apart(timed, runs.runs))
 
 
 def _row(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tuple[float, ...]]) -> dict[str, Any]:
@@ -118,8 +117,8 @@ def _step(pair: dict[Any, Any]) -> tuple[str, str]:
     if not (known(pair["step_ms_old"]) and known(pair["step_ms_new"])):
         return _instead(pair), UNKNOWN
     faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"]))
-    floors = [value for value in (pair["floor_old"], pair["floor_new"]) if known(value)]
-    word = stats.verdict(faster.exp(), max(floors, default=ASSUMED))
+    noises = [value for value in (pair["noise_old"], pair["noise_new"]) if known(value)]
+    word = stats.verdict(faster.exp(), max(noises, default=ASSUMED_NOISE))
     slower = stats.welch_interval(np.log(pair["paces_old"]), np.log(pair["paces_new"])).exp()
     return ratio(slower.center, slower.low, slower.high), word
 
@@ -144,12 +143,6 @@ def _gain(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tu
         return UNKNOWN
     change = stats.welch_interval(now, was).exp()
     return ratio(change.center, change.low, change.high)
-
-
-def _cautions(runs: Runs) -> list[str]:
-    told = [remark(run, runs.trials[runs.trials["run"] == run.label]) for run in runs.runs]
-    odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
-    return [*filter(None, told), *odd, *data_remarks(runs.runs), *warnings(runs.runs, runs.trials)]
 
 
 def _apart(sides: list[pd.DataFrame], runs: list[Run]) -> list[str]:

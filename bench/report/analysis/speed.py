@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,28 +17,15 @@ from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import CONFIDENCE, TRIM, Interval
 
-ASSUMED = 0.01
-"""The floor, as a share, where fp32 was not timed against itself."""
-ARMS_AT_ONCE = 4
-"""More no longer fit into a core's cache."""
-Values = NDArray[np.float64]
-COLUMNS = ["speed_status", "step_ms", "samples_per_s", "speedup", "low", "high", "verdict", "measured_in"]
-
+ASSUMED_NOISE = 0.01
+"""The A/A noise, as a share, where fp32 was not timed against itself."""
+ESTIMATE = ["speedup", "low", "high", "verdict", "measured_in"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
 DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Processes:
-    """One arm's figures in each process that measured it; the first four are logarithms."""
-
-    step: NDArray[np.float64]
-    center: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    quads: NDArray[np.float64]
-    alone: NDArray[np.bool_]
+ARMS_AT_ONCE = 4
+"""Arms that are resampled together: more no longer fit into a core's cache."""
+Values = NDArray[np.float64]
 
 
 def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
@@ -58,87 +45,67 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     ``step_ms`` and ``samples_per_s`` are medians over processes, ``paces`` the latter's values in each.
     ``speedup`` is Student's interval over the processes' log-speedups, or the interval within the only process; of
     arms measured apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
-    empty. ``floor`` is that of ``floors``, empty where it was not measured.
+    empty. ``noise`` is that of ``noises``, empty where it was not measured.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
     measured = rows[usable]
-    table = status_of(rows, usable).to_frame("speed_status")
-    medians = measured.groupby(KEY, sort=False)[["step_ms", "samples_per_s"]].median()
-    table = table.join(medians)
-    table["paces"] = measured.groupby(KEY, sort=False)["samples_per_s"].agg(tuple)
-    arms = _arms(measured)
-    known_floors = floors(trials)
-    table["floor"] = known_floors.reindex([key[:-1] for key in table.index]).to_numpy()
-    floor = table["floor"].fillna(ASSUMED).to_dict()
-    estimates = {key: _estimate(key, arms, floor[key]) for key in table.index}
-    found = pd.DataFrame.from_dict(estimates, orient="index", columns=COLUMNS[3:]).reindex(table.index)
-    return table.join(found).astype(dict.fromkeys(COLUMNS[1:6], float))
+    groups = measured.groupby(KEY, sort=False)
+    table = status_of(rows, usable).to_frame("speed_status").join(groups[["step_ms", "samples_per_s"]].median())
+    table["paces"] = groups["samples_per_s"].agg(tuple)
+    table["noise"] = noises(trials).reindex([key[:-1] for key in table.index]).to_numpy()
+    columns = ["step_ms", "speedup", "speedup_low", "speedup_high", "paired"]
+    arms: dict[Any, pd.DataFrame] = dict(list(measured[[*KEY, *columns]].groupby(KEY, sort=False)))
+    estimates = [
+        _estimate(arms.get(key), arms.get((*key[:-1], BASELINE)), noise)
+        for key, noise in zip(table.index, table["noise"].fillna(ASSUMED_NOISE), strict=True)
+    ]
+    table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
+    return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
 
 
-def floors(trials: pd.DataFrame) -> pd.Series:
-    """Return the floor of each cell in which fp32 was timed against itself, as a share, indexed by ``CELL``.
+def _estimate(arm: pd.DataFrame | None, baseline: pd.DataFrame | None, noise: float) -> list[object]:
+    """Return the columns of ``ESTIMATE``; all None where there is no speedup.
 
-    It is the reach of the 95 % interval over fresh processes: the larger distance of its ends from 1. No larger
-    difference can be excluded to come from nothing.
+    Args:
+        arm: a row for each process that measured the arm.
+        baseline: the same of fp32 in its cell.
+        noise: the A/A noise.
     """
-    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    found = {key: math.expm1(_floor_interval(group).reach) for key, group in rows.groupby(CELL, sort=False)}
-    index = pd.MultiIndex.from_tuples(list(found), names=CELL)
-    return pd.Series(list(found.values()), index=index, dtype=float, name="floor")
+    nothing: list[object] = [None] * len(ESTIMATE)
+    if arm is None or arm["precision"].iloc[0] == BASELINE:
+        return nothing
+    paired = arm[arm["speedup"].gt(0)]
+    if len(paired):
+        interval, measured_in = _over_processes(paired), processes(len(paired))
+    elif baseline is not None:
+        alone = baseline[baseline["paired"] == "no"]
+        steps = [np.log(rows["step_ms"].to_numpy()) for rows in (alone if len(alone) else baseline, arm)]
+        interval, measured_in = stats.welch_interval(*steps), f"{processes(min(map(len, steps)))} apart"
+    else:
+        return nothing
+    ratio = interval.exp()
+    return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, noise), measured_in]
 
 
-def _floor_interval(rows: pd.DataFrame) -> stats.Interval:
+def _over_processes(rows: pd.DataFrame) -> Interval:
+    """Return the log-speedup of rows that are a process each."""
     first = rows.iloc[0]
-    low, high = (None if math.isnan(first[name]) else math.log(first[name]) for name in ("speedup_low", "speedup_high"))
-    within = stats.Interval(center=math.log(first["speedup"]), low=low, high=high, n=1)
+    low, high = (math.log(first[end]) if first[end] > 0 else None for end in ("speedup_low", "speedup_high"))
+    within = Interval(center=math.log(first["speedup"]), low=low, high=high, n=1)
     return stats.process_interval(np.log(rows["speedup"].to_numpy()), within)
 
 
-def _arms(measured: pd.DataFrame) -> dict[Hashable, _Processes]:
-    """Return the processes of each arm of each cell."""
-    step, center, low, high = (
-        np.log(measured[name].to_numpy()) for name in ("step_ms", "speedup", "speedup_low", "speedup_high")
-    )
-    quads, alone = measured["rounds"].to_numpy(), measured["paired"].eq("no").to_numpy()
-    groups = measured.reset_index(drop=True).groupby(KEY, sort=False).indices
-    return {
-        key: _Processes(step[at], center[at], low[at], high[at], quads[at], alone[at]) for key, at in groups.items()
-    }
+def noises(trials: pd.DataFrame) -> pd.Series:
+    """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, indexed by ``CELL``.
 
-
-def _estimate(key: Hashable, arms: dict[Hashable, _Processes], floor: float) -> list[object]:
-    """Return speedup, low, high, verdict and where they come from; all None where there is no speedup."""
-    assert isinstance(key, tuple)
-    arm = arms.get(key)
-    nothing: list[object] = [None] * 5
-    if arm is None or key[-1] == BASELINE:
-        return nothing
-    paired = np.isfinite(arm.center)
-    if paired.any():
-        interval, measured_in = _together(arm, paired), processes(int(paired.sum()))
-    else:
-        baseline = arms.get((*key[:-1], BASELINE))
-        if baseline is None:
-            return nothing
-        steps = baseline.step[baseline.alone] if baseline.alone.any() else baseline.step
-        interval = stats.welch_interval(steps, arm.step)
-        measured_in = f"{processes(min(steps.size, arm.step.size))} apart"
-    ratio = interval.exp()
-    return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, floor), measured_in]
-
-
-def _together(arm: _Processes, paired: NDArray[np.bool_]) -> stats.Interval:
-    first = int(np.flatnonzero(paired)[0])
-    low, high, quads = float(arm.low[first]), float(arm.high[first]), float(arm.quads[first])
-    known = math.isfinite(low) and math.isfinite(high)
-    within = stats.Interval(
-        center=float(arm.center[first]),
-        low=low if known else None,
-        high=high if known else None,
-        n=int(quads) if math.isfinite(quads) else 0,
-    )
-    return stats.process_interval(arm.center[paired], within)
+    It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
+    excluded to come from nothing.
+    """
+    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    found = {key: math.expm1(_over_processes(group).reach) for key, group in rows.groupby(CELL, sort=False)}
+    index = pd.MultiIndex.from_tuples(list(found), names=CELL)
+    return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:
@@ -224,13 +191,8 @@ def _trimmed_means(values: Values, times: NDArray[np.float32]) -> Values:
 def _interval(centers: NDArray[np.float32], drawn: NDArray[np.int64], samples: Sequence[Values]) -> Interval:
     means = np.take_along_axis(centers, drawn, axis=0).mean(axis=0, dtype=np.float64)
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    center = float(np.mean([_trimmed_mean(values) for values in samples]))
+    center = float(np.mean([stats.robust_interval(values).center for values in samples]))
     return Interval(center=center, low=float(low), high=float(high), n=len(samples))
-
-
-def _trimmed_mean(values: Values) -> float:
-    trimmed = int(TRIM * values.size)
-    return float(np.sort(values)[trimmed : values.size - trimmed].mean())
 
 
 def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
@@ -260,16 +222,14 @@ def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     return np.asarray(numbers, dtype=np.int64)
 
 
-def bootstraps(blocks: pd.DataFrame) -> pd.Series:
-    """Return the hierarchical bootstrap's interval of each arm's speedup, indexed by ``KEY``."""
+def bootstraps(blocks: pd.DataFrame) -> dict[Hashable, Interval]:
+    """Return the hierarchical bootstrap's interval of each arm's speedup, by ``KEY``."""
     logs = log_ratios(blocks)
     number = _numbers(logs, ["run", "trial", "precision"])
     order = np.argsort(number, kind="stable")
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     keys = logs[KEY].iloc[order[first]].itertuples(index=False, name=None)
-    processes: dict[tuple[object, ...], list[NDArray[np.float64]]] = {}
-    for key, samples in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
-        processes.setdefault(key, []).append(samples)
-    index = pd.MultiIndex.from_tuples(list(processes), names=KEY)
-    intervals = [interval.exp() for interval in bootstrap_intervals(list(processes.values()))]
-    return pd.Series(intervals, index=index, dtype=object)
+    arms: dict[Hashable, list[Values]] = {}
+    for key, process in zip(keys, np.split(logs["log_ratio"].to_numpy()[order], first)[1:], strict=True):
+        arms.setdefault(key, []).append(process)
+    return {key: one.exp() for key, one in zip(arms, bootstrap_intervals(list(arms.values())), strict=True)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,11 +11,12 @@ from bench.report.reading.folders import shown
 from bench.report.reading.load import Run
 from bench.results.columns import listed
 from bench.spec.phases import LADDER
+from bench.spec.techniques import AblationStep
 
 UNFIT = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which a precision is left out of its cell on purpose."""
 FINDS_UNFIT = ("memory", "ladder_memory")
-"""The phases that find out; the latter for the rungs of a ladder."""
+"""The phases that find out; the latter for ablation steps."""
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:
@@ -28,51 +28,40 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     """
     if "finished" not in run.info:
         return ""
-    lost = missing(run.list("planned"), trials)
-    ended = run.info["finished"] is not None
+    planned, ended = run.list("planned"), run.info["finished"] is not None
+    lost = missing(planned, trials)
     if ended and not lost:
         return ""
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
-    if not run.list("planned"):
-        told = "; how many trials of its plan are missing is not known"
-    else:
+    if planned:
         kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(one["phase"] for one in lost).items())
-        told = f"; {len(lost)} of {len(run.list('planned'))} planned trials are missing" + (f" ({kinds})" * bool(lost))
+        extent = f"{len(lost)} of {len(planned)} planned trials are missing" + (f" ({kinds})" if lost else "")
+    else:
+        extent = "how many trials of its plan are missing is not known"
     advice = "" if ended else f" Go on with --resume {shown(run.folder)}."
-    return f"Run {run.label} {state}{told}.{advice}"
+    return f"Run {run.label} {state}; {extent}.{advice}"
 
 
-def missing(planned: list[Any], trials: pd.DataFrame) -> list[dict[str, Any]]:
+def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the planned trials that have no row, but for those that were left out on purpose.
 
-    A trial whose arms did not all fit has fewer of them, or is a row for each alone, so that it goes by another name.
+    A trial whose arms did not all fit has fewer of them, or is a row for each alone, so arms are looked for one by one;
+    each is known by what it adds, whatever it is added to.
     """
-    columns = trials[["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]]
-    rows = [
-        (_question(cell, phase, replicate, seed), _arm(precision, listed(techniques)), status)
-        for cell, phase, replicate, seed, precision, techniques, status in columns.itertuples(index=False)
+    columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]
+    done, unfit = set(), set()
+    for *question, precision, techniques, status in trials[columns].fillna({"replicate": 0}).itertuples(index=False):
+        arm = AblationStep(precision=precision, techniques=listed(techniques)).added
+        done.add((*question, arm))
+        cell, phase = question[:2]
+        if phase in FINDS_UNFIT and status in UNFIT:
+            unfit.add((cell, phase in LADDER, arm))
+    return [
+        trial
+        for trial in planned
+        if any(
+            (trial["cell"], trial["phase"], trial["replicate"], trial["seed"], arm) not in done
+            for arm in trial["arms"]
+            if trial["phase"] in FINDS_UNFIT or (trial["cell"], trial["phase"] in LADDER, arm) not in unfit
+        )
     ]
-    done = {row[:2] for row in rows}
-    unfit = {
-        (question[0], question[1] in LADDER, arm)
-        for question, arm, status in rows
-        if question[1] in FINDS_UNFIT and status in UNFIT
-    }
-    lost = []
-    for one in planned:
-        cell, phase = one["cell"], one["phase"]
-        question = _question(cell, phase, one["replicate"], one["seed"])
-        left = [arm for arm in one["arms"] if phase in FINDS_UNFIT or (cell, phase in LADDER, arm) not in unfit]
-        if any((question, arm) not in done for arm in left):
-            lost.append(one)
-    return lost
-
-
-def _question(cell: str, phase: str, replicate: float, seed: float) -> tuple[str, str, float, float]:
-    """Return what a trial is known by beside its arms; a phase that is not repeated has no replicate in its row."""
-    return cell, phase, 0 if pd.isna(replicate) else replicate, seed
-
-
-def _arm(precision: str, techniques: Sequence[str]) -> str:
-    """Return what an arm is known by whatever it is added to: the last technique of an ablation step."""
-    return f"+ {techniques[-1]}" if techniques else precision

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from bench.results.store import read_run
+from bench.spec.errors import UsageError
 
 LONGEST = 150
 """Characters of a report folder's name; file systems take 255 bytes."""
 MARK = re.compile(r'<meta name="runs" content="(\w+)">')
 HEAD = 2000
 """Characters of a page within which its mark lies."""
+Info = Mapping[str, Any]
+"""What run.json holds."""
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """Read run.json; where there is none, the error names the runs beside it."""
+    if not (folder / "run.json").is_file():
+        known = sorted(path.parent.name for path in folder.parent.glob("*/run.json"))[:20]
+        there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
+        raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
+    return read_run(folder)
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -24,21 +36,17 @@ def labels(folders: Sequence[Path]) -> list[str]:
     Args:
         folders: absolute paths, each once.
     """
-    longest = max((len(folder.parts) for folder in folders), default=0)
-    counts = [Counter(_end(folder, size) for folder in folders) for size in range(1, longest + 1)]
-    return [
-        next(end for size, found in enumerate(counts, 1) if found[end := _end(folder, size)] == 1) for folder in folders
-    ]
 
+    def label(folder: Path) -> str:
+        ends = (folder.parts[-size:] for size in range(1, len(folder.parts) + 1))
+        return str(Path(*next(end for end in ends if sum(other.parts[-len(end) :] == end for other in folders) == 1)))
 
-def _end(folder: Path, size: int) -> str:
-    return str(Path(*folder.parts[-size:]))
+    return [label(folder) for folder in folders]
 
 
 def report_name(folders: Sequence[Path]) -> str:
     """Name the report of some runs after all of them; of very many after the first, and a digest of all names."""
-    unique = list(dict.fromkeys(folder.resolve() for folder in folders))
-    names = [label.strip("/").replace("/", "-") for label in labels(unique)]
+    names = [label.strip("/").replace("/", "-") for label in labels(_unique(folders))]
     name = "+".join(names)
     if len(name) <= LONGEST:
         return name
@@ -46,7 +54,11 @@ def report_name(folders: Sequence[Path]) -> str:
     return f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more-{digest}"
 
 
-def copies(infos: Mapping[Path, Mapping[str, Any]]) -> dict[Path, Path]:
+def _unique(folders: Iterable[Path]) -> list[Path]:
+    return list(dict.fromkeys(folder.resolve() for folder in folders))
+
+
+def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
     """Return the folders that are copies of another, each with that other: the one with more rows, else the first.
 
     Args:
@@ -60,17 +72,20 @@ def copies(infos: Mapping[Path, Mapping[str, Any]]) -> dict[Path, Path]:
     return {folder: other for folder, other in kept.items() if folder != other}
 
 
-def _identity(folder: Path, info: Mapping[str, Any]) -> str:
+def _size(folder: Path) -> int:
+    trials = folder / "trials.csv"
+    return trials.stat().st_size if trials.is_file() else 0
+
+
+def _identity(folder: Path, info: Info) -> str:
     """Return what no other run has: copies of one have it in common."""
-    found = info.get("environment")
-    machine = found if isinstance(found, dict) else {}
-    devices = [one for one in machine.get("devices") or [] if isinstance(one, dict)]
-    boards = tuple(str(one.get("uuid")) for one in devices)
+    machine = info.get("environment", {})
+    boards = tuple(str(device.get("uuid")) for device in machine.get("devices", []))
     key = (info.get("run"), machine.get("host"), info.get("started"), boards)
     return str(key) if info.get("started") else str(folder)
 
 
-def mark(infos: Mapping[Path, Mapping[str, Any]]) -> str:
+def mark(infos: Mapping[Path, Info]) -> str:
     """Return a digest by which a report of these runs is told from one of others, whatever their folders are called.
 
     Args:
@@ -81,14 +96,10 @@ def mark(infos: Mapping[Path, Mapping[str, Any]]) -> str:
 
 
 def report_folder(folders: Sequence[Path], within: Path) -> Path:
-    """Return where the report of some runs belongs: under their names, numbered where a report of others is there.
-
-    A report without a mark, of an earlier version, is taken for one of these runs.
-    """
-    unique = list(dict.fromkeys(folder.resolve() for folder in folders))
-    own, first = mark({folder: _info(folder) for folder in unique}), within / report_name(unique)
+    """Return where the report of some runs belongs: under their names, numbered where a report of others is there."""
+    own, first = mark({folder: read_info(folder) for folder in _unique(folders)}), within / report_name(folders)
     numbered = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
-    return next(place for place in itertools.chain([first], numbered) if _marked(place) in ("", own))
+    return next(folder for folder in itertools.chain([first], numbered) if _marked(folder) in ("", own))
 
 
 def _marked(folder: Path) -> str:
@@ -99,20 +110,6 @@ def _marked(folder: Path) -> str:
     with page.open(encoding="utf-8", errors="replace") as file:
         found = MARK.search(file.read(HEAD))
     return found[1] if found else ""
-
-
-def _info(folder: Path) -> dict[str, Any]:
-    """Read run.json; empty where that cannot be done, of which whoever reads the whole run tells."""
-    try:
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return info if isinstance(info, dict) else {}
-
-
-def _size(folder: Path) -> int:
-    trials = folder / "trials.csv"
-    return trials.stat().st_size if trials.is_file() else 0
 
 
 def shown(folder: Path) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.report.reading import csv_file
-from bench.report.reading.csv_file import PAIR, is_filled, read, torn
-from bench.report.reading.folders import copies, labels, shown
+from bench.report.reading.csv_file import PAIR, is_torn, lost_blocks, read, refuse_too_much_memory, repeated
+from bench.report.reading.folders import copies, labels, read_info, shown
 from bench.results.columns import COLUMNS
 from bench.results.records import MEASURED
-from bench.results.store import read_run
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 
@@ -43,13 +41,29 @@ class Run:
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
-        part = self.info.get(name)
-        return part if isinstance(part, dict) else {}
+        part: dict[str, Any] = self.info.get(name) or {}
+        return part
 
     def list(self, name: str) -> list[Any]:
         """Return a list of run.json, empty where it was not written."""
-        part = self.info.get(name)
-        return part if isinstance(part, list) else []
+        part: list[Any] = self.info.get(name) or []
+        return part
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The machine and its software."""
+        return self.part("environment")
+
+    @property
+    def devices(self) -> Sequence[dict[str, Any]]:
+        """The devices of the machine."""
+        devices: Sequence[dict[str, Any]] = self.environment.get("devices", [])
+        return devices
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprints of its sources of data, by the sources' names."""
+        return {part["source"]: part["fingerprint"] for part in self.list("data") if part.get("fingerprint")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +83,8 @@ class Runs:
     """One row per timed block of an ablation, with the columns of its cell."""
     numerics: pd.DataFrame
     """One row per figure of the numerics phase, with the seed and the columns of its cell."""
+    remarks: list[str] = field(default_factory=list)
+    """Which paths hold the same images, and which one path holds others."""
 
 
 def load(folders: list[Path]) -> Runs:
@@ -77,43 +93,45 @@ def load(folders: list[Path]) -> Runs:
     Raises:
         UsageError: there is none, or one is no run, of another schema version, or without a finished trial.
     """
-    unique = list(dict.fromkeys(folder.resolve() for folder in folders))
-    if not unique:
+    infos = {folder: read_info(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)}
+    if not infos:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
-    infos = {folder: _info(folder) for folder in unique}
     twice = copies(infos)
-    unique = [folder for folder in unique if folder not in twice]
+    unique = [folder for folder in infos if folder not in twice]
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
-        info = infos[folder]
-        rows = read(folder / "trials.csv").assign(run=label)
-        if rows.empty:
+        path = folder / "trials.csv"
+        every = read(path).assign(run=label)
+        if every.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        odd = [warning for name in COLUMNS for warning in torn(folder / name)]
-        odd += csv_file.repeated(folder / "trials.csv", rows, TRIAL) + _absent(folder, rows)
-        rows = rows.drop_duplicates(TRIAL, keep="last")
-        csv_file.refuse_too_much_memory(folder / "trials.csv", rows, info)
+        rows = every.drop_duplicates(TRIAL, keep="last")
         timed = _blocks(folder, rows)
+        odd = [f"{name} ends in the middle of a line, which is left out." for name in COLUMNS if is_torn(folder / name)]
+        odd += [repeated(path, every, TRIAL), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        odd += csv_file.lost_blocks(_filling(rows, "blocks.csv"), timed) if is_filled(folder / "blocks.csv") else []
-        runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(odd)))
+        odd += [lost_blocks(_filling(rows, "blocks.csv"), timed)] if _is_filled(folder / "blocks.csv") else []
+        run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
+        refuse_too_much_memory(path, rows, run.devices)
+        runs.append(run)
         trials.append(rows)
         epochs.append(_with_cells(folder / "epochs.csv", rows, ["seed", "epoch"]))
         blocks.append(timed)
         numerics.append(_with_cells(folder / "numerics.csv", rows, ["kind", "step", "layer", "name"], more=["seed"]))
-    every, timed = (_unify(runs, pd.concat(rows, ignore_index=True)) for rows in (trials, blocks))
-    ablation, ablation_block = every["phase"].isin(LADDER), timed["phase"].isin(LADDER)
+    names = _data_names(runs)
+    frames = [_rename_data(pd.concat(rows, ignore_index=True), names) for rows in (trials, blocks, epochs, numerics)]
+    ablation, ablation_block = (frame["phase"].isin(LADDER) for frame in frames[:2])
     return Runs(
         runs=runs,
-        trials=every[~ablation].reset_index(drop=True),
-        epochs=_unify(runs, pd.concat(epochs, ignore_index=True)),
-        blocks=timed[~ablation_block].reset_index(drop=True),
-        ablations=every[ablation].reset_index(drop=True),
-        ablation_blocks=timed[ablation_block].reset_index(drop=True),
-        numerics=_unify(runs, pd.concat(numerics, ignore_index=True)),
+        trials=frames[0][~ablation].reset_index(drop=True),
+        epochs=frames[2],
+        blocks=frames[1][~ablation_block].reset_index(drop=True),
+        ablations=frames[0][ablation].reset_index(drop=True),
+        ablation_blocks=frames[1][ablation_block].reset_index(drop=True),
+        numerics=frames[3],
+        remarks=_data_remarks(names),
     )
 
 
@@ -122,21 +140,16 @@ def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
     return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
 
 
-def _absent(folder: Path, trials: pd.DataFrame) -> list[str]:
+def _is_filled(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _absent(folder: Path, trials: pd.DataFrame) -> str:
     """Warn, in one sentence, of files that are not there although measured trials filled them."""
     measured = trials[trials["status"].isin(MEASURED)]
-    lost = [file for file in COLUMNS if len(_filling(measured, file)) and not is_filled(folder / file)]
+    lost = [file for file in COLUMNS if len(_filling(measured, file)) and not _is_filled(folder / file)]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
-    return [f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report."] if lost else []
-
-
-def _info(folder: Path) -> dict[str, Any]:
-    if not (folder / "run.json").is_file():
-        beside = folder.parent if folder.parent.is_dir() else Path()
-        known = sorted(path.parent.name for path in beside.glob("*/run.json"))[:20]
-        there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
-        raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
-    return read_run(folder)
+    return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
 
 def _with_cells(path: Path, trials: pd.DataFrame, key: list[str], more: list[str] | None = None) -> pd.DataFrame:
@@ -174,42 +187,37 @@ def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
 
 
-def fingerprints(run: Run) -> dict[str, str]:
-    """Return the fingerprints that a run kept of its sources of data, by the sources' names."""
-    found = [part for part in run.list("data") if isinstance(part, dict)]
-    return {str(part["source"]): str(part["fingerprint"]) for part in found if part.get("fingerprint")}
-
-
-def _renamed(runs: Sequence[Run]) -> dict[tuple[str, str], str]:
-    """Return what each source of a run is to be called, by the run's label and the source's own name.
+def _data_names(runs: Sequence[Run]) -> dict[tuple[str, str], str]:
+    """Return what each source of data with a fingerprint is to be called, by the run's label and the source's own name.
 
     Sources of one fingerprint have the name that the first of them has; a name that stands for other images already
-    gets the fingerprint's first six digits. Sources without a fingerprint keep their names.
+    gets the fingerprint's first six digits.
     """
     names: dict[str, str] = {}
     for run in runs:
-        for source, print_of in fingerprints(run).items():
-            if print_of not in names:
-                names[print_of] = f"{source}#{print_of[:6]}" if source in names.values() else source
-    return {(run.label, source): names[print_of] for run in runs for source, print_of in fingerprints(run).items()}
+        for source, fingerprint in run.fingerprints.items():
+            taken = source in names.values()
+            names.setdefault(fingerprint, f"{source}#{fingerprint[:6]}" if taken else source)
+    return {(run.label, source): names[digest] for run in runs for source, digest in run.fingerprints.items()}
 
 
-def _unify(runs: Sequence[Run], frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the column ``data`` as ``_renamed`` says."""
-    changes = {key: name for key, name in _renamed(runs).items() if key[1] != name}
-    if not changes or frame.empty:
+def _rename_data(frame: pd.DataFrame, names: Mapping[tuple[str, str], str]) -> pd.DataFrame:
+    """Return rows with the column ``data`` as ``_data_names`` says."""
+    if frame.empty or all(source == name for (_, source), name in names.items()):
         return frame
-    pairs = frame["run"].astype(str), frame["data"].astype(str)
-    data = [changes.get(pair, pair[1]) for pair in zip(*pairs, strict=True)]
-    return frame.assign(data=pd.Series(data, index=frame.index, dtype=str).astype(frame["data"].dtype))
+    pairs = zip(frame["run"].astype(str), frame["data"].astype(str), strict=True)
+    data = pd.Series([names.get(pair, pair[1]) for pair in pairs], index=frame.index, dtype=str)
+    return frame.assign(data=data.astype(frame["data"].dtype))
 
 
-def data_remarks(runs: Sequence[Run]) -> list[str]:
+def _data_remarks(names: Mapping[tuple[str, str], str]) -> list[str]:
     """Say which paths hold the same images, and which one path holds other ones."""
-    said, fingerprints_of = [], {run.label: fingerprints(run) for run in runs}
-    for (label, source), name in _renamed(runs).items():
-        if source != name and name == f"{source}#{fingerprints_of[label][source][:6]}":
-            said.append(f"{source} of run {label} holds other images than in the runs before it; it is called {name}.")
+    remarks = []
+    for (label, source), name in names.items():
+        if name.startswith(f"{source}#"):
+            remarks.append(
+                f"{source} of run {label} holds other images than in the runs before it; it is called {name}."
+            )
         elif source != name:
-            said.append(f"{source} of run {label} holds the same images as {name}, and is called that here.")
-    return said
+            remarks.append(f"{source} of run {label} holds the same images as {name}, and is called that here.")
+    return remarks

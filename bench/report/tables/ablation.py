@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench import stats
 from bench.report.analysis.ablation import NOTHING, AblationSummary
 from bench.report.analysis.verdict import Sentence, marked
-from bench.report.format import MIB, UNKNOWN, known, ratio, records, signed
+from bench.report.format import MIB, UNKNOWN, estimate, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
@@ -34,23 +34,19 @@ LIMITS = {
 }
 
 
-def table_of(ladder: AblationSummary) -> Table:
+def full(ladder: AblationSummary) -> Table | None:
     """Return an ablation's table."""
-    made = table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
-    assert made is not None
-    return made
+    return table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
 
 
-def short(ladder: AblationSummary) -> Table:
+def short(ladder: AblationSummary) -> Table | None:
     """Return an ablation's table without what a terminal has no room for."""
-    made = table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
-    assert made is not None
-    return made
+    return table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
 
 
 def _noise(ladder: AblationSummary) -> str:
-    share = f"{100 * ladder.floor:.1f} %"
-    if ladder.measured_floor is None:
+    share = f"{100 * ladder.noise:.1f} %"
+    if ladder.measured_noise is None:
         return f"assumed to be {share}"
     return f"here {share}: how far fp32 measured against itself was from 1, on batches already on the device"
 
@@ -59,12 +55,7 @@ def written(interval: Interval | None) -> str:
     """Write a ratio with its interval, or that it has none."""
     if interval is None:
         return UNKNOWN
-    bounded = known(interval.low) and known(interval.high)
-    return ratio(interval.center, interval.low, interval.high) if bounded else f"{ratio(interval.center)} (no interval)"
-
-
-def _cause(row: Row) -> str:
-    return str(row["detail"]).partition(" | ")[0]
+    return estimate(interval) if known(interval.low) else f"{ratio(interval.center)} (no interval)"
 
 
 def _accuracy(row: Row) -> str:
@@ -90,7 +81,7 @@ def _ratio_to_fp32(row: Row) -> str:
 
 COLUMNS = (
     words("ablation step", "added"),
-    words("builds on", "stands_on"),
+    words("builds on", "builds_on"),
     figures("time/epoch (s)", "epoch_s"),
     figures("step (ms)", "step_ms"),
     figures("over fp32 [95 % interval]", _ratio_to_fp32),
@@ -129,18 +120,17 @@ def sentence(ladder: AblationSummary) -> Sentence:
 
 def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
     """Return the lowest of the rows faster than fp32 that no higher one is shown to beat; none is above the last."""
-
-    def beaten(place: int) -> bool:
-        above = (ladder.gains[faster[place]["rung"], higher["rung"]][0] for higher in faster[place + 1 :])
-        return any(_faster(ladder, gain) for gain in above)
-
-    return next(row for place, row in enumerate(faster) if not beaten(place))
+    for position, row in enumerate(faster):
+        gains = [ladder.gains[row["step"], higher["step"]][0] for higher in faster[position + 1 :]]
+        if not any(_faster(ladder, gain) for gain in gains):
+            break
+    return row
 
 
 def _fastest(ladder: AblationSummary, faster: list[Row], advised: Row) -> str:
     """Name the fastest ablation step where that is one above the advised one."""
     top = max(faster, key=lambda row: row["over_first"].center)
-    gain, _ = ladder.gains.get((advised["rung"], top["rung"]), NOTHING)
+    gain, _ = ladder.gains.get((advised["step"], top["step"]), NOTHING)
     return "" if gain is None else f"; the fastest, {top['added']}, is not shown to beat it ({written(gain)}×)"
 
 
@@ -160,12 +150,12 @@ def _over_fp32(ladder: AblationSummary, row: Row) -> str:
 
 def _evidence(ladder: AblationSummary, row: Row, over: Interval, reference: str, measured_in: str) -> str:
     """Write a ratio over a reference, with the marks that a precision's verdict has."""
-    marks = marked(stats.verdict(over, ladder.floor), measured_in, row["status"])
+    marks = marked(stats.verdict(over, ladder.noise), measured_in, row["status"])
     return f"{written(over)}× as fast as {reference} ({marks})"
 
 
 def _faster(ladder: AblationSummary, interval: Interval | None) -> bool:
-    return interval is not None and stats.verdict(interval, ladder.floor) == "FASTER"
+    return interval is not None and stats.verdict(interval, ladder.noise) == "FASTER"
 
 
 def _memory(ladder: AblationSummary, row: Row) -> str:

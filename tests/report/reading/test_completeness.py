@@ -8,41 +8,39 @@ import pytest
 
 from bench.report.reading.completeness import missing, remark
 from bench.report.reading.load import load
-from bench.results.store import planned as entry_of
+from bench.results.store import planned
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
-
-
-def planned(run: RunBuilder, *wanted):
-    trials = [run.trial(phase, arms, 128, **more) for phase, arms, more in wanted]
-    return [entry_of(trial) for trial in trials]
-
 
 BOTH = ("fp32", "amp-bf16")
 
 
+def plan(run: RunBuilder, *wanted):
+    return [planned(run.trial(phase, arms, 128, **more)) for phase, arms, more in wanted]
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> RunBuilder:
-    return RunBuilder(tmp_path / "run").memory("fp32", 10).memory("amp-bf16", 8).speed(speedups=(2.0, 2.1))
-
-
-def plan(run):
-    return planned(
+    """A run of which one process of speed and the trainings are missing."""
+    run = RunBuilder(tmp_path / "run").memory("fp32", 10).memory("amp-bf16", 8).speed(speedups=(2.0, 2.1))
+    wanted = plan(
         run,
         *(("memory", [arm], {}) for arm in BOTH),
         *(("speed", BOTH, {"replicate": number}) for number in range(3)),
         *(("train", [arm], {"seed": 0}) for arm in BOTH),
     )
+    fleet.edit_run(run.folder, lambda info: info.update(planned=wanted))
+    return run
 
 
-def said(run: RunBuilder, **info) -> str:
+def remark_of(run: RunBuilder, **info) -> str:
     fleet.edit_run(run.folder, lambda kept: kept.update(info))
     read = load([run.folder])
     return remark(read.runs[0], read.trials)
 
 
 def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(run, tmp_path):
-    text = said(run, finished=None, planned=plan(run))
+    text = remark_of(run, finished=None)
     assert text.startswith("Run run is unfinished: it was stopped, or is still running; ")
     assert "3 of 7 planned trials are missing (1 speed, 2 train)" in text
     assert text.endswith(f"Go on with --resume {run.folder}.")
@@ -51,32 +49,29 @@ def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(r
 
 def test_a_folder_below_here_is_named_from_here(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert said(run, finished=None).endswith("Go on with --resume run.")
+    assert remark_of(run, finished=None).endswith("Go on with --resume run.")
 
 
-def test_a_whole_run_says_nothing(run):
-    assert said(run, finished="2026-01-01T00:00:00+00:00", planned=plan(run)[:4]) == ""
+def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
+    assert "Run run ended; 3 of 7 planned trials are missing" in remark_of(run, finished="now")
+    assert remark_of(run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:4]) == ""
 
 
-def test_a_run_that_ended_without_all_its_trials_says_so(run):
-    assert "Run run ended; 3 of 7 planned trials are missing" in said(run, finished="now", planned=plan(run))
-
-
-def test_a_run_from_before_plans_were_kept_says_that_it_is_unfinished(run):
-    assert "how many trials of its plan are missing is not known" in said(run, finished=None)
-    assert said(run, finished="now") == ""
+def test_a_run_without_a_plan_only_says_whether_it_is_unfinished(run):
+    assert "how many trials of its plan are missing is not known" in remark_of(run, finished=None, planned=[])
+    assert remark_of(run, finished="now") == ""
 
 
 def test_what_did_not_fit_is_not_missing(tmp_path):
     run = RunBuilder(tmp_path / "run").memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0])
-    wanted = planned(run, ("speed", BOTH, {"replicate": 0}), ("train", ["fp32"], {}), ("train", ["amp-bf16"], {}))
+    wanted = plan(run, ("speed", BOTH, {"replicate": 0}), ("train", ["fp32"], {}), ("train", ["amp-bf16"], {}))
     lost = missing(wanted, load([run.folder]).trials)
     assert [one["trial"] for one in lost] == ["mlp-0-b128-train-amp-bf16-s0"]
 
 
 def test_arms_measured_apart_are_not_missing_but_half_of_them_is(tmp_path):
     run = RunBuilder(tmp_path / "run").alone("fp32", [10.0])
-    wanted = planned(run, ("speed", BOTH, {"replicate": 0}))
+    wanted = plan(run, ("speed", BOTH, {"replicate": 0}))
     assert missing(wanted, load([run.folder]).trials) == wanted
     run.alone("amp-bf16", [5.0])
     assert missing(wanted, load([run.folder]).trials) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +10,56 @@ import pytest
 
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS, SCHEMA
-from bench.results.records import Column, TrialResult
+from bench.results.records import Block, Column, TrialResult
+from bench.results.store import Store
 from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder, write_report
+from tests.report.builders import RunBuilder, timed, write_report
 from tests.report.fleet import original
+
+STEPS_MS = {"fp32": 10.0, "amp-bf16": 5.0}
+ROUNDS, DISCARDED, STEPS = 6, 2, 3
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return original(tmp_path / "run", train=False)
+
+
+@pytest.fixture
+def with_blocks(tmp_path: Path) -> Path:
+    """A speed trial with all its blocks, two of its eight rounds disturbed."""
+    builder = RunBuilder(tmp_path / "run")
+    trial = builder.trial("speed", list(STEPS_MS), 64)
+    blocks = [
+        Block(
+            trial=trial.id,
+            precision=name,
+            round=number,
+            position=position,
+            steps=STEPS,
+            time_ms=STEPS * STEPS_MS[name] * (1 + number / 1000),
+            start_s=float(number),
+            discarded="throttled" if number < DISCARDED else "",
+        )
+        for number in range(DISCARDED + ROUNDS)
+        for position, name in enumerate(["fp32", "amp-bf16", "amp-bf16", "fp32"])
+    ]
+    with Store(builder.folder) as store:
+        store.add_blocks(blocks)
+    speeds = {
+        name: timed(step_ms * 1.0045, 64, discarded_rounds=DISCARDED, rounds=ROUNDS)
+        for name, step_ms in STEPS_MS.items()
+    }
+    results = [TrialResult(precision=name, status="ok", speed=speed) for name, speed in speeds.items()]
+    return builder.add(trial, *results).folder
 
 
 def spoil(folder: Path, line: int, name: str = "trials.csv", **values: str) -> None:
     """Change values in one line of a CSV, the header being line 1."""
     seen = [1]
 
-    def change(row):
+    def change(row: dict[str, str]) -> None:
         seen[0] += 1
         if seen[0] == line:
             row.update(values)
@@ -29,8 +67,25 @@ def spoil(folder: Path, line: int, name: str = "trials.csv", **values: str) -> N
     fleet.edit_rows(folder, change, name)
 
 
+def edit_lines(folder: Path, name: str, change: slice) -> None:
+    """Remove lines of a CSV, the header being line 0."""
+    path = folder / name
+    kept = path.read_text().splitlines(keepends=True)
+    del kept[change]
+    path.write_text("".join(kept))
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        load([folder])
+
+
+def remarks(folder: Path) -> tuple[str, ...]:
+    return load([folder]).runs[0].remarks
+
+
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"step_ms": "-3.5"}, "step_ms '-3.5' must be above 0"),
         ({"step_ms": "0"}, "step_ms '0' must be above 0"),
@@ -50,70 +105,56 @@ def spoil(folder: Path, line: int, name: str = "trials.csv", **values: str) -> N
         ({"step_ms": "quick"}, "step_ms 'quick' is no number"),
     ],
 )
-def test_an_impossible_value_is_refused_with_file_line_and_value(tmp_path, values, said):
-    run = original(tmp_path / "run", train=False)
+def test_an_impossible_value_is_refused_with_file_line_and_value(run, values, message):
     spoil(run, 3, **values)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=rf"trials.csv'(, | cannot be read: )line 3: {re.escape(message)}"):
         load([run])
-    assert f"trials.csv', line 3: {said}" in str(caught.value).replace("cannot be read: ", "").replace(
-        "csv' line", "csv', line"
-    )
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "said"),
+    ("values", "message"),
     [
-        ("epochs.csv", {"train_s": "-1"}, "train_s '-1' cannot be below 0"),
-        ("epochs.csv", {"samples_per_s": "900"}, "samples_per_s '900' is not samples over train_s"),
-        ("epochs.csv", {"epoch": "0"}, "epoch '0' must be above 0"),
-        ("epochs.csv", {"test_accuracy_pct": "101"}, "cannot be above 100"),
+        ({"train_s": "-1"}, "train_s '-1' cannot be below 0"),
+        ({"samples_per_s": "900"}, "samples_per_s '900' is not samples over train_s"),
+        ({"epoch": "0"}, "epoch '0' must be above 0"),
+        ({"test_accuracy_pct": "101"}, "test_accuracy_pct '101' cannot be above 100"),
     ],
 )
-def test_so_it_is_in_the_other_files(tmp_path, name, values, said):
+def test_so_it_is_in_the_other_files(tmp_path, values, message):
     run = original(tmp_path / "run")
-    spoil(run, 2, name, **values)
-    with pytest.raises(UsageError, match=rf"{name}', line 2: .*{said}"):
-        load([run])
+    spoil(run, 2, "epochs.csv", **values)
+    refused(run, f"epochs.csv', line 2: {message}")
 
 
-def test_a_rounded_throughput_is_fine(tmp_path):
-    run = original(tmp_path / "run", train=False)
+def test_a_rounded_throughput_is_fine(run):
     fleet.edit_rows(run, lambda row: row["step_ms"] and row.update(step_ms=f"{float(row['step_ms']):.3g}"))
     assert len(load([run]).trials) == 8
 
 
 def test_the_line_is_right_after_a_detail_with_line_breaks(tmp_path):
-    run = RunBuilder(tmp_path / "run")
-    broken = TrialResult(precision="fp32", status="failed", detail="one\ntwo\nthree")
-    run.add(run.trial("memory", ["fp32"], 128), broken).speed()
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "failed", "one\ntwo\nthree").speed()
     spoil(run.folder, 3, step_ms="-1")
-    with pytest.raises(UsageError, match=r"line 5: step_ms '-1'"):
-        load([run.folder])
+    refused(run.folder, "line 5: step_ms '-1'")
 
 
-def test_several_bad_lines_are_counted(tmp_path):
-    run = original(tmp_path / "run", train=False)
+def test_several_bad_lines_are_counted(run):
     fleet.edit_rows(run, lambda row: row["step_ms"] and row.update(step_ms="-1"))
     with pytest.raises(UsageError, match=r"line 2: .* So is it in 5 more lines"):
         load([run])
 
 
-@pytest.mark.parametrize(("gib", "refused"), [(79.0, False), (81.0, True)])
-def test_a_peak_above_the_devices_own_memory_is_refused_with_its_line(tmp_path, gib, refused):
-    run = original(tmp_path / "run", train=False)
+@pytest.mark.parametrize(("gib", "too_much"), [(79.0, False), (81.0, True)])
+def test_a_peak_above_the_devices_own_memory_is_refused_with_its_line(run, gib, too_much):
     fleet.edit_run(run, lambda info: info["environment"]["devices"][0].update(memory_total_bytes=80 * 2**30))
     # The first row is of a trial that was tried again: the line is that of the file, not of what is left of it.
-    first = run / "trials.csv"
-    lines = first.read_text().splitlines(keepends=True)
-    first.write_text("".join([lines[0], lines[1].replace(",ok,", ",failed,"), *lines[1:]]))
+    lines = (run / "trials.csv").read_text().splitlines(keepends=True)
+    (run / "trials.csv").write_text("".join([lines[0], lines[1].replace(",ok,", ",failed,"), *lines[1:]]))
     spoil(run, 9, peak_allocated_bytes=f"{gib * 2**30:.0f}")
-    if not refused:
+    if too_much:
+        with pytest.raises(UsageError, match=r"trials.csv', line 9: peak_allocated_bytes .* than the device has"):
+            load([run])
+    else:
         assert len(load([run]).trials) == 8
-        return
-    with pytest.raises(
-        UsageError, match=r"trials.csv', line 9: peak_allocated_bytes .* more memory than the device has"
-    ):
-        load([run])
 
 
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(tmp_path):
@@ -123,14 +164,12 @@ def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(tm
     assert len(load([run]).epochs) == 8
 
 
-def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left_out_with_a_warning(tmp_path):
-    run = original(tmp_path / "run", train=False)
+def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left_out_with_a_warning(run, tmp_path):
     path = run / "trials.csv"
     lines = path.read_text().splitlines(keepends=True)
-    whole = len(load([run]).trials)
     path.write_text("".join(lines) + lines[-1][:40])
     read = load([run])
-    assert len(read.trials) == whole
+    assert len(read.trials) == len(lines) - 1
     assert read.runs[0].remarks[0] == "trials.csv ends in the middle of a line, which is left out."
     assert "Run run: trials.csv ends in the middle" in write_report([run], tmp_path / "out", figures="none").read_text()
     path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
@@ -138,17 +177,14 @@ def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left
         load([run])
 
 
-def test_a_short_line_of_blocks_is_refused_too(tmp_path):
-    run = original(tmp_path / "run", train=False)
-    blocks = run / "blocks.csv"
-    trial = load([run]).trials.query("phase == 'speed'").iloc[0]["trial"]
-    blocks.write_text(blocks.read_text() + f"{SCHEMA},{trial},fp32,0,0,5,10.0,1.0,0,\n{SCHEMA},{trial},fp32,0,1\n")
-    with pytest.raises(UsageError, match=r"blocks.csv', line 3: .*cut off"):
-        load([run])
+def test_a_short_line_of_blocks_is_refused_too(with_blocks):
+    with (with_blocks / "blocks.csv").open("a") as file:
+        file.write(f"{SCHEMA},trial,fp32,0,1\n")
+    with pytest.raises(UsageError, match=r"blocks.csv', line 34: .*cut off"):
+        load([with_blocks])
 
 
-def test_rows_twice_without_a_failure_count_once_with_a_warning_and_a_retried_trial_has_none(tmp_path):
-    run = original(tmp_path / "run", train=False)
+def test_rows_twice_without_a_failure_count_once_with_a_warning_and_a_retried_trial_has_none(run, tmp_path):
     path = run / "trials.csv"
     rows = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*rows, *rows[1:3]]))
@@ -156,15 +192,16 @@ def test_rows_twice_without_a_failure_count_once_with_a_warning_and_a_retried_tr
     assert len(read.trials) == len(rows) - 1
     assert "trials.csv has 2 rows twice, first mlp-0-b128-speed-r0 in fp32, line 2" in read.runs[0].remarks[0]
     retried = RunBuilder(tmp_path / "again").lost("memory", "fp32", "failed", "crash").memory("fp32", 10)
-    assert load([retried.folder]).runs[0].remarks == ()
+    assert remarks(retried.folder) == ()
 
 
-def test_a_column_added_after_a_run_was_written_is_empty_there_and_no_other_may_lack(tmp_path, monkeypatch):
-    run = original(tmp_path / "run")
+# The header and the schema.
+
+
+def test_a_column_added_after_a_run_was_written_is_empty_there_and_no_other_may_lack(run, monkeypatch):
     path = run / "trials.csv"
     path.write_text(path.read_text().replace(",compute_dtypes,flops_per_step,", ",lost,gone,", 1))
-    with pytest.raises(UsageError, match="lacks the column compute_dtypes"):
-        load([run])
+    refused(run, "lacks the column compute_dtypes")
     for name in ("compute_dtypes", "flops_per_step"):
         field = replace(COLUMNS["trials.csv"][name], column=Column(added_later=True))
         monkeypatch.setitem(COLUMNS["trials.csv"], name, field)
@@ -174,16 +211,94 @@ def test_a_column_added_after_a_run_was_written_is_empty_there_and_no_other_may_
     assert list(trials) == list(COLUMNS["trials.csv"])
 
 
-@pytest.mark.parametrize("schema", [0, 4, 6, None, "three", 5.5])
-def test_any_other_schema_is_refused_in_a_sentence(tmp_path, schema):
-    run = original(tmp_path / "run", train=False)
-    (run / "run.json").write_text(json.dumps({"schema": schema}))
-    with pytest.raises(UsageError, match=rf"has schema {json.dumps(schema)}; this version reads schema {SCHEMA}"):
-        load([run])
+def test_columns_in_another_order_and_swapped_names_are_refused(run):
+    trials = run / "trials.csv"
+    lines = trials.read_text().splitlines()
+    swapped = lines[0].replace("step_ms,samples_per_s", "samples_per_s,step_ms")
+    trials.write_text("\n".join([swapped, *lines[1:]]) + "\n")
+    refused(run, "trials.csv', line 1: samples_per_s stands where step_ms belongs")
+    trials.write_text("\n".join(",".join(reversed(line.split(","))) for line in lines) + "\n")
+    refused(run, "fit_step_s stands where schema belongs")
+    trials.write_text("\n".join(lines[1:]) + "\n")
+    refused(run, "has no column schema")
 
 
-def test_a_file_whose_rows_are_of_two_schemas_is_refused_where_one_is_unknown(tmp_path):
-    run = original(tmp_path / "run", train=False)
-    spoil(run, 4, schema="4")
-    with pytest.raises(UsageError, match="holds rows of schema 4"):
-        load([run])
+def test_a_file_without_rows_needs_no_column(run):
+    blocks = run / "blocks.csv"
+    blocks.write_text(blocks.read_text().replace(",discarded", ""))
+    assert load([run]).blocks.empty
+
+
+@pytest.mark.parametrize("line", [2, 4])
+def test_rows_of_another_schema_are_refused(run, line):
+    spoil(run, line, schema="4")
+    refused(run, "holds rows of schema 4")
+
+
+def test_rows_of_another_schema_are_told_from_a_changed_header(run):
+    trials = run / "trials.csv"
+    trials.write_text(trials.read_text().replace(f"\n{SCHEMA},", "\n99,").replace(",techniques", ",tricks", 1))
+    refused(run, "holds rows of schema 99")
+
+
+def test_a_run_saved_by_a_spreadsheet_reads_as_before(tmp_path):
+    run = original(tmp_path / "run")
+    plain = load([run])
+    for name in ("trials.csv", "epochs.csv"):
+        path = run / name
+        path.write_text(path.read_text().replace("\n", "\r\n"), encoding="utf-8-sig", newline="")
+    saved = load([run])
+    assert saved.trials.equals(plain.trials)
+    assert saved.epochs.equals(plain.epochs)
+    assert saved.runs[0].remarks == plain.runs[0].remarks
+    trials = run / "trials.csv"
+    trials.write_text(trials.read_text(encoding="utf-8-sig").replace(",10.0,", ",quick,"), encoding="utf-8-sig")
+    refused(run, "line 2: step_ms 'quick' is no number")
+
+
+def test_words_that_look_like_numbers_stay_words(tmp_path):
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "failed", "nan")
+    fleet.edit_rows(run.folder, lambda row: row.update(config="12345e678901"))
+    row = load([run.folder]).trials.iloc[0]
+    assert (row["config"], row["detail"], row["placement"]) == ("12345e678901", "nan", "0")
+
+
+# Blocks that are not those that the speeds were made from.
+
+
+def test_blocks_that_fit_are_not_remarked_on(with_blocks):
+    assert remarks(with_blocks) == ()
+
+
+def test_a_lost_block_is_told_with_its_trial_and_no_other(with_blocks, tmp_path):
+    edit_lines(with_blocks, "blocks.csv", slice(-2, -1))
+    (remark,) = remarks(with_blocks)
+    assert "of mlp-0-b64-speed-r0 in amp-bf16 trials.csv tells of 12 blocks that count and 4 that do not" in remark
+    assert "blocks.csv has 11 and 4. Lines" in remark
+    page = write_report([with_blocks], tmp_path / "out", figures="none").read_text()
+    assert f"Run run: {remark}" in page.replace("\\", "")
+
+
+def test_lost_rounds_and_rounds_that_count_no_more_are_told_of_all_arms(with_blocks):
+    fleet.edit_rows(with_blocks, lambda row: row["round"] == "5" and row.update(discarded="by hand"), "blocks.csv")
+    expected = "12 blocks that count and 4 that do not, blocks.csv has 10 and {}, and 1 more row is like it"
+    assert expected.format(6) in remarks(with_blocks)[0]
+    edit_lines(with_blocks, "blocks.csv", slice(1, 9))
+    assert expected.format(2) in remarks(with_blocks)[0]
+
+
+def test_a_file_without_a_block_is_told_and_a_missing_one_once(with_blocks):
+    edit_lines(with_blocks, "blocks.csv", slice(1, None))
+    assert "blocks.csv has 0 and 0" in remarks(with_blocks)[0]
+    (with_blocks / "blocks.csv").unlink()
+    assert remarks(with_blocks) == ("blocks.csv is missing, so what is made from it is not in the report.",)
+
+
+def test_other_times_are_told(with_blocks):
+    def triple(row: dict[str, str]) -> None:
+        if row["precision"] == "amp-bf16":
+            row["time_ms"] = repr(3 * float(row["time_ms"]))
+
+    fleet.edit_rows(with_blocks, triple, "blocks.csv")
+    (remark,) = remarks(with_blocks)
+    assert "in amp-bf16 trials.csv tells of a step of 5.022 ms, blocks.csv has a median of 15.07 ms." in remark

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.speed import bootstraps, floors, log_ratios
+from bench.report.analysis.speed import bootstraps, log_ratios, noises
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
@@ -43,7 +43,7 @@ def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path:
     run = against_itself(RunBuilder(tmp_path / "run").speed(), ratios)
     logs = np.log(ratios)
     low, high = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
-    assert floors(load([run.folder]).trials).iloc[0] == pytest.approx(math.expm1(max(abs(low), abs(high))))
+    assert noises(load([run.folder]).trials).iloc[0] == pytest.approx(math.expm1(max(abs(low), abs(high))))
 
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path: Path)
     noisy = against_itself(RunBuilder(tmp_path / "noisy").speed(speedups=gain), [1.02, 0.97, 1.01])
     unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
     assert [arm(run)["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
-    assert math.isnan(arm(unknown)["floor"])
+    assert math.isnan(arm(unknown)["noise"])
 
 
 def test_noise_that_was_disturbed_does_not_count(tmp_path: Path) -> None:
     run = against_itself(RunBuilder(tmp_path / "run").speed(), [3.0, 2.0, 1.0], status="invalid")
-    assert floors(load([run.folder]).trials).empty
+    assert noises(load([run.folder]).trials).empty
 
 
 def ran(folder: Path, *, fp32: dict[str, float], bf16: dict[str, float], computed: str) -> pd.DataFrame:
@@ -140,7 +140,7 @@ def test_the_bootstrap_agrees_with_student_on_many_normal_processes(tmp_path: Pa
     processes = [list(rng.normal(center, 0.002, 20)) for center in centers]
     run = RunBuilder(tmp_path / "run").speed(speedups=list(np.exp(centers)))
     with_blocks(run, processes)
-    second = bootstraps(load([run.folder]).blocks).iloc[0]
+    second = next(iter(bootstraps(load([run.folder]).blocks).values()))
     half = scipy_stats.t.ppf(0.975, 29) * 0.01 / math.sqrt(30)
     assert second.center == pytest.approx(2.0, rel=0.006)
     assert math.log(second.high / second.low) / 2 == pytest.approx(half, rel=0.3)

@@ -1,0 +1,68 @@
+"""What runs and their reports are called, and which run is a copy of another."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.report.reading.folders import labels, report_folder, report_name
+from bench.report.reading.load import load
+from tests.report import fleet
+from tests.report.builders import RunBuilder, write_report
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/x/here/run", "/x/there/run"], ["here/run", "there/run"]),
+        (["/1/results/a", "/2/results/a", "/2/results/b"], ["1/results/a", "2/results/a", "b"]),
+        (["/results/run", "/a/results/run"], ["/results/run", "a/results/run"]),  # one path is the end of the other
+    ],
+)
+def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(paths: list[str], names: list[str]) -> None:
+    assert labels([Path(path) for path in paths]) == names
+
+
+def test_the_report_is_named_after_its_runs_in_less_than_200_characters() -> None:
+    def named(*nodes: str) -> str:
+        return report_name([Path(f"/{node}/results/resnet20") for node in nodes])
+
+    assert named("node1") == "resnet20"
+    assert named("node1", "node2") == "node1-results-resnet20+node2-results-resnet20"
+    many = [named(*(f"node{number}" for number in range(first, first + 30))) for first in (0, 1)]
+    assert many[0] != many[1]
+    assert max(map(len, many)) < 200
+
+
+def test_a_report_of_two_runs_has_the_names_of_both(tmp_path: Path) -> None:
+    runs = [RunBuilder(tmp_path / name).folder for name in "ab"]
+    assert report_folder(runs, tmp_path / "reports") == tmp_path / "reports" / "a+b"
+
+
+def started(run: RunBuilder, when: str = "2026-01-01T00:00:00+00:00") -> Path:
+    fleet.edit_run(run.folder, lambda info: info.update(started=when))
+    return run.folder
+
+
+def test_a_copy_of_a_run_counts_once_with_a_remark_and_the_fuller_one_stays(tmp_path: Path) -> None:
+    first = started(RunBuilder(tmp_path / "first").speed())
+    second = tmp_path / "second"
+    shutil.copytree(first, second)
+    read = load([first, second])
+    assert [run.label for run in read.runs] == ["first"]
+    assert len(read.trials) == 6
+    assert read.runs[0].remarks[0] == f"{second} is a copy of it, and is left out."
+    assert "is a copy of it" in write_report([first, second], tmp_path / "out", figures="none").read_text()
+    with (second / "trials.csv").open("a") as file:
+        file.write((first / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")
+    assert [run.label for run in load([first, second]).runs] == ["second"]
+
+
+def test_runs_that_only_share_a_name_or_a_start_are_no_copies(tmp_path: Path) -> None:
+    folders = [started(RunBuilder(tmp_path / name / "run").speed()) for name in "abcd"]
+    started(RunBuilder(folders[1]), "2026-01-01T00:00:01+00:00")
+    fleet.edit_run(folders[2], lambda info: info["environment"].update(host="another"))
+    fleet.edit_run(folders[3], lambda info: info["environment"]["devices"][0].update(uuid="GPU-2"))
+    assert len(load(folders).runs) == 4
