@@ -183,7 +183,7 @@ def identify(device: Device, _send: Send) -> Identity | None:
 
 
 def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:
-    """Return the joules per step of a window of 5 s and one of 10 s; None where the GPU tells neither energy nor power."""
+    """Return the joules per step of a window of 5 s and one of 10 s; None where the GPU tells neither."""
     nvml = open_monitor()
     if nvml is None or device.uuid is None:
         return None
