@@ -21,7 +21,7 @@ WHEEL = ("sm_75", "sm_80", "sm_90")
 
 @pytest.fixture
 def listed(monkeypatch):
-    """Return the lines of a machine whose driver has some GPUs, and whose CUDA sees all of them or those ``visible``."""
+    """Lists a machine whose driver has some GPUs, and whose CUDA sees all of them or only ``visible`` ones."""
 
     def lines(*gpus: FakeGpu, visible: tuple[FakeGpu, ...] | None = None, wheel: tuple[str, ...] = WHEEL) -> str:
         seen = [
