@@ -119,11 +119,9 @@ def report(
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
-    if ladders:
-        from bench.report.tables.table import show
     for ladder in ladders:
         print(ladder.title)
-        show(ladder)
+        ladder.show()
     for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")
@@ -133,14 +131,13 @@ def compare(old: Path, new: Path) -> None:
     """Print how a run differs from an earlier one of the same questions."""
     from bench.report.analysis.compare import compare as held_against
     from bench.report.tables.comparisons import comparison
-    from bench.report.tables.table import show
 
     found = held_against(old, new)
     print(f"OLD: {old}\nNEW: {new}")
     for text in (*found.cautions, *found.apart):
         print(f"- {text}")
     table = comparison(found.rows)
-    show(table)
+    table.show()
     print(table.about)
 
 
