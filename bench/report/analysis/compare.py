@@ -32,7 +32,7 @@ class Comparison:
     """Two runs side by side."""
 
     rows: list[dict[str, Any]]
-    """Of each pair: suite, where, batch_size, precision, step (a ratio as text, or the statuses), verdict, memory and
+    """For each pair: suite, where, batch_size, precision, step (a ratio as text, or the statuses), verdict, memory and
     speedup (ratios as text), NEW over OLD."""
     cautions: list[str]
     """What is missing, and what differs beside what is compared."""
@@ -66,9 +66,7 @@ def compare(old: Path, new: Path) -> Comparison:
 
 
 def _row(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tuple[float, ...]]) -> dict[str, Any]:
-    where = pair["device_new"] if pair["device_new"] == pair["device_old"] else UNKNOWN
-    if where == UNKNOWN:
-        where = f"{pair['device_old']} → {pair['device_new']}"
+    where = " → ".join(dict.fromkeys((pair["device_old"], pair["device_new"])))
     parts = [pair[name] for name in ("parameters", "techniques") if pair[name]]
     suite = f"{pair['suite']} ({', '.join(parts)})" if parts else pair["suite"]
     step, verdict = _step(pair)
