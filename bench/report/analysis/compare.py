@@ -111,20 +111,15 @@ def _memory(pair: dict[Any, Any]) -> str:
 
 
 def _step(pair: dict[Any, Any]) -> tuple[str, str]:
-    """Return the ratio of step times and what it lets one say; the verdict is of speed, NEW's over OLD's."""
+    """Return the ratio of step times, or else both statuses, and the verdict, which is of speed: NEW's over OLD's."""
     if not (known(pair["step_ms_old"]) and known(pair["step_ms_new"])):
-        return _instead(pair), UNKNOWN
-    faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"]))
+        was, now = (pair[f"speed_status_{side}"] for side in ("old", "new"))
+        return f"{was} → {now}" if known(was) and known(now) else UNKNOWN, UNKNOWN
+    faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"])).exp()
     noises = [value for value in (pair["noise_old"], pair["noise_new"]) if known(value)]
-    word = stats.verdict(faster.exp(), max(noises, default=ASSUMED_NOISE))
-    slower = stats.welch_interval(np.log(pair["paces_old"]), np.log(pair["paces_new"])).exp()
+    word = stats.verdict(faster, max(noises, default=ASSUMED_NOISE))
+    slower = faster.inverse()
     return ratio(slower.center, slower.low, slower.high), word
-
-
-def _instead(pair: dict[Any, Any]) -> str:
-    """Return the statuses where there is no ratio: what ran before may be out of memory now."""
-    was, now = (pair[f"speed_status_{side}"] for side in ("old", "new"))
-    return f"{was} → {now}" if known(was) and known(now) else UNKNOWN
 
 
 def _speedups(trials: pd.DataFrame) -> dict[tuple[Any, ...], tuple[float, ...]]:
