@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
@@ -20,96 +20,73 @@ REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
 
 
-class Display(Protocol):
-    """What a run shows."""
+class Display:
+    """Shows a run as plain lines: one when a trial ends."""
 
-    def begin(self, trial: Trial, number: int, total: int, /) -> None:
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[str, str]] = {}
+        """The number and the description of each running trial, by its id."""
+
+    def begin(self, trial: Trial, number: int, total: int) -> None:
         """Show that a trial begins."""
+        self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
 
-    def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
-        """Show progress, and the newest readings of the GPU."""
+    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
+        """Show progress and the newest readings of the GPU; a log has results only."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
         """Show a trial's results."""
+        count, description = self._running.pop(trial.id)
+        bad = any(result.status not in MEASURED for result in results)
+        self._print(f"{count} {description}: {describe_results(results)}", "red" if bad else "")
 
     def note(self, text: str) -> None:
         """Show a note."""
+        self._print(text, "yellow")
 
     def close(self) -> None:
         """Restore the terminal."""
 
-
-class PlainDisplay:
-    """One line when a trial ends."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, str] = {}
-
-    def begin(self, trial: Trial, number: int, total: int, /) -> None:
-        """Remember the trial's number: several may be running."""
-        self._counts[trial.id] = f"[{number}/{total}]"
-
-    def progress(self, _progress: Progress, _samples: Sequence[Sample], /) -> None:
-        """Show nothing: a log holds results only."""
-
-    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
-        """Print the trial's results."""
-        print(f"{self._counts.pop(trial.id)} {describe_trial(trial)}: {describe_results(results)}", flush=True)
-
-    def note(self, text: str) -> None:
-        """Print a line."""
+    def _print(self, text: str, _style: str) -> None:
         print(text, flush=True)
 
-    def close(self) -> None:
-        """Nothing to restore."""
 
-
-class LiveDisplay:
-    """A line that keeps changing below the lines of the trials that have ended."""
+class LiveDisplay(Display):
+    """Shows a line that keeps changing below the lines of the trials that have ended."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        super().__init__()
         self._console = Console(highlight=False)
         self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
-        self._running: dict[str, tuple[str, str]] = {}
         self._gpu = ""
         self._began = self._drawn = 0.0
 
-    def begin(self, trial: Trial, number: int, total: int, /) -> None:
+    def begin(self, trial: Trial, number: int, total: int) -> None:
         """Show the trial's name."""
-        self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
+        super().begin(trial, number, total)
         self._gpu = ""
         self._began = time.monotonic()
         self._draw(Progress(text="starting"))
 
-    def progress(self, progress: Progress, samples: Sequence[Sample], /) -> None:
+    def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
         """Redraw, at most every ``REDRAW_S``."""
         if samples:
             self._gpu = describe_sample(samples[-1])
         if time.monotonic() - self._drawn >= REDRAW_S and progress.text:
             self._draw(progress)
 
-    def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
-        """Print the trial's results above the live line."""
-        from rich.text import Text
-
-        bad = any(result.status not in MEASURED for result in results)
-        count, described = self._running.pop(trial.id)
-        line = f"{count} {described}: {describe_results(results)}"
-        self._console.print(Text(line, style="red" if bad else ""))
-
-    def note(self, text: str) -> None:
-        """Print a line above the live one."""
-        from rich.text import Text
-
-        self._console.print(Text(text, style="yellow"))
-
     def close(self) -> None:
         """Remove the live line."""
         self._live.stop()
+
+    def _print(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text, style=style))
 
     def _draw(self, progress: Progress) -> None:
         from rich.progress_bar import ProgressBar
@@ -118,10 +95,11 @@ class LiveDisplay:
         from rich.text import Text
 
         self._drawn = time.monotonic()
+        trials = list(self._running.values())
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Spinner("dots"),
-            Text(_running(list(self._running.values())), style="bold"),
+            Text(" ".join(trials[0]) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
             ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
             Text(progress.text),
             Text(self._gpu, style="dim"),
@@ -132,11 +110,7 @@ class LiveDisplay:
 
 def open_display() -> Display:
     """Return the display for a terminal, or for a log."""
-    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
-
-
-def _running(trials: list[tuple[str, str]]) -> str:
-    return " ".join(trials[0]) if len(trials) == 1 else f"{len(trials)} trials running"
+    return LiveDisplay() if sys.stdout.isatty() else Display()
 
 
 def describe_trial(trial: Trial) -> str:
@@ -145,8 +119,7 @@ def describe_trial(trial: Trial) -> str:
     where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1} of {trial.protocol.replicates}"
     detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
-    epochs = "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
-    detail += f", seed {trial.seed}, {epochs}" if trial.phase == "train" else ""
+    detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
     suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
@@ -159,31 +132,31 @@ def describe_results(results: Sequence[TrialResult]) -> str:
 
 
 def _describe(result: TrialResult) -> str:
+    name = result.precision
     if result.status not in MEASURED:
-        return f"{result.precision} {result.status}: {result.detail}"
-    if result.memory is not None or result.fit is not None:
-        return _describe_size(result)
+        return f"{name} {result.status}: {result.detail}"
+    if result.fit is not None:
+        return f"{name} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
+    if result.memory is not None:
+        return f"peak {peak / 2**20:,.0f} MiB" if (peak := result.memory.headline_bytes) is not None else "peak unknown"
     if result.energy is not None:
         return f"{result.energy.energy_j_per_step:.4g} J/step"
-    if result.training is not None:
-        accuracy = result.training.test_accuracy_pct
+    if (training := result.training) is not None:
+        accuracy = training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
         began = f"; {result.detail}" if result.detail else ""
-        return f"{result.training.time_per_epoch_s:.2f} s/epoch, loss {result.training.train_loss:.4f}{tested}{began}"
-    speed = result.speed
+        return f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:.4f}{tested}{began}"
+    return _describe_speed(result)
+
+
+def _describe_speed(result: TrialResult) -> str:
+    name, speed = result.precision, result.speed
     if speed is None or speed.step_ms is None:
-        return f"{result.precision} {result.status}"
-    text = f"{result.precision} {speed.step_ms:.4g} ms"
+        return f"{name} {result.status}"
+    text = f"{name} {speed.step_ms:.4g} ms"
     if speed.speedup is not None and speed.speedup_low is not None and speed.speedup_high is not None:
         text += f" = {speed.speedup:.3f}× {BASELINE} [{speed.speedup_low:.3f}, {speed.speedup_high:.3f}]"
     return text + (" (unconverged)" if result.status == "unconverged" else "")
-
-
-def _describe_size(result: TrialResult) -> str:
-    if result.fit is not None:
-        return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
-    peak = result.memory.headline_bytes if result.memory else None
-    return "peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB"
 
 
 def describe_sample(sample: Sample) -> str:
@@ -208,30 +181,36 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         print(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
         print(f"Warning: {warning}")
-    seconds: dict[tuple[str, str], list[float | None]] = {}
-    lines: dict[tuple[str, str], list[Trial]] = {}
-    for trial, guess in zip(plan.trials, plan.seconds, strict=True):
-        key = (trial.cell.suite.name, trial.cell.placement.name)
-        lines.setdefault(key, []).append(trial)
-        seconds.setdefault(key, []).append(guess)
-    for key, trials in lines.items():
-        arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
-        sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
-        known = sizes["speed"] or sorted({t.cell.batch_size for t in trials if t.phase not in ("fit", "train")})
-        batches = [str(size) for size in known]
-        batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
-        batches = batches or [str(size) for size in sizes["train"]]
-        variants = dict.fromkeys(trial.cell.suite.parameters for trial in trials)
-        each = f", {len(variants)} variants" if len(variants) > 1 else ""
-        line = f"{key[0]} on {key[1]}{each}: {', '.join(arms)}; batch {', '.join(batches)}"
-        training = next((trial for trial in trials if trial.phase == "train"), None)
-        if training is not None:
-            epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
-            line += f"; {epochs} at batch {', '.join(str(size) for size in sizes['train'])}"
-            line += f" on {training.cell.data}"
-        print(f"{line}; {_duration(seconds[key])}{_compiling(trials)}")
+    groups: dict[tuple[str, str], list[tuple[Trial, float | None]]] = {}
+    for trial, estimate in zip(plan.trials, plan.seconds, strict=True):
+        groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
+    for (suite, placement), group in groups.items():
+        trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
+        print(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
     print(f"{counted}, {_duration(plan.seconds)} in all{_compiling(plan.trials)}", flush=True)
+
+
+def _describe_group(trials: Sequence[Trial]) -> str:
+    """Return the variants, arms, batch sizes and epochs of a suite's trials on one device."""
+    variants = {trial.cell.suite.parameters for trial in trials}
+    arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
+    sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
+    measured = sizes["speed"] or sorted({t.cell.batch_size for t in trials if t.phase not in ("fit", "train")})
+    batches = [str(size) for size in measured]
+    batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
+    batches = batches or [str(size) for size in sizes["train"]]
+    each = f", {len(variants)} variants" if len(variants) > 1 else ""
+    line = f"{each}: {', '.join(arms)}; batch {', '.join(batches)}"
+    training = next((trial for trial in trials if trial.phase == "train"), None)
+    if training is None:
+        return line
+    trained = ", ".join(str(size) for size in sizes["train"])
+    return f"{line}; {_epochs(training)} at batch {trained} on {training.cell.data}"
+
+
+def _epochs(trial: Trial) -> str:
+    return "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
 
 
 def _compiling(trials: Sequence[Trial]) -> str:

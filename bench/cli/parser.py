@@ -46,16 +46,16 @@ def parse(argv: Sequence[str]) -> Any:
     Raises:
         UsageError: a word that means nothing; nothing has been touched yet.
     """
-    parsers = {"report": report_parser, "compare": compare_parser, "list": list_parser, "doctor": doctor_parser}
-    names = ("run", *parsers)
     if not argv or argv[0].startswith("-"):
         return parse_run(argv)
     name, words = argv[0], argv[1:]
+    parsers = _command_parsers()
+    names = ("run", *parsers)
     if name not in names:
         raise UsageError(f"There is no command '{name}'.{nearest(name, names)} Available: {', '.join(names)}.")
     if name == "run":
         return parse_run(words)
-    return parsers[name]().parse_args(words, argparse.Namespace(command=name))
+    return parsers[name].parse_args(words, argparse.Namespace(command=name))
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,43 +66,30 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message[0].upper()}{message[1:]}. See run_bench.py --help.")
 
 
-def list_parser() -> Parser:
-    """Return the parser of ``list``."""
-    parser = Parser(prog="run_bench.py list", description="List suites and precisions.")
-    parser.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
-    return parser
-
-
-def compare_parser() -> Parser:
-    """Return the parser of ``compare``."""
-    parser = Parser(prog="run_bench.py compare", description="Compare a run with an earlier one of the same questions.")
-    for name in ("old", "new"):
-        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run")
-    return parser
-
-
-def report_parser() -> Parser:
-    """Return the parser of ``report``."""
-    parser = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
-    parser.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
-    parser.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
-    parser.add_argument(
+def _command_parsers() -> dict[str, Parser]:
+    """Return the parsers of all commands but a run, by their names."""
+    report = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME")
+    report.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
+    report.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
+    report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
+    report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),
         default="overview",
         help="overview (default): of many devices one figure a recipe; all: every device's own; none",
     )
-    return parser
-
-
-def doctor_parser() -> Parser:
-    """Return the parser of ``doctor``."""
-    parser = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
-    parser.add_argument("--gpus", metavar="LIST", type=placements, help=GPUS_HELP)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.md and doctor.json")
-    return parser
+    compare = Parser(
+        prog="run_bench.py compare", description="Compare a run with an earlier one of the same questions."
+    )
+    for name in ("old", "new"):
+        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run")
+    listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
+    listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
+    doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
+    doctor.add_argument("--gpus", metavar="LIST", type=_placements, help=GPUS_HELP)
+    doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.md and doctor.json")
+    return {"report": report, "compare": compare, "list": listing, "doctor": doctor}
 
 
 def run_parser() -> Parser:
@@ -115,23 +102,23 @@ def run_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"ampmeter {bench.__version__}", help="show it and stop")
     what = parser.add_argument_group("what to compare")
-    what.add_argument("--suite", metavar="NAMES", type=suites, help="suites by name or .py file, with commas between")
+    what.add_argument("--suite", metavar="NAMES", type=_suites, help="suites by name or .py file, with commas between")
     what.add_argument(
         "--precisions",
         metavar="NAMES",
-        type=precisions,
+        type=_precisions,
         help=f"of {', '.join(PRECISIONS)} (default: by device), with options as in amp-fp16:init_scale=1024,cache=off",
     )
     what.add_argument(
         "--batch-sizes",
         metavar="SIZES",
-        type=batch_sizes,
+        type=_batch_sizes,
         help="such as 64,128,256, and max for the largest that fits (default: the suite's)",
     )
     what.add_argument(
         "--set",
         metavar="NAME=VALUE",
-        type=assignment,
+        type=_assignment,
         action="append",
         default=[],
         help="a suite's parameter; repeatable",
@@ -139,7 +126,7 @@ def run_parser() -> Parser:
     what.add_argument(
         "--sweep",
         metavar="NAME=V1,V2",
-        type=sweep,
+        type=_sweep,
         action="append",
         default=[],
         help="compare with each of a suite's parameter's values, such as width=4096,4097; repeatable: all combinations",
@@ -147,7 +134,7 @@ def run_parser() -> Parser:
     what.add_argument(
         "--weights",
         metavar="PATH",
-        type=weights,
+        type=_weights,
         help="initial weights: a state dict's path, imagenet or none (default: the suite's)",
     )
     what.add_argument(
@@ -157,14 +144,14 @@ def run_parser() -> Parser:
         help=f"of {', '.join(TECHNIQUES)} (as in grad-accumulation=4), for all precisions alike: docs/techniques.md",
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--gpus", metavar="LIST", type=placements, help=GPUS_HELP)
+    where.add_argument("--gpus", metavar="LIST", type=_placements, help=GPUS_HELP)
     where.add_argument(
-        "--on", metavar="ray[://HOST:PORT]", type=cluster, help="run on a Ray cluster (docs/clusters.md)"
+        "--on", metavar="ray[://HOST:PORT]", type=_cluster, help="run on a Ray cluster (docs/clusters.md)"
     )
     where.add_argument(
         "--accelerators",
         metavar="LIST",
-        type=accelerators,
+        type=_accelerators,
         help="types on the cluster, as V100,A100; V100+V100 train together (default: one of each type)",
     )
     where.add_argument("--sync-bn", action="store_true", help="batch norm over all devices that train together")
@@ -173,7 +160,7 @@ def run_parser() -> Parser:
     how.add_argument(
         "--phases",
         metavar="LIST",
-        type=phases,
+        type=_phase_names,
         help=f"of {', '.join(SELECTABLE)} (default: memory,speed,energy,train; --quick: memory,speed; "
         "--rigorous: floor, too)",
     )
@@ -183,12 +170,12 @@ def run_parser() -> Parser:
         help="climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what --techniques names, "
         "with a real loader, each on top of the one before that works; --precisions fp32 leaves AMP out",
     )
-    how.add_argument("--epochs", metavar="N", type=epochs, help="epochs to train (default: the suite's short form)")
-    how.add_argument("--seeds", metavar="LIST", type=seeds, help="seeds to train with (default: 0)")
+    how.add_argument("--epochs", metavar="N", type=_epochs, help="epochs to train (default: the suite's short form)")
+    how.add_argument("--seeds", metavar="LIST", type=_seeds, help="seeds to train with (default: 0)")
     how.add_argument(
-        "--target-accuracy", metavar="PCT", type=percentage, help="tell how long training took to this test accuracy"
+        "--target-accuracy", metavar="PCT", type=_percentage, help="tell how long training took to this test accuracy"
     )
-    how.add_argument("--clip-grad", metavar="MAXNORM", type=norm, help="clip gradients to this norm when training")
+    how.add_argument("--clip-grad", metavar="MAXNORM", type=_norm, help="clip gradients to this norm when training")
     depth = how.add_mutually_exclusive_group()
     depth.add_argument(
         "--quick", action="store_true", help="one process, 3 s an arm, no training unless one of its options is given"
@@ -199,12 +186,12 @@ def run_parser() -> Parser:
         help="ten processes instead of three, and fp32 timed against itself where speed is timed",
     )
     how.add_argument(
-        "--target-ci", metavar="SHARE", type=share, help="stop at this half-width of the 95%% interval (default: 1%%)"
+        "--target-ci", metavar="SHARE", type=_share, help="stop at this half-width of the 95%% interval (default: 1%%)"
     )
     how.add_argument(
         "--time-budget",
         metavar="TIME",
-        type=seconds,
+        type=_duration_s,
         help="most time to spend timing one arm in one process (default: 10s)",
     )
     data = parser.add_argument_group("data")
@@ -324,138 +311,111 @@ def _sweeps(given: argparse.Namespace) -> tuple[tuple[str, tuple[str, ...]], ...
 # Converters of options: from a word to a value, or a UsageError that names the option.
 
 
-def _listed(
-    text: str,
+def _list_of(
     option: str,
     convert: Callable[[str], Any] = str,
     split: Callable[[str], list[str]] = lambda text: text.split(","),
-) -> tuple[Any, ...]:
-    """Split at commas, convert each word, and drop repetitions."""
-    words = [word.strip() for word in split(text)]
-    if not all(words):
-        raise UsageError(f"{option} has an empty word in '{text}': put one comma between two values.")
-    return tuple(dict.fromkeys(convert(word) for word in words))
+) -> Callable[[str], tuple[Any, ...]]:
+    """Return a converter that splits at commas, converts each word, and drops repetitions."""
+
+    def read(text: str) -> tuple[Any, ...]:
+        words = [word.strip() for word in split(text)]
+        if not all(words):
+            raise UsageError(f"{option} has an empty word in '{text}': put one comma between two values.")
+        return tuple(dict.fromkeys(convert(word) for word in words))
+
+    return read
 
 
-def _whole(word: str, option: str, least: int) -> int:
-    if not re.fullmatch(r"\d{1,9}", word) or int(word) < least:
-        raise UsageError(f"{option} takes whole numbers from {least} to 999999999, not '{word}'.")
-    return int(word)
+def _whole(option: str, least: int) -> Callable[[str], int]:
+    def read(word: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", word) or int(word) < least:
+            raise UsageError(f"{option} takes whole numbers from {least} to 999999999, not '{word}'.")
+        return int(word)
+
+    return read
 
 
-def suites(text: str) -> tuple[str, ...]:
-    """Read names and paths of suites."""
-    return _listed(text, "--suite")
+def _matching(option: str, pattern: str, allowed: str, convert: Callable[[re.Match[str]], Any]) -> Callable[[str], Any]:
+    """Return a converter of words that match; ``convert`` may still refuse one by returning None."""
+
+    def read(word: str) -> Any:
+        match = re.fullmatch(pattern, word)
+        value = None if match is None else convert(match)
+        if value is None:
+            raise UsageError(f"{option} takes {allowed}, not '{word}'.")
+        return value
+
+    return read
 
 
-def precisions(text: str) -> tuple[str, ...]:
-    """Read precisions with their options, by their canonical names."""
-    return _listed(text, "--precisions", lambda word: parse_precision(word).name, split)
+def _phase(word: str) -> str:
+    if word in SELECTABLE:
+        return word
+    raise UsageError(f"There is no phase '{word}'.{nearest(word, SELECTABLE)} Available: {', '.join(SELECTABLE)}.")
 
 
-def batch_sizes(text: str) -> tuple[int | str, ...]:
-    """Read batch sizes, and ``max``."""
-    return _listed(text, "--batch-sizes", lambda word: MAX if word == MAX else _whole(word, "--batch-sizes", 1))
+def _accelerator(word: str) -> str:
+    """Read a type of accelerator as Ray names it; types joined by a plus are equal."""
+    if len({*word.split("+")}) == 1 and re.fullmatch(r"[A-Z][\w.+-]*", word) and Placement(name=word).on_cluster:
+        return word
+    raise UsageError(f"--accelerators takes types as Ray names them, such as V100 or V100,A100, not '{word}'.")
 
 
-def epochs(word: str) -> int:
-    """Read a number of epochs."""
-    return _whole(word, "--epochs", 1)
-
-
-def seeds(text: str) -> tuple[int, ...]:
-    """Read seeds."""
-    return _listed(text, "--seeds", lambda word: _whole(word, "--seeds", 0))
-
-
-def phases(text: str) -> tuple[str, ...]:
-    """Read phases."""
-
-    def known(word: str) -> str:
-        if word in SELECTABLE:
-            return word
-        raise UsageError(f"There is no phase '{word}'.{nearest(word, SELECTABLE)} Available: {', '.join(SELECTABLE)}.")
-
-    return _listed(text, "--phases", known)
-
-
-def placements(text: str) -> tuple[str, ...]:
+def _placements(text: str) -> tuple[str, ...]:
     """Read placements on this machine, by their names."""
-    places: tuple[Placement, ...] = _listed(text, "--gpus", lambda word: Placement(name=word))
-    if any(place.on_cluster for place in places):
+    placements = _list_of("--gpus", lambda word: Placement(name=word))(text)
+    if any(placement.on_cluster for placement in placements):
         raise UsageError(
             f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
         )
-    return tuple(place.name for place in places)
+    return tuple(placement.name for placement in placements)
 
 
-def accelerators(text: str) -> tuple[str, ...]:
-    """Read types of accelerators as Ray names them; types joined by a plus are equal."""
-
-    def known(word: str) -> str:
-        equal = len({*word.split("+")}) == 1
-        if equal and re.fullmatch(r"[A-Z][\w.+-]*", word) and Placement(name=word).on_cluster:
-            return word
-        raise UsageError(f"--accelerators takes types as Ray names them, such as V100 or V100,A100, not '{word}'.")
-
-    return _listed(text, "--accelerators", known)
-
-
-def cluster(word: str) -> str:
-    """Read the address of a Ray cluster."""
-    if not re.fullmatch(r"ray(://[^/\s]+:\d+)?", word):
-        raise UsageError(f"--on takes ray or ray://HOST:PORT, not '{word}'.")
-    return word
-
-
-def share(word: str) -> float:
-    """Read a share such as 1% or 0.01."""
-    match = re.fullmatch(NUMBER + "(%?)", word)
-    if match is None:
-        raise UsageError(f"--target-ci takes a share such as 1% or 0.01, not '{word}'.")
-    return float(match[1]) / (100 if match[2] else 1)
-
-
-def percentage(word: str) -> float:
-    """Read a percentage above 0 and up to 100."""
-    match = re.fullmatch(NUMBER + "%?", word)
-    if match is None or not 0 < float(match[1]) <= 100:
-        raise UsageError(f"--target-accuracy takes a percentage above 0 and up to 100, such as 94%, not '{word}'.")
-    return float(match[1])
-
-
-def norm(word: str) -> float:
-    """Read a norm above 0."""
-    if not re.fullmatch(NUMBER, word) or float(word) == 0:
-        raise UsageError(f"--clip-grad takes a norm above 0 such as 1.0, not '{word}'.")
-    return float(word)
-
-
-def seconds(word: str) -> float:
-    """Read a time such as 10s, 2m or 1h, in seconds."""
-    match = re.fullmatch(NUMBER + "(s|m|h|)", word)
-    if match is None:
-        raise UsageError(f"--time-budget takes a time such as 10s, 2m or 1h, not '{word}'.")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def weights(word: str) -> str:
+def _weights(word: str) -> str:
     """Read where initial weights come from; a path becomes absolute."""
     return word if word in ("none", "imagenet") else str(Path(word).resolve())
 
 
-def assignment(word: str, option: str = "--set", form: str = "NAME=VALUE") -> tuple[str, str]:
-    """Split NAME=VALUE."""
+def _assignment(word: str, option: str = "--set", form: str = "NAME=VALUE") -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise UsageError(f"{option} takes {form}, not '{word}'.")
     return name, value
 
 
-def sweep(word: str) -> tuple[str, tuple[str, ...]]:
-    """Split NAME=V1,V2."""
-    name, text = assignment(word, "--sweep", "NAME=V1,V2")
-    values = _listed(text, "--sweep")
+def _sweep(word: str) -> tuple[str, tuple[str, ...]]:
+    name, text = _assignment(word, "--sweep", "NAME=V1,V2")
+    values = _list_of("--sweep")(text)
     if len(values) <= text.count(","):
         raise UsageError(f"--sweep {name} has a value twice in '{text}': name each once.")
     return name, values
+
+
+_suites = _list_of("--suite")
+_precisions = _list_of("--precisions", lambda word: parse_precision(word).name, split)
+_batch_sizes = _list_of("--batch-sizes", lambda word: MAX if word == MAX else _whole("--batch-sizes", 1)(word))
+_phase_names = _list_of("--phases", _phase)
+_accelerators = _list_of("--accelerators", _accelerator)
+_epochs = _whole("--epochs", 1)
+_seeds = _list_of("--seeds", _whole("--seeds", 0))
+_cluster = _matching("--on", r"ray(://[^/\s]+:\d+)?", "ray or ray://HOST:PORT", lambda match: match[0])
+_share = _matching(
+    "--target-ci",
+    NUMBER + "(%?)",
+    "a share such as 1% or 0.01",
+    lambda match: float(match[1]) / (100 if match[2] else 1),
+)
+_percentage = _matching(
+    "--target-accuracy",
+    NUMBER + "%?",
+    "a percentage above 0 and up to 100, such as 94%",
+    lambda match: float(match[1]) if 0 < float(match[1]) <= 100 else None,
+)
+_norm = _matching("--clip-grad", NUMBER, "a norm above 0 such as 1.0", lambda match: float(match[1]) or None)
+_duration_s = _matching(
+    "--time-budget",
+    NUMBER + "(s|m|h|)",
+    "a time such as 10s, 2m or 1h",
+    lambda match: float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]],
+)

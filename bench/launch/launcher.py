@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
@@ -27,33 +28,49 @@ class Ending:
     text: str = ""
 
 
-class Launcher(Protocol):
+def ending_of(function: Callable[..., Any], *arguments: object) -> Ending:
+    """Return a function's value, or the UsageError that it raised, as an ending, which other machines can be sent."""
+    try:
+        return Ending(kind="done", value=function(*arguments))
+    except UsageError as error:
+        return Ending(kind="usage", text=str(error))
+
+
+class Launcher(ABC):
     """Runs functions of the worker, each in a fresh process, on this machine or elsewhere."""
 
-    on_start: Callable[[int], None]
-    """Called with the pid of each process that starts on this machine."""
-    workspace: Path | None
-    """Folder in which training keeps its checkpoints; None keeps none."""
-    notes: list[str]
-    """What a reader of the run must know about how it went."""
+    overlapping = False
+    """Whether trials of different placements run at the same time."""
 
-    @property
-    def overlapping(self) -> bool:
-        """Whether trials of different placements run at the same time."""
+    def __init__(self) -> None:
+        """Start with nothing to tell, and nobody to tell it to."""
+        self.on_start: Callable[[int], None] = lambda _pid: None
+        """Called with the pid of each process that starts on this machine."""
+        self.workspace: Path | None = None
+        """Folder in which training keeps its checkpoints; None keeps none."""
+        self.notes: list[str] = []
+        """What a reader of the run must know about how it went."""
 
-    def survey(self, gpus: tuple[str, ...] | None, /) -> Environment:
+    @abstractmethod
+    def survey(self, gpus: tuple[str, ...] | None) -> Environment:
         """Describe the machine and the devices that were named."""
 
+    @abstractmethod
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker, ``module:name``, and return its value."""
+        """Call a function of the worker, ``module:name``, in a fresh process and return its value.
 
+        Raises:
+            UsageError: the function raised one, its process failed, died or hung, or nodes return different values.
+        """
+
+    @abstractmethod
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial and pass its records on."""
 
-    def cancel(self) -> None:
+    def cancel(self) -> None:  # noqa: B027
         """End what is running in other threads."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release what was held."""
 
 

@@ -1,10 +1,12 @@
-"""Local processes: a fork server that has imported torch, and one fresh fork of it for each trial."""
+"""This machine: a fork server that has imported torch, and a fresh fork of it for each trial."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
@@ -12,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bench.launch.launcher import Ending
+from bench.launch.launcher import Ending, Launcher
 from bench.measure.sampler import sigint_held
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec.errors import UsageError
@@ -22,47 +24,37 @@ from bench.training.failures import exit_cause, oom_kills
 
 PRELOAD = "bench.worker.worker"
 SILENCE_S = 1800.0
-"""A worker that has said nothing for so long is taken to hang; its longest silence is a quad of very slow steps."""
+"""A worker that is silent for so long is taken to hang; its longest silence is an ABBA round of very slow steps."""
+POLL_S = 2.0
+"""A silent worker's launcher sends an empty progress so often."""
 SPIN_COUNT = "1000"
-"""Less than GNU OpenMP's default of 300,000: with that, threads that wait for one whose core another program has
-taken keep it waiting, and steps take tens of times as long. About 15 µs of spinning are enough where nobody does."""
+"""GNU OpenMP's default is 300,000: threads that wait for one whose core another program has taken then delay it
+further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 """Variables that turn TF32 on or off behind the program's back."""
 
 
-class LocalLauncher:
-    """Runs functions of the worker's side, each in a fresh process."""
+class LocalLauncher(Launcher):
+    """Runs functions of the worker one after the other, for they share the machine."""
 
-    overlapping = False
-    """Trials share the machine, so they run one after the other."""
-
-    def __init__(
-        self,
-        silence_s: float = SILENCE_S,
-        patience_s: float = 5.0,
-        on_start: Callable[[int], None] = lambda _pid: None,
-    ) -> None:
+    def __init__(self, silence_s: float = SILENCE_S, patience_s: float = 5.0) -> None:
         """Prepare the fork server; it starts with the first process.
 
         Args:
             silence_s: how long a process may say nothing before it is taken to hang.
             patience_s: how long a process may take to end before it is killed.
-            on_start: told the pid of each process.
         """
+        super().__init__()
         self.silence_s, self.patience_s = silence_s, patience_s
-        self.on_start = on_start
-        self.notes: list[str] = []
-        self.workspace: Path | None = None
-        """Folder of the run, in which training keeps its checkpoints; None keeps none."""
         self._process: Any = None
         self.removed_variables = remove_overrides()
         """TF32 overrides that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
-        root = str(Path(__file__).resolve().parents[2])
-        known = os.environ.get("PYTHONPATH")
         # The fork server is a new interpreter: it must find this package wherever it is started from.
-        os.environ["PYTHONPATH"] = root if not known else f"{root}{os.pathsep}{known}"
+        root = str(Path(__file__).resolve().parents[2])
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])
 
@@ -86,15 +78,10 @@ class LocalLauncher:
         if (process := self._process) is not None:
             process.kill()
 
-    def close(self) -> None:
-        """Do nothing: nothing is held between trials."""
-
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker in a fresh process and return its value.
+        """Call a function of the worker, ``module:name``, in a fresh process and return its value.
 
-        Args:
-            target: the function as ``module:name``, so that its module is not imported here.
-            arguments: its arguments; a function that sends messages is passed as the last one.
+        The function gets one argument more: a function that sends messages.
 
         Raises:
             UsageError: the function raised one, or its process failed, died or hung.
@@ -117,10 +104,12 @@ class LocalLauncher:
 
         With a ``rendezvous``, only this machine's processes of a trial whose other processes are started elsewhere.
         """
-        if rendezvous is not None:
-            return self._run("bench.worker.worker:run_share", (rendezvous, trial, device), on_message)
-        parent = PHASES[trial.phase].has_children
-        return self._run("bench.worker.worker:run_trial", (trial, device, self.workspace), on_message, parent=parent)
+        return self._run(
+            "bench.worker.worker:run_trial",
+            (trial, device, self.workspace, rendezvous),
+            on_message,
+            parent=PHASES[trial.phase].has_children,
+        )
 
     def _run(
         self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
@@ -133,12 +122,11 @@ class LocalLauncher:
             process = self._context.Process(
                 target=_serve, args=(sending, str(log), str(compiled), target, arguments), daemon=not parent
             )
-            with sigint_held():  # the worker lifts it when what it prints goes to its log
-                process.start()
-            self._process = process
-            sending.close()
-            self.on_start(process.pid or 0)
             try:
+                _start(process)
+                self._process = process
+                sending.close()
+                self.on_start(process.pid or 0)
                 ending = self._listen(receiving, on_message)
             finally:
                 self._process = None
@@ -148,15 +136,14 @@ class LocalLauncher:
                 kind, how = exit_cause(process.exitcode, kills)
                 ending = Ending(kind=kind, text=f"the process ended without a word, {how}")
             if ending.kind in ("error", "died", "timeout"):
-                tail = _tail(log)
-                return Ending(kind=ending.kind, text=f"{ending.text}{tail}")
+                return replace(ending, text=f"{ending.text}{_tail(log)}")
             return ending
 
     def _listen(self, receiving: Connection, on_message: Callable[[Message], None]) -> Ending | None:
         """Hand messages on until the last word; None where the process ended without one."""
         heard = time.monotonic()
         while True:
-            if not wait([receiving], timeout=min(5.0, self.silence_s)):
+            if not wait([receiving], timeout=min(POLL_S, self.silence_s)):
                 if time.monotonic() - heard > self.silence_s:
                     return Ending(kind="timeout", text=f"no sign of life for {self.silence_s:.0f} s")
                 on_message(Progress(text=""))
@@ -184,7 +171,26 @@ def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tupl
     return tuple(f"{name}={environment.pop(name)}" for name in TF32_VARIABLES if name in environment)
 
 
+def _start(process: Any) -> None:
+    """Start a process; a signal that ends the run takes effect afterwards, for it would leave half a process behind."""
+    came: list[int] = []
+    numbers = ENDING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda which, _frame: came.append(which))
+    try:
+        with sigint_held():  # the worker lifts it when what it prints goes to its log
+            process.start()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for which in came:
+            signal.raise_signal(which)
+
+
 def _stop(process: Any, patience_s: float) -> None:
+    if process.pid is None:
+        return  # it could not be started
     process.join(timeout=patience_s)
     if process.is_alive():
         process.kill()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -15,8 +16,6 @@ from bench.spec.errors import UsageError
 
 GRACE_S = 5.0
 """How long the other parts may take to fail by themselves, and say why, after one has failed."""
-END_S = 60.0
-"""How long the other parts may take to end after the first part has ended well."""
 HALT_S = 2.0
 """How often parts that are to end are halted again."""
 CAUSES = ("oom", "unsupported", "usage", "timeout")
@@ -39,15 +38,13 @@ class Part:
 
     name: str
     """The supervisor's, for error messages."""
-    run: Callable[[], Iterable[Message | Ending]]
-    """Starts the processes and yields their records, the ending last; raises NodeLostError."""
+    run: Callable[[Callable[[Message], None]], Ending]
+    """Runs the processes and passes their records on; raises NodeLostError."""
     halt: Callable[[], None]
     """Ends the processes soon; may be called again."""
 
 
-def run_parts(
-    parts: Sequence[Part], on_message: Callable[[Message], None], grace_s: float = GRACE_S, end_s: float = END_S
-) -> Ending:
+def run_parts(parts: Sequence[Part], on_message: Callable[[Message], None], grace_s: float = GRACE_S) -> Ending:
     """Run all parts of a trial at the same time, and return how the trial ended.
 
     Records of the first part are passed on: progress as it comes, results with the memory of all parts once every part
@@ -59,17 +56,15 @@ def run_parts(
     """
     inbox: SimpleQueue[tuple[int, Any]] = SimpleQueue()
 
-    def listen(number: int) -> None:
+    def run(number: int) -> None:
         try:
-            for message in parts[number].run():
-                inbox.put((number, message))
-            inbox.put((number, NodeLostError(f"{parts[number].name} ended without a word")))
-        except Exception as error:  # the receiver waits for an ending
+            inbox.put((number, parts[number].run(lambda message: inbox.put((number, message)))))
+        except Exception as error:
             inbox.put((number, error))
 
+    trial = _MultiNodeTrial(parts, on_message, grace_s)
     with ThreadPoolExecutor(len(parts)) as pool:
-        listening = [pool.submit(listen, number) for number in range(len(parts))]
-        trial = _MultiNodeTrial(parts, on_message, grace_s, end_s)
+        threads = [pool.submit(run, number) for number in range(len(parts))]
         try:
             while trial.running:
                 try:
@@ -79,7 +74,7 @@ def run_parts(
                 else:
                     trial.take(number, message)
         except BaseException:  # Ctrl-C
-            while wait(listening, HALT_S).not_done:
+            while wait(threads, HALT_S).not_done:
                 trial.halt()
             raise
     return trial.end()
@@ -107,70 +102,62 @@ def failure(endings: Sequence[tuple[str, Ending]]) -> Ending | None:
 class _MultiNodeTrial:
     """The state of a trial in several parts."""
 
-    def __init__(
-        self, parts: Sequence[Part], on_message: Callable[[Message], None], grace_s: float, end_s: float
-    ) -> None:
-        self.parts, self.on_message, self.grace_s, self.end_s = parts, on_message, grace_s, end_s
+    def __init__(self, parts: Sequence[Part], on_message: Callable[[Message], None], grace_s: float) -> None:
+        self.parts, self.on_message, self.grace_s = parts, on_message, grace_s
         self.running = set(range(len(parts)))
-        self.results: dict[int, list[TrialResult]] = {number: [] for number in self.running}
+        self.results: list[list[TrialResult]] = [[] for _ in parts]
         self.endings: list[tuple[str, Ending]] = []
-        self.error: Exception | None = None
-        self.deadline_s: float | None = None
+        self.errors: list[Exception] = []
+        self.halt_s: float | None = None
+        """When the parts that still run are halted next."""
         self.halted = False
 
     def timeout_s(self) -> float | None:
         """Return how long to wait for the next message; None is without limit."""
-        if self.halted:
-            return HALT_S
-        return None if self.deadline_s is None else max(0.0, self.deadline_s - time.monotonic())
+        return None if self.halt_s is None else max(0.0, self.halt_s - time.monotonic())
 
-    def take(self, number: int, message: Any) -> None:
+    def take(self, number: int, message: Message | Ending | Exception) -> None:
         """Take a part's message, its ending, or the error that it raised instead."""
-        if number not in self.running:
-            return
-        if isinstance(message, Ending):
-            self.running.discard(number)
-            self._ended(number, message)
+        if isinstance(message, TrialResult):
+            self.results[number].append(message)
         elif isinstance(message, Exception):
             self.running.discard(number)
-            self.error = self.error or message
+            self.errors.append(message)
             self.halt()
-        elif isinstance(message, TrialResult):
-            self.results[number].append(message)
+        elif isinstance(message, Ending):
+            self.running.discard(number)
+            if self.halted:
+                return  # because of which it ended
+            self.endings.append((self.parts[number].name, message))
+            if message.kind in CAUSES:
+                self.halt()
+            elif message.kind != "done" and self.halt_s is None:
+                self.halt_s = time.monotonic() + self.grace_s
         elif number == 0 and not self.halted:
             self.on_message(message)
 
     def halt(self) -> None:
-        """End the parts that still run."""
-        if not self.halted and all(ending.kind == "done" for _, ending in self.endings) and self.error is None:
-            late = [(self.parts[number].name, "did not end with the others") for number in self.running]
-            self.endings += [(name, Ending(kind="died", text=text)) for name, text in late]
-        self.halted = True
+        """End the parts that still run; to be repeated, for a process may have been about to start."""
+        self.halted, self.halt_s = True, time.monotonic() + HALT_S
         for number in self.running:
             self.parts[number].halt()
 
     def end(self) -> Ending:
         """Return how the trial ended, after passing on its results if it did not fail."""
-        if self.error is not None:
-            raise self.error
+        if self.errors:
+            raise self.errors[0]
         if (failed := failure(self.endings)) is not None:
             return failed
-        others = [result for number, results in self.results.items() if number for result in results]
-        for result in merge_results(self.results[0], others):
+        first, *others = self.results
+        for result in merge_results(first, [result for results in others for result in results]):
             self.on_message(result)
         return Ending(kind="done")
 
-    def _ended(self, number: int, ending: Ending) -> None:
-        if self.halted:
-            return  # because of which it ended
-        self.endings.append((self.parts[number].name, ending))
-        now = time.monotonic()
-        if ending.kind in CAUSES:
-            self.halt()
-        elif ending.kind != "done":
-            self.deadline_s = min(self.deadline_s or now + self.grace_s, now + self.grace_s)
-        elif number == 0 and self.deadline_s is None:
-            self.deadline_s = now + self.end_s
+
+def free_port() -> int:
+    """Return a free port of this machine, at which the processes of a trial may meet."""
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 # What several nodes amount to.
@@ -195,34 +182,11 @@ def agreed(target: str, values: Mapping[str, Any]) -> Any:
     return first
 
 
-def merge_devices(devices: Sequence[Device]) -> Device:
-    """Return several devices as one; fields that only a single board has become None."""
-    first, names = devices[0], list(dict.fromkeys(device.name for device in devices))
-    memory = [device.memory_total_bytes for device in devices]
-    reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
-    return replace(
-        first,
-        placement="+".join(device.placement for device in devices),
-        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
-        names=tuple(dict.fromkeys(name for device in devices for name in device.names or (device.name,))),
-        architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
-        memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
-        fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
-        bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
-        uuid=None,
-        uuids=(),
-        power_limit_w=None,
-        power_default_w=None,
-        energy=None,
-        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
-    )
-
-
 def merge_nodes(environments: Sequence[Environment]) -> Environment:
     """Return one environment for several nodes whose devices train together; each holds its own devices."""
     devices = [device for environment in environments for device in environment.devices]
     nodes = tuple(_node(environment) for environment in environments)
-    return replace(environments[0], **_common(environments), devices=(merge_devices(devices),), nodes=nodes)
+    return replace(environments[0], **_common(environments), devices=(Device.joint(devices),), nodes=nodes)
 
 
 def merge_placements(environments: Mapping[str, Environment]) -> Environment:

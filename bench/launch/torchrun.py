@@ -1,12 +1,12 @@
 """Trials on the ranks that torchrun or srun has started: rank 0 plans, stores and reports, the others follow it.
 
 Each rank is a supervisor of one device: it starts a fresh process for each trial that its device takes part in. Ranks
-exchange JSON through a store of torch.distributed, whose network is trusted as torchrun's own is:
+exchange pickled messages through a store of torch.distributed, whose network is trusted as torchrun's own is:
 
     hello/RANK           what the rank was started with
     welcome              why rank 0 refuses to start, or empty
     order/RANK/N         the rank's N-th order; cancel/RANK/N ends what it started
-    answer/RANK/N        how it ended
+    answer/RANK/N        the records of the order, and how it ended
     alive/RANK           a counter, every ``BEAT_S``
     gone/RANK            why the rank has left, or empty
 """
@@ -15,27 +15,25 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import json
 import os
+import pickle
 import platform
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-from bench.launch.launcher import Ending
+from bench.launch.launcher import Ending, Launcher, ending_of
 from bench.launch.local import LocalLauncher
-from bench.launch.multi_node import NodeLostError, Part, agreed, merge_nodes, merge_placements, run_parts
+from bench.launch.multi_node import NodeLostError, Part, agreed, free_port, merge_nodes, merge_placements, run_parts
 from bench.results.records import Device, Environment, Message, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Placement, Rendezvous, Request, SuiteRef, Trial
@@ -47,11 +45,9 @@ SILENCE_S = 60.0
 """A rank whose counter stands still for so long is lost."""
 POLL_S = 0.2
 END_S = 20.0
-"""How long a rank may take to end its processes, or to leave."""
+"""How long the other ranks may take to leave when rank 0 ends."""
 FREE = ("argv", "suites", "data", "data_dir", "out", "resume", "dry_run")
 """Options that may differ between ranks: paths, what is compared by content, and what concerns rank 0 alone."""
-SURVEY = "bench.devices.survey:survey"
-TYPE = "type"
 
 
 # Which rank this is.
@@ -136,65 +132,22 @@ def open_store(job: Job, timeout_s: float = JOIN_S) -> Any:
                 ) from error
 
 
-# JSON: dataclasses of this project, tuples, and what JSON has.
-
-
-def encode(value: Any) -> Any:
-    """Return a value as JSON can hold it; a dataclass carries the name of its class."""
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {one.name: encode(getattr(value, one.name)) for one in fields(value)}
-        return {TYPE: f"{type(value).__module__}:{type(value).__name__}", **own}
-    if isinstance(value, tuple):
-        return {TYPE: "tuple", "items": [encode(item) for item in value]}
-    if isinstance(value, list):
-        return [encode(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: encode(item) for key, item in value.items()}
-    return value
-
-
-def decode(value: Any) -> Any:
-    """Return what was encoded.
-
-    Raises:
-        ValueError: it names a class that is no dataclass of this project.
-    """
-    if isinstance(value, list):
-        return [decode(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    parts = {key: decode(item) for key, item in value.items() if key != TYPE}
-    name = value.get(TYPE)
-    if name is None:
-        return parts
-    if name == "tuple":
-        return tuple(parts["items"])
-    module, _, name = name.partition(":")
-    record: Any = getattr(import_module(module), name, None) if module.startswith("bench.") else None
-    if hasattr(record, "__dataclass_fields__"):
-        return record(**parts)
-    raise ValueError(f"{module}:{name} is no dataclass of ampmeter")
-
-
 # The channel between ranks.
 
 
 class Channel:
     """Messages between ranks by key, and signs of life."""
 
-    def __init__(self, store: Any, rank: int, *, beat_s: float = BEAT_S, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, store: Any, rank: int) -> None:
         """Begin to send signs of life.
 
         Args:
             store: a store of torch.distributed.
             rank: this process's.
-            beat_s: interval between signs of life.
-            silence_s: how long another rank may be silent before it is lost.
         """
-        self.rank, self._store, self._silence_s = rank, store, silence_s
+        self.rank, self._store = rank, store
         self._heard: dict[int, tuple[int, float]] = {}
-        self._looked_s: dict[int, float] = {}
-        self._beat_s = beat_s
+        """For each other rank its counter, and when that was first read."""
         self._closed = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -204,8 +157,8 @@ class Channel:
         Raises:
             NodeLostError: the store is gone.
         """
-        with self._reachable():
-            self._store.set(key, json.dumps(encode(value), default=str))
+        with _reachable():
+            self._store.set(key, pickle.dumps(value))
 
     def read(self, key: str) -> Any:
         """Return a message; None if there is none yet.
@@ -213,16 +166,16 @@ class Channel:
         Raises:
             NodeLostError: the store is gone.
         """
-        with self._reachable():
-            return decode(json.loads(self._store.get(key))) if self._store.check([key]) else None
+        with _reachable():
+            return pickle.loads(self._store.get(key)) if self._store.check([key]) else None
 
-    def wait(self, key: str, sender: int, limit_s: Callable[[], float | None] = lambda: None) -> Any:
+    def wait(self, key: str, sender: int, end_s: float | None = None) -> Any:
         """Return a message as soon as it is there.
 
         Args:
             key: its key.
             sender: rank that sends it.
-            limit_s: returns the time on ``time.monotonic`` at which to give up; None is never.
+            end_s: time on ``time.monotonic`` at which to give up; None is never.
 
         Raises:
             NodeLostError: the sender is lost, or the time is up.
@@ -232,27 +185,22 @@ class Channel:
                 if (message := self.read(key)) is not None:  # its last, sent meanwhile
                     return message
                 raise NodeLostError(why)
-            end = limit_s()
-            if end is not None and time.monotonic() > end:
+            if end_s is not None and time.monotonic() > end_s:
                 raise NodeLostError("it did not answer in time")
             time.sleep(POLL_S)
         return message
 
     def lost(self, rank: int) -> str:
         """Return why a rank is lost; empty if it is not."""
-        why = self.read(f"gone/{rank}")
-        if why is not None:
+        if (why := self.read(f"gone/{rank}")) is not None:
             return why or "it has left"
-        now = time.monotonic()
-        if rank not in self._heard or now - self._looked_s[rank] > self._beat_s:
-            self._looked_s[rank] = now
-            beat = self.read(f"alive/{rank}")
-            if beat is None:
-                return ""  # it has not come yet
-            if rank not in self._heard or self._heard[rank][0] != beat:
-                self._heard[rank] = beat, now
+        beat, now = self.read(f"alive/{rank}"), time.monotonic()
+        if beat is None:
+            return ""  # it has not come yet
+        if rank not in self._heard or self._heard[rank][0] != beat:
+            self._heard[rank] = beat, now
         silent_s = now - self._heard[rank][1]
-        return f"no sign of life for {silent_s:.0f} s" if silent_s > self._silence_s else ""
+        return f"no sign of life for {silent_s:.0f} s" if silent_s > SILENCE_S else ""
 
     def close(self, why: str = "") -> None:
         """Leave, and say why."""
@@ -264,15 +212,16 @@ class Channel:
         for number in count():
             with suppress(NodeLostError):  # whoever reads the store says so
                 self.post(f"alive/{self.rank}", number)
-            if self._closed.wait(self._beat_s):
+            if self._closed.wait(BEAT_S):
                 return
 
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # of which torch.distributed's errors are
-            raise NodeLostError(f"the store of the ranks is gone ({str(error).partition(chr(10))[0]})") from error
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # of which torch.distributed's errors are
+        raise NodeLostError(f"the store of the ranks is gone ({str(error).partition(chr(10))[0]})") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,7 +230,7 @@ class Hello:
 
     job: Job
     host: str
-    options: dict[str, str] = field(hash=False)
+    options: dict[str, str]
 
     def __str__(self) -> str:
         return f"rank {self.job.rank} ({self.host})"
@@ -293,11 +242,12 @@ def hello(job: Job, request: Request) -> Hello:
 
     root = Path(__file__).resolve().parents[2]
     code = sorted(path for package in ("bench", "suites") for path in (root / package).rglob("*.py"))
-    own = {name: getattr(request, name) for name in (one.name for one in fields(request)) if name not in FREE}
-    texts = {name.replace("_", " "): str(value) for name, value in own.items()}
-    texts["suites"] = ",".join(_suite(word) for word in request.suites)
-    software = {"version of ampmeter": _digest(code), "build of torch": str(torch.__version__)}
-    return Hello(job=job, host=platform.node(), options={**software, **texts})
+    options = {"version of ampmeter": _digest(code), "build of torch": str(torch.__version__)}
+    for option in fields(request):
+        if option.name not in FREE:
+            options[option.name.replace("_", " ")] = str(getattr(request, option.name))
+    options["suites"] = ",".join(_suite(word) for word in request.suites)
+    return Hello(job=job, host=platform.node(), options=options)
 
 
 def _suite(word: str) -> str:
@@ -315,55 +265,48 @@ def _digest(files: list[Path]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What rank 0 asks of another: to call a function, to run a part of a trial, or to end."""
+    """What rank 0 asks of another."""
 
-    kind: str
-    """``call``, ``trial`` or ``end``."""
-    target: str = ""
+    method: str
+    """``survey``, ``call`` or ``run`` of its own launcher, or ``end``."""
     arguments: tuple[Any, ...] = ()
-    trial: Trial | None = None
-    device: Device | None = None
-    rendezvous: Rendezvous | None = None
-    begun: bool = False
-    """Whether a run had begun when it ended."""
+    """The method's; of ``run`` without the function that takes messages; of ``end`` whether a run had begun."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """How an order ended, with the records of its trial."""
-
-    ending: Ending
-    records: tuple[Any, ...] = ()
+def execute(local: LocalLauncher, order: Order, on_message: Callable[[Message], None]) -> Ending:
+    """Run an order on this rank, pass its records on, and return how it ended."""
+    if order.method == "run":
+        trial, device, rendezvous = order.arguments
+        return local.run(trial, device, on_message, rendezvous)
+    return ending_of(getattr(local, order.method), *order.arguments)
 
 
 # Rank 0.
 
 
-class TorchrunLauncher:
-    """Rank 0's launcher: trials run on the ranks whose devices their placements name, the other ranks wait."""
+class TorchrunLauncher(Launcher):
+    """Rank 0's launcher: trials run on the ranks whose devices their placements name, the other ranks wait.
 
-    overlapping = False
+    Only trials on rank 0's device alone keep checkpoints.
+    """
 
-    def __init__(self, job: Job, request: Request, store: Any = None, **channel: float) -> None:
+    def __init__(self, job: Job, request: Request, store: Any = None) -> None:
         """Wait for the other ranks.
 
         Args:
             job: this rank's place.
             request: the command line's options.
             store: a store of torch.distributed; None connects to the job's.
-            channel: intervals of the channel.
 
         Raises:
             UsageError: a rank does not come, or was started with something else.
         """
-        self.on_start: Callable[[int], None] = lambda _pid: None
-        self.workspace: Path | None = None
-        """Used by trials on rank 0's device alone; others keep no checkpoints."""
-        self.notes: list[str] = []
+        super().__init__()
+        self._local = LocalLauncher()
         # What the other ranks of this node start descends from the same parent, torchrun's agent.
-        self._local = LocalLauncher(on_start=lambda _pid: self.on_start(os.getppid()))
+        self._local.on_start = lambda _pid: self.on_start(os.getppid())
         self._address = own_address(job)
-        self._channel = Channel(store or open_store(job), 0, **channel)
+        self._channel = Channel(store or open_store(job), 0)
         self._begun = False
         self._orders = [0] * job.world
         self._lost: dict[int, str] = {}
@@ -380,25 +323,11 @@ class TorchrunLauncher:
 
         Unless placements are named, they are one device of rank 0's node and all ranks together.
         """
-        places = [self._over_nodes(Placement(name=name)) for name in gpus or self._default()]
-        for place in places:
-            self._ranks_of(place)
-        words = {place.name: [place.name] if place.nodes == 1 else place.local.split("+") for place in places}
-        orders = {}
-        for index, node in enumerate(self._nodes):
-            names = [word for place in places if index < place.nodes for word in words[place.name]]
-            if names:
-                orders[node[0]] = Order(kind="call", target=SURVEY, arguments=(tuple(dict.fromkeys(names)),))
-        surveys = list(self._call(orders).values())
-        environments = {}
-        for place in places:
-            own = [
-                replace(one, devices=tuple(device for device in one.devices if device.placement in words[place.name]))
-                for one in surveys[: place.nodes]
-            ]
-            environments[place.name] = merge_nodes(own) if place.nodes > 1 else own[0]
-        merged = merge_placements(environments)
-        several = {place.name for place in places if len(place.members) > 1}
+        placements = [self._over_nodes(Placement(name=name)) for name in gpus or self._default()]
+        for placement in placements:
+            self._ranks_of(placement)
+        merged = merge_placements({placement.name: self._survey(placement) for placement in placements})
+        several = {placement.name for placement in placements if len(placement.members) > 1}
         return replace(merged, nodes=tuple(node for node in merged.nodes if node.accelerator in several))
 
     def call(self, target: str, *arguments: object) -> Any:
@@ -407,54 +336,52 @@ class TorchrunLauncher:
         Raises:
             UsageError: it raised one on some node, or the nodes do not agree.
         """
-        order = Order(kind="call", target=target, arguments=arguments)
-        values = self._call({node[0]: order for node in self._nodes})
-        return agreed(target, {str(one): value for one, value in values.items()})
+        values = self._on_nodes(len(self._nodes), Order(method="call", arguments=(target, *arguments)))
+        return agreed(target, values)
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial on the ranks whose devices it names."""
         self._begun = True
         ranks = self._ranks_of(trial.cell.placement)
-        order = Order(kind="trial", trial=trial, device=device)
         if [one.job.rank for one in ranks] == [0]:
             self._local.workspace = self.workspace
             return self._local.run(trial, device, on_message)
         if lost := [f"{one} was lost: {self._lost[one.job.rank]}" for one in ranks if one.job.rank in self._lost]:
             return Ending(kind="died", text="; ".join(lost))
+        shares: list[Rendezvous | None] = [None]
         if len(ranks) > 1:
-            meeting = Rendezvous(first=0, local=1, world=len(ranks), address=self._address, port=_free_port())
-            orders = [replace(order, rendezvous=replace(meeting, first=first)) for first in range(len(ranks))]
-        else:
-            orders = [order]
+            meeting = Rendezvous(first=0, local=1, world=len(ranks), address=self._address, port=free_port())
+            shares = [replace(meeting, first=first) for first in range(len(ranks))]
+        parts = [
+            self._part(one, Order(method="run", arguments=(trial, device, share)))
+            for one, share in zip(ranks, shares, strict=True)
+        ]
         try:
-            return run_parts([self._part(one, part) for one, part in zip(ranks, orders, strict=True)], on_message)
+            return run_parts(parts, on_message)
         except NodeLostError as error:
             return Ending(kind="died", text=str(error))
-
-    def cancel(self) -> None:
-        """Do nothing: trials do not run in other threads."""
 
     def close(self) -> None:
         """Let the other ranks end, and wait for them: their store may end with this process."""
         others = [rank for rank in range(1, len(self._orders)) if rank not in self._lost]
         with suppress(NodeLostError):
             for rank in others:
-                self._post(rank, Order(kind="end", begun=self._begun))
-            end = time.monotonic() + END_S
-            for rank in others:
-                while time.monotonic() < end and self._channel.read(f"gone/{rank}") is None:
-                    time.sleep(POLL_S)
+                self._post(rank, Order(method="end", arguments=(self._begun,)))
+            end_s = time.monotonic() + END_S
+            while time.monotonic() < end_s and any(self._channel.read(f"gone/{rank}") is None for rank in others):
+                time.sleep(POLL_S)
         self._channel.close()
 
     def _meet(self, own: Hello, world: int) -> list[list[Hello]]:
         """Wait for all ranks, compare what they were started with, and return them by node."""
-        end = time.monotonic() + JOIN_S
+        end_s = time.monotonic() + JOIN_S
         nodes = {own.job.node: [own]}
         problem = ""
         for rank in range(1, world):
             try:
-                other: Hello = self._channel.wait(f"hello/{rank}", rank, lambda: end)
+                other: Hello = self._channel.wait(f"hello/{rank}", rank, end_s)
             except NodeLostError as error:
+                self._lost[rank] = str(error)
                 problem = f"Rank {rank} did not come ({error}). Start the same command on all nodes."
                 break
             nodes.setdefault(other.job.node, []).append(other)
@@ -476,38 +403,44 @@ class TorchrunLauncher:
         words = [str(index) if on_gpu else "cpu" for index in range(len(self._nodes[0]))]
         return words[0], "+".join(words) + (f"@{len(self._nodes)}" if len(self._nodes) > 1 else "")
 
-    def _over_nodes(self, place: Placement) -> Placement:
+    def _over_nodes(self, placement: Placement) -> Placement:
         """Return a placement on all nodes if it names several devices: ``0+1@2`` for ``0+1``."""
         nodes = len(self._nodes)
-        if place.nodes not in (1, nodes):
-            raise UsageError(f"--gpus {place.name} is on other than the {nodes} nodes that torchrun has started.")
-        several = nodes > 1 and place.nodes == 1 and len(place.members) > 1
-        return Placement(name=f"{place.name}@{nodes}") if several else place
+        if placement.nodes not in (1, nodes):
+            raise UsageError(f"--gpus {placement.name} is on other than the {nodes} nodes that torchrun has started.")
+        several = nodes > 1 and placement.nodes == 1 and len(placement.members) > 1
+        return Placement(name=f"{placement.name}@{nodes}") if several else placement
 
-    def _ranks_of(self, place: Placement) -> list[Hello]:
+    def _ranks_of(self, placement: Placement) -> list[Hello]:
         """Return the ranks of a placement's devices, in their order."""
-        local = [number if word == "cpu" else int(word) for number, word in enumerate(place.local.split("+"))]
+        local = [number if word == "cpu" else int(word) for number, word in enumerate(placement.local.split("+"))]
         size = len(self._nodes[0])
         if max(local) >= size:
             raise UsageError(
-                f"--gpus {place.name} needs a rank for each of its devices, and each node has {size}: start it with "
-                f"--nproc-per-node={max(local) + 1}."
+                f"--gpus {placement.name} needs a rank for each of its devices, and each node has {size}: start it "
+                f"with --nproc-per-node={max(local) + 1}."
             )
-        return [node[number] for node in self._nodes[: place.nodes] for number in local]
+        return [node[number] for node in self._nodes[: placement.nodes] for number in local]
 
-    def _call(self, orders: Mapping[Hello, Order]) -> dict[Hello, Any]:
-        """Call functions on several ranks at the same time, and return their values."""
-        parts = {one: self._part(one, order) for one, order in orders.items()}
+    def _survey(self, placement: Placement) -> Environment:
+        """Describe the nodes of a placement as one, whose device is the placement's."""
+        # Each of several nodes names its own devices, which are merged here.
+        names = (placement.name,) if placement.nodes == 1 else tuple(dict.fromkeys(placement.local.split("+")))
+        surveys = list(self._on_nodes(placement.nodes, Order(method="survey", arguments=(names,))).values())
+        return merge_nodes(surveys) if len(surveys) > 1 else surveys[0]
+
+    def _on_nodes(self, nodes: int, order: Order) -> dict[str, Any]:
+        """Run an order on the first rank of each of the first nodes, and return the values by rank."""
+        parts = [self._part(node[0], order) for node in self._nodes[:nodes]]
         values = {}
-        for one, part in parts.items():
+        for part in parts:
             try:
-                *_, ending = part.run()
+                ending = part.run(lambda _message: None)
             except NodeLostError as error:
                 raise UsageError(f"{error}.") from error
-            if isinstance(ending, Ending) and ending.kind == "done":
-                values[one] = ending.value
-            elif isinstance(ending, Ending):
-                raise UsageError(f"{one}: {ending.text}" if one.job.rank else ending.text)
+            if ending.kind != "done":
+                raise UsageError(ending.text if part is parts[0] else f"{part.name}: {ending.text}")
+            values[part.name] = ending.value
         return values
 
     def _post(self, rank: int, order: Order) -> int:
@@ -518,23 +451,23 @@ class TorchrunLauncher:
 
     def _part(self, one: Hello, order: Order) -> Part:
         """Return a rank's part of a trial or call; another rank starts it at once."""
-        if one.job.rank == 0:
-            return Part(name=str(one), run=partial(run_order, self._local, order), halt=self._local.cancel)
         rank = one.job.rank
+        if rank == 0:
+            return Part(name=str(one), run=partial(execute, self._local, order), halt=self._local.cancel)
         number = self._post(rank, order)
-        limit: list[float] = []
 
-        def run() -> Iterator[Message | Ending]:
+        def run(on_message: Callable[[Message], None]) -> Ending:
+            ending: Ending
             try:
-                answer: Answer = self._channel.wait(f"answer/{rank}/{number}", rank, lambda: min(limit, default=None))
+                records, ending = self._channel.wait(f"answer/{rank}/{number}", rank)
             except NodeLostError as error:
                 self._lost[rank] = str(error)
                 raise NodeLostError(f"{one} was lost: {error}") from error
-            yield from answer.records
-            yield answer.ending
+            for record in records:
+                on_message(record)
+            return ending
 
         def halt() -> None:
-            limit.append(time.monotonic() + END_S)
             with suppress(NodeLostError):
                 self._channel.post(f"cancel/{rank}/{number}", True)
 
@@ -544,133 +477,81 @@ class TorchrunLauncher:
 # The other ranks.
 
 
-def follow(job: Job, request: Request, store: Any = None, **channel: float) -> int:
-    """Follow rank 0 until it ends; return 0, or 2 if nothing was run that was to be.
+def follow(job: Job, request: Request, store: Any = None) -> int:
+    """Follow rank 0's orders, through a fork server of this rank's own, until rank 0 ends.
+
+    Returns:
+        0, or 2 if nothing was run that was to be.
 
     Raises:
         UsageError: rank 0 does not answer, refuses this rank, or is lost.
     """
-    follower = Follower(job, request, store or open_store(job), **channel)
+    channel, local = Channel(store or open_store(job), job.rank), LocalLauncher()
+    why = "it was stopped"
     try:
-        begun = follower.follow()
+        channel.post(f"hello/{job.rank}", hello(job, request))
+        if problem := channel.wait("welcome", 0, time.monotonic() + JOIN_S):
+            raise UsageError(problem)
+        for number in count():
+            order: Order = channel.wait(f"order/{job.rank}/{number}", 0)
+            if order.method == "end":
+                break
+            channel.post(f"answer/{job.rank}/{number}", _answer(channel, local, _translated(order, request), number))
+        why = ""
     except NodeLostError as error:
         raise UsageError(f"Rank {job.rank} ends: rank 0 was lost ({error}).") from error
+    finally:
+        channel.close(why)
+    (begun,) = order.arguments
     if begun or request.dry_run:
         return 0
     print(f"Rank {job.rank}: rank 0 ended before anything ran, and says why.")
     return 2
 
 
-class Follower:
-    """A rank that follows rank 0's orders, through a fork server of its own."""
+def _answer(channel: Channel, local: LocalLauncher, order: Order, number: int) -> tuple[list[Message], Ending]:
+    """Run an order, and end it if rank 0 asks for that.
 
-    def __init__(self, job: Job, request: Request, store: Any, **channel: float) -> None:
-        """Say hello."""
-        self._job, self._request = job, request
-        self._files = {Path(word).name: str(Path(word).resolve()) for word in request.suites if word.endswith(".py")}
-        self._local = LocalLauncher()
-        self._channel = Channel(store, job.rank, **channel)
+    Returns:
+        The records that rank 0 needs: of a rank other than the trial's first only its memory counts.
 
-    def follow(self) -> bool:
-        """Follow rank 0 until it ends; return whether a run had begun.
-
-        Raises:
-            UsageError: rank 0 refuses this rank.
-            NodeLostError: rank 0 is lost.
-        """
-        why = "it was stopped"
-        try:
-            self._channel.post(f"hello/{self._job.rank}", hello(self._job, self._request))
-            end = time.monotonic() + JOIN_S
-            if problem := self._channel.wait("welcome", 0, lambda: end):
-                raise UsageError(problem)
-            for number in count():
-                order: Order = self._channel.wait(f"order/{self._job.rank}/{number}", 0)
-                if order.kind == "end":
-                    why = ""
-                    return order.begun
-                self._channel.post(f"answer/{self._job.rank}/{number}", self._answer(order, number))
-            raise AssertionError
-        finally:
-            self._local.cancel()
-            self._channel.close(why)
-
-    def _answer(self, order: Order, number: int) -> Answer:
-        """Run an order, and end it if rank 0 asks for that or is lost."""
-
-        def poll() -> None:
-            if self._channel.read(f"cancel/{self._job.rank}/{number}") is not None:
-                self._local.cancel()
-            if why := self._channel.lost(0):
-                raise NodeLostError(why)
-
-        records: list[Message] = []
-        ending = Ending(kind="died")
-        second = order.rendezvous is not None and order.rendezvous.first > 0  # of its records only memory counts
-        for message in run_order(self._local, self._translated(order), poll):
-            if isinstance(message, Ending):
-                ending = message
-            elif isinstance(message, TrialResult) or not (second or isinstance(message, Progress)):
-                records.append(message)
-        return Answer(ending=ending, records=tuple(records))
-
-    def _translated(self, value: Any) -> Any:
-        """Return an order with the suite files and images of this node."""
-        if isinstance(value, tuple):
-            return tuple(self._translated(part) for part in value)
-        if isinstance(value, Order):
-            trial = value.trial
-            if trial is not None:
-                cell = trial.cell
-                own = replace(cell, suite=self._translated(cell.suite), data=self._translated(cell.data))
-                trial = replace(trial, cell=own)
-            return replace(value, trial=trial, arguments=self._translated(value.arguments))
-        if isinstance(value, SuiteRef) and value.file:
-            return replace(value, file=self._files[Path(value.file).name])
-        if isinstance(value, DataSource):
-            word = self._request.data if value.kind == "folder" else None
-            return DataSource.parse(word or str(value), self._request.data_dir, elsewhere=True)
-        return value
-
-
-def run_order(
-    local: LocalLauncher, order: Order, poll: Callable[[], None] = lambda: None
-) -> Iterator[Message | Ending]:
-    """Run an order in a fresh process of this rank; yield the records as they come, the ending last.
-
-    ``poll`` is called every ``POLL_S`` and may raise, which ends the process.
+    Raises:
+        NodeLostError: rank 0 is lost.
     """
-    messages: SimpleQueue[Message] = SimpleQueue()
+    rendezvous = order.arguments[-1]
+    first = not isinstance(rendezvous, Rendezvous) or rendezvous.first == 0
+    records: list[Message] = []
 
-    def run() -> Ending:
-        try:
-            if order.trial is not None and order.device is not None:
-                return local.run(order.trial, order.device, messages.put, order.rendezvous)
-            if order.target == SURVEY:
-                return Ending(kind="done", value=local.survey(*order.arguments))
-            return Ending(kind="done", value=local.call(order.target, *order.arguments))
-        except UsageError as error:
-            return Ending(kind="usage", text=str(error))
-        except Exception as error:  # rank 0 waits for an ending
-            return Ending(kind="error", text=f"{type(error).__name__}: {error}")
+    def take(message: Message) -> None:
+        """Keep a record; the launcher passes progress on, too, and an empty one every few seconds."""
+        if channel.read(f"cancel/{channel.rank}/{number}") is not None:
+            local.cancel()
+        if why := channel.lost(0):
+            raise NodeLostError(why)
+        if isinstance(message, TrialResult) or (first and not isinstance(message, Progress)):
+            records.append(message)
 
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run)
-        try:
-            while not running.done():
-                with suppress(TimeoutError):
-                    running.result(POLL_S)
-                while not messages.empty():
-                    yield messages.get()
-                poll()
-        except BaseException:
-            while not running.done():
-                local.cancel()
-                time.sleep(POLL_S)
-            raise
-    while not messages.empty():
-        yield messages.get()
-    yield running.result()
+    ending = execute(local, order, take)
+    return records, ending
+
+
+def _translated(value: Any, request: Request) -> Any:
+    """Return an order, or a part of it, with the suite files and images of this node."""
+    if isinstance(value, tuple):
+        return tuple(_translated(part, request) for part in value)
+    if isinstance(value, Order):
+        return replace(value, arguments=_translated(value.arguments, request))
+    if isinstance(value, Trial):
+        cell = value.cell
+        own = replace(cell, suite=_translated(cell.suite, request), data=_translated(cell.data, request))
+        return replace(value, cell=own)
+    if isinstance(value, SuiteRef) and value.file:
+        files = {Path(word).name: str(Path(word).resolve()) for word in request.suites if word.endswith(".py")}
+        return replace(value, file=files[Path(value.file).name])
+    if isinstance(value, DataSource):
+        word = request.data if value.kind == "folder" else None
+        return DataSource.parse(word or str(value), request.data_dir, elsewhere=True)
+    return value
 
 
 def own_address(job: Job) -> str:
@@ -680,8 +561,3 @@ def own_address(job: Job) -> str:
         if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
             return address
     return job.address
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])

@@ -231,7 +231,7 @@ def compare(
     estimates: list[Interval | None] = [None for _ in runners]
     budget_ns = int(protocol.time_budget_s * 1e9) * len(runners)
     begin = analysed = clock()
-    next_analysis, narrow, narrow_analyses = protocol.min_quads, [False for _ in runners], 0
+    next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
     with _without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
@@ -249,7 +249,7 @@ def compare(
                     for log in logs:
                         log.pop()
             now, count = clock(), len(logs[0])
-            late = now - begin > budget_ns and count >= protocol.fewest_quads
+            late = now - begin > budget_ns and count >= protocol.fewest_rounds
             last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
                 estimates, analysed = [rounds_interval(values) for values in logs], now
@@ -262,7 +262,7 @@ def compare(
                 break
             if number % 20 == 19:
                 collect()
-    enough = len(logs[0]) >= protocol.min_quads
+    enough = len(logs[0]) >= protocol.min_rounds
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
         logs=tuple(estimates),

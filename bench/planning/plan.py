@@ -12,7 +12,7 @@ from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
-from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial, members
+from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial
 
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
@@ -73,13 +73,13 @@ def make_plan(
         UsageError: no device supports any of the precisions that were asked for.
     """
     _require_supported(request, environment.devices)
-    several = any(len(members(device.placement)) > 1 for device in environment.devices)
+    alone = [len(Placement(name=device.placement).members) == 1 for device in environment.devices]
     trials: list[Trial] = []
     seconds: list[float | None] = []
     for ref, suite in suites.items():
-        for device in environment.devices:
+        for device, is_alone in zip(environment.devices, alone, strict=True):
             own = request
-            if several and len(members(device.placement)) == 1:  # the reference of the devices that train together
+            if is_alone and not all(alone):  # the reference of the devices that train together
                 own = replace(request, techniques=for_one_device(request.techniques))
             planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
             trials += planned
@@ -268,7 +268,7 @@ def estimate_s(
         steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
         epochs=trial.epochs,
         budget_s=trial.protocol.time_budget_s,
-        fewest_quads=trial.protocol.fewest_quads,
+        fewest_rounds=trial.protocol.fewest_rounds,
     )
     several = len(trial.cell.placement.members) > 1
     return TRIAL_OVERHEAD_S + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,14 +35,13 @@ class Execution:
     display: Display
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
-    overlapping: bool = False
-    """Whether trials on different accelerators run concurrently, in threads; a lock guards the store."""
     _lock: RLock = field(default_factory=RLock)
+    """Guards the store and the display where trials of different accelerators run concurrently, in threads."""
 
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.done = finished(self.store.folder)
-        if self.overlapping:
+        if self.launcher.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
             for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
                 pools.setdefault(placement.members[0], set()).add(placement)
@@ -87,32 +86,40 @@ class Execution:
         """Run one trial and store what it sent."""
         device = self.devices[trial.cell.placement.name]
         if trial.phase == "fit" and refusal_reason(trial, device) is None:
-            search = Search(trial, device.is_gpu, attempt=lambda one: self._answer(one, device)[1][0])
+            search = Search(trial, device.is_gpu, attempt=lambda one: self._run_process(one, device)[1][0])
             size, result = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
-            inbox, results = _Inbox(watch=partial(self._watch, trial)), [result]
+            records, results = list[Message](), [result]
         else:
-            inbox, results = self._answer(trial, device)
+            records, results = self._run_process(trial, device)
         with self._lock:
-            self._keep(trial, device, inbox, results)
+            self._keep(trial, device, records, results)
 
-    def _answer(self, trial: Trial, device: Device) -> tuple[_Inbox, list[TrialResult]]:
-        """Run one trial's process; return what it sent, and a result for each arm."""
-        inbox = _Inbox(watch=partial(self._watch, trial))
+    def _run_process(self, trial: Trial, device: Device) -> tuple[list[Message], list[TrialResult]]:
+        """Run one trial's process; return the records that it sent, and a result for each arm."""
+        records: list[Message] = []
+
+        def take(message: Message) -> None:
+            if isinstance(message, Progress):
+                self._show(trial, message)
+            else:
+                records.append(message)
+
         started = datetime.now(UTC).isoformat(timespec="seconds")
         if why := refusal_reason(trial, device):
             ending = Ending(kind="unsupported", text=why)
         else:
-            ending = self.launcher.run(trial, device, inbox.take)
-        results = [*inbox.results, *_missing(trial, inbox.results, ending, started)]
-        return inbox, [replace(result, detail=legible(result.detail)) for result in results]
+            ending = self.launcher.run(trial, device, take)
+        sent = [record for record in records if isinstance(record, TrialResult)]
+        results = [*sent, *missing_results(trial, sent, ending, started)]
+        return records, [replace(result, detail=legible(result.detail)) for result in results]
 
-    def _keep(self, trial: Trial, device: Device, inbox: _Inbox, results: list[TrialResult]) -> None:
+    def _keep(self, trial: Trial, device: Device, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
         self.store.add_samples(self.sampler.drain())
-        self.store.add_blocks(inbox.blocks)
-        self.store.add_epochs(inbox.epochs)
-        self.store.add_numerics(inbox.numerics)
+        self.store.add_blocks(record for record in records if isinstance(record, Block))
+        self.store.add_epochs(record for record in records if isinstance(record, EpochResult))
+        self.store.add_numerics(record for record in records if isinstance(record, Numeric))
         self.store.add_results(trial, device, results)
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
@@ -133,36 +140,13 @@ class Execution:
             with suppress(OSError):  # others are still there, or there was none
                 path.parent.rmdir()
 
-    def _watch(self, trial: Trial, progress: Progress) -> None:
-        if self.overlapping and progress.text:
+    def _show(self, trial: Trial, progress: Progress) -> None:
+        if self.launcher.overlapping and progress.text:
             progress = replace(progress, text=f"{trial.cell.placement.name}: {progress.text}")
         with self._lock:
             samples = self.sampler.drain()
             self.store.add_samples(samples)
             self.display.progress(progress, samples)
-
-
-@dataclass(slots=True)
-class _Inbox:
-    """Sorts a worker's messages."""
-
-    watch: Callable[[Progress], None]
-    blocks: list[Block] = field(default_factory=list)
-    epochs: list[EpochResult] = field(default_factory=list)
-    numerics: list[Numeric] = field(default_factory=list)
-    results: list[TrialResult] = field(default_factory=list)
-
-    def take(self, message: Message) -> None:
-        if isinstance(message, Progress):
-            self.watch(message)
-        elif isinstance(message, Block):
-            self.blocks.append(message)
-        elif isinstance(message, EpochResult):
-            self.epochs.append(message)
-        elif isinstance(message, Numeric):
-            self.numerics.append(message)
-        else:
-            self.results.append(message)
 
 
 def legible(text: str) -> str:
@@ -174,7 +158,7 @@ def legible(text: str) -> str:
     return f"{text[:head]} … ({len(text) - head - tail:,} characters left out) … {text[-tail:]}"
 
 
-def _missing(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
+def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
     """Return a row for each arm without a result."""
     refused = {result.precision for result in results if result.status == "unsupported"}
     arms = trial.arms_by_name(refused)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,6 @@ from bench.devices.processes import gpu_processes
 from bench.launch.launcher import Launcher
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Gpus, Sampler
-from bench.planning.plan import Plan, PreparedData
 from bench.report.reading import folders
 from bench.results.records import Environment
 from bench.results.store import Store, planned, read_run
@@ -60,12 +58,12 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
     folder = folder or _new_folder(prepared)
     before = _earlier_start(folder, prepared)
     environment = prepared.environment
-    gpus = () if prepared.request.on is not None else sampled(environment)  # a cluster's are on other machines
+    gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
     run = {
         "version": bench.__version__,
-        "request": _described(prepared),
+        "request": _describe_request(prepared),
         "environment": asdict(environment),
-        "data": [_source(data) for data in prepared.data],
+        "data": [{**asdict(data), "source": str(data.source)} for data in prepared.data],
         "planned": [planned(trial) for trial in prepared.plan.trials],
         "warnings": list(prepared.warnings),
         "started": before or _now(),
@@ -78,20 +76,16 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
             launcher.workspace = folder.resolve()
             store.write_run(run)
             devices = {device.placement: device for device in environment.devices}
-            execution = Execution(
-                store=store,
-                devices=devices,
-                launcher=launcher,
-                sampler=sampler,
-                display=display,
-                overlapping=launcher.overlapping,
-            )
-
-            def rewrite(plan: Plan) -> None:
+            execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, display=display)
+            if prepared.replan is None:
+                fine = execution.run(prepared.plan)
+            else:  # the searches for the largest batches first, then the whole plan at them
+                found = execution.run(prepared.plan.only("fit"))
+                plan = prepared.replan(execution.largest(prepared.plan))
                 run["planned"] = [planned(trial) for trial in plan.trials]
                 store.write_run(run)
-
-            fine = _run(execution, prepared, rewrite)
+                display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
+                fine = execution.run(plan) and found
             store.add_samples(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
@@ -103,32 +97,15 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
     return folder, fine
 
 
-def sampled(environment: Environment) -> Gpus:
-    """Return the GPUs that telemetry is read of; those that train together are read one by one, and each once."""
-    known = {uuid: word for device in environment.devices for uuid, word in device.gpus.items()}
-    return tuple((word, uuid) for uuid, word in known.items())
+def sampled_gpus(environment: Environment) -> Gpus:
+    """Return the GPUs whose telemetry is read, each once; those that train together are read one by one."""
+    names = {uuid: name for device in environment.devices for uuid, name in device.gpus.items()}
+    return tuple((name, uuid) for uuid, name in names.items())
 
 
-def _source(data: PreparedData) -> dict[str, Any]:
-    """Tell what data were found, in plain words."""
-    told = {"classes": data.classes, "train_samples": data.train_samples, "fingerprint": data.fingerprint}
-    return {"source": str(data.source), **told}
-
-
-def _described(prepared: PreparedRun) -> dict[str, Any]:
+def _describe_request(prepared: PreparedRun) -> dict[str, Any]:
     """Return the request for run.json: the words, and what they mean."""
     return {**asdict(prepared.request), "suites": [asdict(ref) for ref in prepared.suites]}
-
-
-def _run(execution: Execution, prepared: PreparedRun, rewrite: Callable[[Plan], None]) -> bool:
-    """Run the plan; if it searches for the largest batches, then the whole plan with them, passed to ``rewrite``."""
-    if prepared.replan is None:
-        return execution.run(prepared.plan)
-    fine = execution.run(prepared.plan.only("fit"))
-    whole = prepared.replan(execution.largest(prepared.plan))
-    rewrite(whole)
-    execution.display.note(f"The largest batches are known: {len(whole.trials)} trials at them and at others.")
-    return execution.run(whole) and fine
 
 
 def report(
@@ -142,11 +119,9 @@ def report(
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
-    if ladders:
-        from bench.report.tables.table import show
     for ladder in ladders:
         print(ladder.title)
-        show(ladder)
+        ladder.show()
     for sentence in verdicts:
         print(sentence)
     print(f"Report: {page}")
@@ -156,14 +131,13 @@ def compare(old: Path, new: Path) -> None:
     """Print how a run differs from an earlier one of the same questions."""
     from bench.report.analysis.compare import compare as held_against
     from bench.report.tables.comparisons import comparison
-    from bench.report.tables.table import show
 
     found = held_against(old, new)
     print(f"OLD: {old}\nNEW: {new}")
     for text in (*found.cautions, *found.apart):
         print(f"- {text}")
     table = comparison(found.rows)
-    show(table)
+    table.show()
     print(table.about)
 
 
@@ -197,7 +171,7 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     if not (folder / "run.json").exists():
         return None
     run = _read_run(folder)
-    now = json.loads(json.dumps(_described(prepared), default=str))
+    now = json.loads(json.dumps(_describe_request(prepared), default=str))
     free = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on"}  # suites hold their parameters
     if set(run["request"].get("seeds") or ()) <= set(now["seeds"]):
         free.add("seeds")

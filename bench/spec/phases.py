@@ -21,8 +21,8 @@ class Work:
     epochs: int
     budget_s: float
     """Time budget of an arm."""
-    fewest_quads: int
-    """ABBA rounds that are measured whatever the budget."""
+    fewest_rounds: int
+    """ABBA rounds that are measured whatever the time budget."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ def _warm_up_s(work: Work) -> float:
 
 def _rounds_s(work: Work, arms: int) -> float:
     """Estimate warm-up and ABBA rounds of several arms."""
-    shortest_s = work.fewest_quads * 2 * 1.7 * work.step_s * arms
+    shortest_s = work.fewest_rounds * 2 * 1.7 * work.step_s * arms
     return arms * _warm_up_s(work) + max(shortest_s, arms * work.budget_s)
 
 

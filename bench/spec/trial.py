@@ -102,7 +102,7 @@ class Placement:
     @property
     def members(self) -> tuple[str, ...]:
         """The devices, node by node, by their names there."""
-        return members(self.name)
+        return tuple(self.local.split("+")) * self.nodes
 
     @property
     def index(self) -> int | None:
@@ -113,12 +113,6 @@ class Placement:
         """Return the CUDA index of one of the devices, or None for the CPU."""
         member = self.members[rank] if len(self.members) > 1 else self.members[0]
         return int(member) if member.isdigit() else None
-
-
-def members(placement: str) -> tuple[str, ...]:
-    """Return the devices of a placement's name: four for ``0+1@2``."""
-    local, _, count = placement.partition("@")
-    return tuple(local.split("+")) * (int(count) if count.isascii() and count.isdigit() else 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,23 +133,23 @@ class Rendezvous:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """How the speed phase decides that it has measured enough (docs/measuring.md)."""
+    """When a comparison has measured enough (docs/measuring.md)."""
 
     replicates: int = 3
-    """Fresh processes in which the whole speed measurement is repeated."""
+    """Fresh processes in which the whole measurement is repeated."""
     target_ci: float = 0.01
     """Stop when the speedup's 95 % interval has this half-width, as a share of the speedup."""
-    min_quads: int = 20
-    """But not before this many quads."""
+    min_rounds: int = 20
+    """But not before this many rounds."""
     time_budget_s: float = 10.0
     """Stop all the same after this long, per arm and process."""
-    fewest_quads: int = 5
-    """But not before this many quads either: fewer give an interval too wide to say anything."""
+    fewest_rounds: int = 5
+    """But not before this many rounds either: fewer give an interval too wide to say anything."""
 
     def __post_init__(self) -> None:
         require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
         require(0 < self.target_ci < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", self.target_ci)
-        require(self.min_quads >= 3, "Protocol.min_quads", "3 or more", self.min_quads)
+        require(self.min_rounds >= 3, "Protocol.min_rounds", "3 or more", self.min_rounds)
         require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
 
 

@@ -53,8 +53,7 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
     """
     _print_to(log)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.freeze()  # what the fork server imported is never garbage
     try:
         module, name = target.split(":")
@@ -74,20 +73,22 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         connection.close()
 
 
-def run_share(rendezvous: Rendezvous, trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Run this node's processes of a trial on several nodes; those of the others are started there."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()  # else they would wait for who may never come
-    run_trial(trial, device, None, send, rendezvous)
-
-
 def run_trial(
     trial: Trial,
     device: Device,
     workspace: Path | None,
+    rendezvous: Rendezvous | None,
     send: Callable[[Message], None],
-    rendezvous: Rendezvous | None = None,
 ) -> None:
-    """Run one trial and send its records; with a workspace, training keeps its checkpoints there."""
+    """Run one trial and send its records.
+
+    Args:
+        trial: what to measure.
+        device: where.
+        workspace: the folder in which training keeps its checkpoints; None keeps none.
+        rendezvous: of a trial on several nodes, which of its processes this node runs; the others' are started there.
+        send: takes the records.
+    """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
     def stamped(message: Message) -> None:
@@ -96,11 +97,11 @@ def run_trial(
         send(message)
 
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
-    if (members := len(trial.cell.placement.members)) > 1:
-        kept = None if rendezvous else checkpoint
-        rank_launcher.run(
-            trial, device, stamped, rendezvous.local if rendezvous else members, rendezvous, checkpoint=kept
-        )
+    if rendezvous is not None:
+        threading.Thread(target=_end_with_parent, daemon=True).start()  # else they would wait for who may never come
+        rank_launcher.run(trial, device, stamped, rendezvous.local, rendezvous)
+    elif (members := len(trial.cell.placement.members)) > 1:
+        rank_launcher.run(trial, device, stamped, members, checkpoint=checkpoint)
     else:
         phases.run(trial, device, stamped, checkpoint)
 

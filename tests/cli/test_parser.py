@@ -40,6 +40,15 @@ def test_precisions_with_options_are_split_at_the_right_commas_and_named_canonic
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], (None, False)), (["--batch-sizes", "64,128,max"], ((64, 128), True)), (["--batch-sizes", "max"], ((), True))],
+)
+def test_max_is_a_batch_size_beside_others_or_alone(words, expected):
+    request = parse(["--suite", "mlp", *words])
+    assert (request.batch_sizes, request.largest_batch) == expected
+
+
 def test_quick_is_one_process_without_training_and_rigorous_is_ten():
     quick = parse(["--suite", "mlp", "--quick"])
     assert (quick.protocol, quick.phases) == (QUICK, ("memory", "speed"))

@@ -1,7 +1,12 @@
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
+from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
 
 import pytest
@@ -68,6 +73,22 @@ def test_a_train_trial_sends_every_epoch(launcher, tiny_trial, cpu):
     assert epochs[1].elapsed_s == pytest.approx(epochs[0].train_s + epochs[1].train_s)
     assert result.training.epochs == 2
     assert result.training.test_accuracy_pct is None
+
+
+def test_a_signal_that_comes_while_a_process_starts_ends_the_run_when_it_has_started(launcher, monkeypatch):
+    launch, started = Popen._launch, []
+
+    def interrupted(self, process):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        launch(self, process)
+        started.append(self.pid)
+
+    monkeypatch.setattr(Popen, "_launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launcher.call("tests.launch.test_preload:imported_before", "bench.launch.local")
+    assert started
+    assert not multiprocessing.active_children()
 
 
 def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(launcher, tiny_trial, cpu):

@@ -11,12 +11,11 @@ from bench.launch.multi_node import (
     Part,
     agreed,
     failure,
-    merge_devices,
     merge_placements,
     merge_results,
     run_parts,
 )
-from bench.results.records import MemoryPeak, Progress, TrialResult
+from bench.results.records import Device, MemoryPeak, Progress, TrialResult
 from bench.run.prepare import warn_of_builds
 from bench.spec.errors import UsageError
 from tests.report.builders import GPU
@@ -26,19 +25,29 @@ DONE = Ending(kind="done")
 
 def part(*says, name="here"):
     """A part that says all of it at once."""
-    return Part(name=name, run=lambda: iter(says), halt=lambda: None)
+
+    def run(on_message):
+        *messages, ending = says
+        for message in messages:
+            on_message(message)
+        if isinstance(ending, Exception):
+            raise ending
+        return ending
+
+    return Part(name=name, run=run, halt=lambda: None)
 
 
 def waiting(*says, name="there"):
     """A part that waits for the others, and ends when it is told to."""
     halted = threading.Event()
 
-    def listen():
-        yield from says
+    def run(on_message):
+        for message in says:
+            on_message(message)
         assert halted.wait(10)
-        yield Ending(kind="died", text="killed")
+        return Ending(kind="died", text="killed")
 
-    return Part(name=name, run=listen, halt=halted.set)
+    return Part(name=name, run=run, halt=halted.set)
 
 
 def result(peak, model=1):
@@ -71,16 +80,9 @@ def test_what_only_follows_from_anothers_end_is_not_the_reason():
 
 def test_a_lost_node_ends_the_others_and_their_results_are_none():
     heard = []
-
-    def lost():
-        yield result(10)
-        raise NodeLostError("gone")
-
     with pytest.raises(NodeLostError, match="gone"):
-        run_parts([waiting(result(3)), Part(name="", run=lost, halt=lambda: None)], heard.append)
+        run_parts([waiting(result(3)), part(result(10), NodeLostError("gone"))], heard.append)
     assert not heard
-    with pytest.raises(NodeLostError, match="mute ended without a word"):
-        run_parts([waiting(), part(name="mute")], heard.append)
 
 
 CLOSED = "here", Ending(kind="error", text="connection closed | trace")
@@ -104,24 +106,18 @@ def test_the_cause_comes_before_secondary_failures(endings, kind, text):
     assert (failed and (failed.kind, failed.text)) == (kind and (kind, text))
 
 
-def test_a_part_that_does_not_end_with_the_first_fails_the_trial():
-    sources = [part(result(3), DONE), waiting(name="there")]
-    ending = run_parts(sources, lambda _: None, end_s=0.05)
-    assert (ending.kind, ending.text) == ("died", "there: did not end with the others")
-
-
 def test_devices_of_several_nodes_are_one(machine):
     gpus = [
         replace(GPU, memory_total_bytes=8, fp32_gflops=5.0),
         replace(GPU, memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"}),
     ]
-    joint = merge_devices(gpus)
+    joint = Device.joint(gpus)
     assert (joint.name, joint.memory_total_bytes, joint.uuid, joint.energy) == (f"2 × {GPU.name}", 12, None, None)
     assert joint.fp32_gflops == 3.0  # the estimate is of the slowest
     assert set(joint.unsupported) == {"tf32", "fp16-master"}
-    assert merge_devices([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
-    assert merge_devices([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
-    assert merge_devices([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
+    assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
+    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
+    assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
 
 
 def test_nodes_must_agree():

@@ -1,11 +1,7 @@
 """Ranks of torchrun or srun: what they are told, agree on, run together, and what a failure of one leaves."""
 
-import dataclasses
-import json
 import threading
 import time
-import types
-import typing
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -15,10 +11,8 @@ from torch.distributed import HashStore
 from bench.launch import torchrun
 from bench.launch.launcher import Ending, open_launcher
 from bench.launch.local import LocalLauncher
-from bench.launch.torchrun import Channel, Follower, Job, Order, TorchrunLauncher, decode, encode, read_job
-from bench.results import records
+from bench.launch.torchrun import Channel, Job, Order, TorchrunLauncher, _translated, follow, read_job
 from bench.results.records import Block, MemoryPeak, Progress, TrialResult
-from bench.spec import trial as spec
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Placement, SuiteRef
 
@@ -74,43 +68,6 @@ def test_without_an_address_a_sentence_says_what_to_set(name):
         read_job({key: value for key, value in SRUN.items() if key != name})
 
 
-def sample(hint):
-    """Return a value of a type."""
-    kind, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if kind is typing.Literal:
-        return arguments[0]
-    if kind in (typing.Union, types.UnionType):
-        return sample(arguments[0])
-    if kind is tuple:
-        return tuple(sample(one) for one in arguments if one is not Ellipsis)
-    if kind is dict:
-        return {sample(arguments[0]): sample(arguments[1])}
-    if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        return hint(**{name: "memory" if name == "phase" else sample(one) for name, one in hints.items()})
-    return {int: 3, float: 0.5, str: "cpu", bool: True}.get(hint)
-
-
-RECORDS = [
-    value
-    for module in (records, spec, torchrun)
-    for value in vars(module).values()
-    if dataclasses.is_dataclass(value) and isinstance(value, type)
-]
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_every_record_comes_back_from_json_as_it_was(record):
-    value = sample(record)
-    assert decode(json.loads(json.dumps(encode(value)))) == value
-
-
-def test_json_names_no_classes_but_records_of_this_project():
-    for name in ("subprocess:Popen", "bench.launch.local:LocalLauncher", "bench.launch.local:os"):
-        with pytest.raises(ValueError, match="is no dataclass of ampmeter"):
-            decode({"type": name})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     suites: tuple[str, ...] = ("mlp",)
@@ -120,6 +77,11 @@ class Options:
     data: str | None = None
     data_dir: str = "data"
     dry_run: bool = False
+
+
+def block(start_s):
+    known = {"trial": "t", "precision": "fp32", "round": 0, "position": 0, "steps": 1, "time_ms": 1.0}
+    return Block(**known, start_s=start_s, skipped_steps=0)
 
 
 def peak(size):
@@ -148,10 +110,13 @@ class FakeLocal:
     def run(self, trial, device, on_message, rendezvous=None):
         self.trials.append((trial, device, rendezvous))
         on_message(Progress(text="working"))
-        if self.hangs:
-            assert self.cancelled.wait(20)
-            return Ending(kind="died", text="killed")
-        on_message(replace(sample(Block), start_s=self.rank))
+        end_s = time.monotonic() + 20
+        while self.hangs:
+            if self.cancelled.wait(0.01):
+                return Ending(kind="died", text="killed")
+            assert time.monotonic() < end_s
+            on_message(Progress(text=""))
+        on_message(block(self.rank))
         on_message(peak(10 * (self.rank + 1)))
         return self.ending
 
@@ -163,40 +128,48 @@ class Ranks:
     """Two nodes of two ranks each, in threads, that share a store."""
 
     def __init__(self, machine, monkeypatch):
-        self.store, self.machine, self.monkeypatch = HashStore(), machine, monkeypatch
+        self.store, self.monkeypatch = HashStore(), monkeypatch
         self.jobs = [
             Job(rank=rank, world=4, node=rank // 2, local_rank=rank % 2, address="127.0.0.1", port=9)
             for rank in range(4)
         ]
         self.locals = [FakeLocal(replace(machine, host=("here", "there")[rank // 2]), rank) for rank in range(4)]
-        self.ended, self.threads, self.followers = {}, [], []
+        self.ended, self.threads = {}, []
 
-    def start(self, options=None, jobs=None, **channel):
+    def start(self, options=None, jobs=None):
         """Start all ranks; return rank 0's launcher."""
         options = {rank: Options() for rank in range(4)} | (options or {})
-        made = iter([*self.locals[1:], self.locals[0]])
-        self.monkeypatch.setattr(torchrun, "LocalLauncher", lambda **_: next(made))
+        self.monkeypatch.setattr(torchrun, "LocalLauncher", self._local)
         self.monkeypatch.setattr(torchrun, "POLL_S", 0.01)
-        self.followers = [Follower(job, options[job.rank], self.store) for job in (jobs or self.jobs)[1:]]
-        self.threads = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in self.followers]
-        for thread in self.threads:
-            thread.start()
-        return TorchrunLauncher(self.jobs[0], options[0], self.store, **channel)
+        for job in (jobs or self.jobs)[1:]:
+            arguments = (job, options[job.rank])
+            self.threads.append(threading.Thread(target=self._follow, args=arguments, name=str(job.rank), daemon=True))
+            self.threads[-1].start()
+        return TorchrunLauncher(self.jobs[0], options[0], self.store)
 
-    def _follow(self, follower):
+    def join(self):
+        """Wait for the other ranks; return how they ended."""
+        for thread in self.threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        return self.ended
+
+    def _local(self):
+        name = threading.current_thread().name
+        return self.locals[int(name) if name.isdigit() else 0]
+
+    def _follow(self, job, options):
         try:
-            self.ended[follower._job.rank] = follower.follow()
+            self.ended[job.rank] = follow(job, options, self.store)
         except Exception as error:
-            self.ended[follower._job.rank] = error
+            self.ended[job.rank] = error
 
 
 @pytest.fixture
 def ranks(machine, monkeypatch):
     started = Ranks(machine, monkeypatch)
     yield started
-    for thread in started.threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    started.join()
 
 
 @pytest.fixture
@@ -302,12 +275,11 @@ def test_a_failure_here_ends_the_others(ranks, launcher, joint, cpu):
 
 
 def test_a_rank_that_is_lost_is_named_and_what_needs_it_fails_at_once(ranks, launcher, joint, tiny_trial, cpu):
-    def leave(*_):
-        ranks.followers[2]._channel.close("it was stopped")
-        time.sleep(1)
-        return DONE
+    def stop(*_):
+        raise KeyboardInterrupt
 
-    ranks.monkeypatch.setattr(ranks.locals[3], "run", leave)
+    ranks.monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    ranks.monkeypatch.setattr(ranks.locals[3], "run", stop)
     ranks.locals[0].hangs = True
     ending = launcher.run(joint, cpu, lambda _message: None)
     assert ending.kind == "died"
@@ -320,10 +292,11 @@ def test_a_rank_that_is_lost_is_named_and_what_needs_it_fails_at_once(ranks, lau
     assert launcher.run(tiny_trial, cpu, lambda _message: None) == DONE
 
 
-def test_silence_is_a_loss_and_a_last_word_is_heard():
+def test_silence_is_a_loss_and_a_last_word_is_heard(monkeypatch):
+    monkeypatch.setattr(torchrun, "BEAT_S", 0.02)
+    monkeypatch.setattr(torchrun, "SILENCE_S", 0.3)
     store = HashStore()
-    other = Channel(store, 1, beat_s=0.02)
-    own = Channel(store, 0, beat_s=0.02, silence_s=0.3)
+    other, own = Channel(store, 1), Channel(store, 0)
     for _ in range(30):
         assert own.lost(1) == ""
         time.sleep(0.02)
@@ -350,9 +323,7 @@ def test_silence_is_a_loss_and_a_last_word_is_heard():
 def test_a_rank_that_was_started_otherwise_is_refused_on_both_sides(ranks, options, text):
     with pytest.raises(UsageError, match=text):
         ranks.start({2: options})
-    for thread in ranks.threads:
-        thread.join(20)
-    assert {type(error) for error in ranks.ended.values()} == {UsageError}
+    assert {type(error) for error in ranks.join().values()} == {UsageError}
 
 
 @pytest.mark.parametrize("changed", ["build of torch", "version of ampmeter"])
@@ -392,41 +363,37 @@ def test_suite_files_are_compared_by_content_and_paths_may_differ(tmp_path):
     assert torchrun.hello(job, own).options["suites"] != torchrun.hello(job, other).options["suites"]
 
 
-def test_a_rank_has_its_own_files_and_images(ranks, joint, cpu, tmp_path):
+def test_a_rank_has_its_own_files_and_images(joint, cpu, tmp_path):
     images, file = tmp_path / "images", tmp_path / "mine.py"
     images.mkdir()
     file.write_text("")
     options = Options(suites=(str(file),), data=f"folder:{images}", data_dir=str(tmp_path / "kept"))
-    follower = Follower(ranks.jobs[1], options, ranks.store)
     suite = SuiteRef(name="mine", file="/elsewhere/mine.py", digest="d")
     data = DataSource(kind="folder", path="/elsewhere/images", directory="/elsewhere")
     trial = replace(joint, cell=replace(joint.cell, suite=suite, data=data))
-    own = follower._translated(Order(kind="trial", trial=trial, arguments=((suite,), 3)))
-    assert own.trial.cell.suite == replace(suite, file=str(file))
-    assert (own.trial.cell.data.path, own.trial.cell.data.directory) == (str(images), str(tmp_path / "kept"))
-    assert own.arguments == ((replace(suite, file=str(file)),), 3)
+    own, suites, number = _translated(Order(method="run", arguments=(trial, (suite,), 3)), options).arguments
+    assert own.cell.suite == replace(suite, file=str(file))
+    assert (own.cell.data.path, own.cell.data.directory) == (str(images), str(tmp_path / "kept"))
+    assert (suites, number) == ((replace(suite, file=str(file)),), 3)
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_ranks_leave_when_the_run_has_ended(ranks, tiny_trial, cpu, begun):
+@pytest.mark.parametrize(("begun", "status"), [(True, 0), (False, 2)])
+def test_ranks_leave_when_the_run_has_ended(ranks, tiny_trial, cpu, begun, status):
     launcher = ranks.start()
     if begun:
         launcher.run(tiny_trial, cpu, lambda _message: None)
     launcher.close()
-    for thread in ranks.threads:
-        thread.join(20)
-    assert ranks.ended == dict.fromkeys((1, 2, 3), begun)
+    assert ranks.join() == dict.fromkeys((1, 2, 3), status)
 
 
 def test_a_rank_ends_its_process_when_rank_0_is_gone(ranks, joint, cpu):
     launcher = ranks.start()
     ranks.locals[2].hangs = True
-    launcher._post(2, Order(kind="trial", trial=joint, device=cpu))
+    launcher._post(2, Order(method="run", arguments=(joint, cpu, None)))
     launcher._channel.close("it was stopped")
-    for thread in ranks.threads:
-        thread.join(20)
-    assert {str(error) for error in ranks.ended.values()} == {"it was stopped"}
-    assert ranks.locals[2].cancelled.is_set()
+    assert {str(error) for error in ranks.join().values()} == {
+        f"Rank {rank} ends: rank 0 was lost (it was stopped)." for rank in (1, 2, 3)
+    }
 
 
 def test_a_run_of_one_machine_refuses_placements_on_several():

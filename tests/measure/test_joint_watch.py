@@ -13,7 +13,7 @@ from bench.devices.monitor import open_monitor
 from bench.measure.disturbance import open_watch
 from bench.phases import speed
 from bench.results.records import Device, TrialResult
-from bench.run.session import sampled
+from bench.run.session import sampled_gpus
 from bench.spec.trial import Placement
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 from tests.processes import together
@@ -29,7 +29,7 @@ def machine_of(machine, *devices):
 
 def test_telemetry_is_read_of_each_of_them_once(machine):
     alone = replace(PAIR, placement="0", uuid="GPU-a", uuids=())
-    found = sampled(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
+    found = sampled_gpus(machine_of(machine, alone, PAIR, SPREAD, machine.devices[0]))
     assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
 
 

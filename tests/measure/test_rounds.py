@@ -42,7 +42,7 @@ def test_an_arm_that_ran_last_does_not_settle_again():
 
 def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
     machine, arms = pair(ratio=1.5)
-    found = measure(machine, arms, min_quads=20)
+    found = measure(machine, arms, min_rounds=20)
     assert found.speedups[0] is None
     assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
     assert found.rounds == 28  # the third look that finds it narrow enough
@@ -54,7 +54,7 @@ def test_drift_cancels_where_consecutive_runs_are_far_off():
         return math.exp(now_ns / (800 * MS))  # doubles the step time in 0.55 s
 
     machine, arms = pair(ratio=1.5, drift=drift)
-    found = measure(machine, arms, min_quads=20)
+    found = measure(machine, arms, min_rounds=20)
     assert found.speedups[1].center == pytest.approx(1.5, rel=0.01)
     machine, arms = pair(ratio=1.5, drift=drift)
     runs = [time_block(arm, Sizes(switch_warmup=0, steps=40), machine.clock) for arm in arms]
@@ -220,7 +220,7 @@ def test_timing_ends_at_three_looks_running_that_find_the_interval_narrow():
         if speedups[1] is not None and (not heard or heard[-1].n != speedups[1].n):
             heard.append(speedups[1])
 
-    protocol = Protocol(min_quads=20)
+    protocol = Protocol(min_rounds=20)
     found = compare(arms, [ONE, ONE], protocol, seed=0, clock=machine.clock, watch=watch)
     narrow = [math.log(one.high / one.low) / 2 <= protocol.target_ci for one in heard]
     assert narrow == [True, True, False, True, True, True]

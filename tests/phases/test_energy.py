@@ -85,6 +85,6 @@ def test_where_nothing_can_be_read_the_row_says_why(run, gpu, uuid, why):
 def test_the_worker_knows_the_phase(monkeypatch, tiny_trial, cpu):
     fake.without_driver(monkeypatch)
     sent = []
-    run_trial(replace(tiny_trial, phase="energy"), cpu, None, sent.append)
+    run_trial(replace(tiny_trial, phase="energy"), cpu, None, None, sent.append)
     assert [message.status for message in sent] == ["unsupported"]
     assert sent[0].wall_s is not None

@@ -1,11 +1,10 @@
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from bench.planning.plan import Plan, PreparedData, estimate_s, make_plan
+from bench.planning.max_batch import at_any_size
+from bench.planning.plan import PreparedData, estimate_s, make_plan
 from bench.results.records import Device
-from bench.run.prepare import check_batches, choose_source
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource, Placement, Protocol, Request, SuiteRef, Trial
@@ -31,9 +30,9 @@ def gpu(index=0, **more):
     return Device(placement=str(index), kind="cuda", name="Test GPU", architecture="Ampere", fp32_gflops=1e4, **more)
 
 
-def plan(machine, *devices, **asked):
+def plan(machine, *devices, largest=None, **asked):
     machine = replace(machine, devices=devices) if devices else machine
-    return make_plan(Request(suites=(REF,), **asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9})
+    return make_plan(Request(**asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9}, largest=largest)
 
 
 def arms(trials, phase):
@@ -136,24 +135,6 @@ def test_a_change_of_anything_asked_changes_the_config_and_nothing_else_does(mac
         replace(first, cell=replace(first.cell, suite=SuiteRef(name="small", parameters=(("lr", 0.2),)))),
     ):
         assert other.config != first.config
-
-
-def test_data_that_are_no_images_stay_synthetic(tmp_path):
-    asked = Request(suites=(REF,), data=f"folder:{tmp_path}")
-    assert choose_source(SUITE, asked).kind == "folder"
-    assert choose_source(VECTORS, asked).kind == "synthetic"
-    assert choose_source(SUITE, Request(suites=(REF,))).kind == "cifar10"
-
-
-@pytest.mark.parametrize(("phase", "refused"), [("train", True), ("ladder", True), ("speed", False)])
-def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machine, phase, refused):
-    made = plan(machine, gpu())
-    one = replace(made.trials[0], phase=phase)
-    few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
-    with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, few)
-    enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
-    check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, enough)
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
@@ -277,3 +258,34 @@ def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine):
     phases = ("floor", "speed", "inference", "ladder")
     trials = plan(machine, gpu(), phases=phases, protocol=quick).trials
     assert {(trial.phase, trial.protocol) for trial in trials} == {(phase, quick) for phase in phases}
+
+
+def plan_at_largest(machine, largest=None, **asked):
+    asked = {"largest_batch": True, "precisions": ("fp32", "amp-fp16"), "batch_sizes": (), **asked}
+    return plan(machine, gpu(energy="counter"), largest=largest, **asked)
+
+
+def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
+    first = plan_at_largest(machine)
+    assert [trial.phase for trial in first.trials] == ["fit", "fit", "train", "train"]
+    assert first.seconds[0] is None
+    assert {trial.cell.batch_size for trial in first.trials if trial.phase == "train"} == {SUITE.batch_size}
+    searches = first.only("fit").trials
+    found = {(at_any_size(trial.cell), trial.precisions[0]): 96 + 64 * n for n, trial in enumerate(searches)}
+    again = plan_at_largest(machine, found).trials
+    at = {(t.phase, t.cell.batch_size): t.precisions for t in again if t.phase in ("speed", "train")}
+    assert at == {
+        ("speed", 96): ("fp32", "amp-fp16"),
+        ("speed", 160): ("amp-fp16",),
+        ("train", SUITE.batch_size): ("amp-fp16",),  # the second of two
+    }
+    assert not [trial for trial in again if trial.phase == "fit"]
+    named = plan_at_largest(machine, found, batch_sizes=(96,)).trials
+    assert len({trial.config for trial in named}) == len(named)
+    assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
+
+
+def test_a_floor_at_the_largest_batch_is_timed_only_where_fp32_fits(machine):
+    cell = at_any_size(plan_at_largest(machine).trials[0].cell)
+    again = plan_at_largest(machine, {(cell, "fp32"): 96, (cell, "amp-fp16"): 160}, phases=("floor", "speed")).trials
+    assert {trial.cell.batch_size for trial in again if trial.phase == "floor"} == {96}

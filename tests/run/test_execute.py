@@ -1,33 +1,47 @@
 """The orchestration, with a launcher that answers from a script instead of starting processes."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from bench.cli.display import PlainDisplay
+from bench.cli.display import Display
 from bench.launch.launcher import Ending
 from bench.measure.sampler import Sampler
+from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan
-from bench.results.records import Block, EpochResult, MemoryPeak, TrialResult
+from bench.report.reading.completeness import missing
+from bench.report.reading.load import load
+from bench.results.columns import SCHEMA
+from bench.results.records import Block, EpochResult, Fit, MemoryPeak, TrialResult
 from bench.results.store import Store
-from bench.run.execute import Execution
+from bench.results.store import planned as entry_of
+from bench.run.execute import Execution, missing_results
+from bench.spec.techniques import build_ablation
 from tests.arms import arms
 from tests.results.test_store import rows
 
 ARMS = ("fp32", "amp-bf16")
+TOO_BIG = Ending(kind="oom", text="too big")
+NO_IMAGES = Ending(kind="unsupported", text="no images")
+MORE = ("channels-last", "compile", "checkpointing")
+STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu", MORE)[0])
+TOP = "amp-fp16+set-to-none+prefetcher"
 
 
 class ScriptedLauncher:
-    """Answers a trial by the first rule whose words are all in its id; otherwise every precision is ok."""
+    """Answers a trial by the first rule whose text is in its id; otherwise every arm is ok."""
 
-    def __init__(self, rules=()):
-        self.rules = list(rules)
+    overlapping = False
+
+    def __init__(self, rules):
+        self.rules = rules
         self.ran = []
 
     def run(self, trial, device, on_message):
         self.ran.append(trial.id)
-        for words, answer in self.rules:
-            if all(word in trial.id for word in words) and (len(words) < 3 or len(trial.precisions) == 2):
+        for text, answer in self.rules.items():
+            if text in trial.id:
                 if isinstance(answer, Ending):
                     return answer
                 raise answer
@@ -38,55 +52,74 @@ class ScriptedLauncher:
         return Ending(kind="done")
 
 
+def execution(store, device, launcher):
+    return Execution(store=store, devices={"cpu": device}, launcher=launcher, sampler=Sampler(()), display=Display())
+
+
+def execute(folder, plan, device, rules=None):
+    """Run a plan; return the trials that were started, the stored rows, and whether all went well."""
+    launcher = ScriptedLauncher(rules or {})
+    with Store(folder) as store:
+        fine = execution(store, device, launcher).run(plan)
+    stored = [(row["trial"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")]
+    return launcher.ran, stored, fine
+
+
+def arms_of(stored, phase, status="ok"):
+    return [name for trial, name, ending in stored if f"-{phase}-" in trial and ending == status]
+
+
+def plan_of(*trials):
+    return Plan(trials=trials, seconds=(None,) * len(trials))
+
+
 @pytest.fixture
 def plan(tiny_trial):
     memory = [replace(tiny_trial, arms=arms(name)) for name in ARMS]
     speed = [replace(tiny_trial, phase="speed", arms=arms(*ARMS), replicate=number) for number in (0, 1)]
     train = [replace(tiny_trial, phase="train", arms=arms(name)) for name in ARMS]
-    trials = (*memory, *speed, *train)
-    return Plan(trials=trials, seconds=(None,) * len(trials))
+    return plan_of(*memory, *speed, *train)
 
 
-def execute(folder, plan, cpu, rules=()):
-    launcher = ScriptedLauncher(rules)
-    with Store(folder) as store:
-        execution = Execution(
-            store=store, devices={"cpu": cpu}, launcher=launcher, sampler=Sampler(()), display=PlainDisplay()
-        )
-        fine = execution.run(plan)
-    found = [(row["trial"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")]
-    return launcher.ran, found, fine
+@pytest.fixture
+def ablation(tiny_trial):
+    memory = [replace(tiny_trial, phase="ladder_memory", arms=arms(name)) for name in STEPS]
+    ladder = [replace(tiny_trial, phase="ladder", arms=arms(*STEPS), replicate=number) for number in (0, 1)]
+    return plan_of(*memory, *ladder)
 
 
 def test_every_trial_is_run_in_order_and_stored(tmp_path, plan, cpu):
-    ran, found, fine = execute(tmp_path / "run", plan, cpu)
+    ran, stored, fine = execute(tmp_path / "run", plan, cpu)
     assert ran == [trial.id for trial in plan.trials]
-    assert len(found) == 2 + 2 * 2 + 2
+    assert len(stored) == 2 + 2 * 2 + 2
     assert fine
     assert len(rows(tmp_path / "run", "blocks.csv")) == 2
 
 
 def test_a_precision_that_does_not_fit_is_a_row_and_is_left_out_of_what_follows(tmp_path, plan, cpu):
-    ran, found, fine = execute(tmp_path / "run", plan, cpu, [(("memory-fp32",), Ending(kind="oom", text="too big"))])
-    assert ("tiny-cpu-b4-memory-fp32", "fp32", "oom") in found
+    ran, stored, fine = execute(tmp_path / "run", plan, cpu, {"memory-fp32": TOO_BIG})
+    assert ("tiny-cpu-b4-memory-fp32", "fp32", "oom") in stored
     assert [name for name in ran if "fp32" in name] == ["tiny-cpu-b4-memory-fp32"]
-    assert {precision for trial, precision, _ in found if "memory" not in trial} == {"amp-bf16"}
+    assert {precision for trial, precision, _ in stored if "memory" not in trial} == {"amp-bf16"}
     assert fine  # not fitting is an outcome, not a failure
+    assert execute(tmp_path / "run", plan, cpu)[0] == []  # and is remembered when resuming
 
 
-def test_arms_that_do_not_fit_together_are_measured_apart(tmp_path, plan, cpu):
-    joint = (("speed", "tiny", "b4"), Ending(kind="oom", text="too big"))
-    ran, found, _ = execute(tmp_path / "run", plan, cpu, [joint])
-    assert ran[2:5] == ["tiny-cpu-b4-speed-r0", "tiny-cpu-b4-speed-fp32-r0", "tiny-cpu-b4-speed-amp-bf16-r0"]
-    assert ("tiny-cpu-b4-speed-r0", "fp32", "oom") in found
-    assert ("tiny-cpu-b4-speed-amp-bf16-r0", "amp-bf16", "ok") in found
+def test_arms_that_do_not_fit_together_are_measured_apart_also_after_an_interruption(tmp_path, plan, cpu):
+    together = {"-speed-r": TOO_BIG}
+    with pytest.raises(KeyboardInterrupt):
+        execute(tmp_path / "run", plan, cpu, {**together, "speed-amp-bf16-r0": KeyboardInterrupt()})
+    assert len(rows(tmp_path / "run", "trials.csv")) == 2 + 2 + 1
+    ran, stored, _ = execute(tmp_path / "run", plan, cpu, together)
+    assert ran[:3] == ["tiny-cpu-b4-speed-amp-bf16-r0", "tiny-cpu-b4-speed-r1", "tiny-cpu-b4-speed-fp32-r1"]
+    assert ("tiny-cpu-b4-speed-r0", "fp32", "oom") in stored
+    assert arms_of(stored, "speed") == [*ARMS, *ARMS]
 
 
 @pytest.mark.parametrize(("kind", "status"), [("timeout", "timeout"), ("died", "failed"), ("error", "failed")])
 def test_a_trial_that_fails_leaves_rows_and_the_rest_goes_on(tmp_path, plan, cpu, kind, status):
-    rules = [(("speed-r0",), Ending(kind=kind, text="why"))]
-    ran, found, fine = execute(tmp_path / "run", plan, cpu, rules)
-    assert [row for row in found if row[2] != "ok"] == [("tiny-cpu-b4-speed-r0", name, status) for name in ARMS]
+    ran, stored, fine = execute(tmp_path / "run", plan, cpu, {"speed-r0": Ending(kind=kind, text="why")})
+    assert [row for row in stored if row[2] != "ok"] == [("tiny-cpu-b4-speed-r0", name, status) for name in ARMS]
     assert len(ran) == len(plan.trials)
     assert not fine
     assert rows(tmp_path / "run", "trials.csv")[2]["detail"] == "why"
@@ -95,61 +128,40 @@ def test_a_trial_that_fails_leaves_rows_and_the_rest_goes_on(tmp_path, plan, cpu
 def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        execute(folder, plan, cpu, [(("speed-r0",), Ending(kind="died")), (("train-fp32",), KeyboardInterrupt())])
+        execute(folder, plan, cpu, {"speed-r0": Ending(kind="died"), "train-fp32": KeyboardInterrupt()})
     ran, _, fine = execute(folder, plan, cpu)
     assert ran == ["tiny-cpu-b4-speed-r0", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
     assert fine
     assert execute(folder, plan, cpu)[0] == []
 
 
-def test_what_did_not_fit_is_remembered_when_resuming(tmp_path, plan, cpu):
-    folder = tmp_path / "run"
-    execute(folder, plan, cpu, [(("memory-fp32",), Ending(kind="oom"))])
-    assert execute(folder, plan, cpu)[0] == []
-
-
-def test_arms_still_to_be_measured_apart_are_measured_when_resuming(tmp_path, plan, cpu):
-    folder = tmp_path / "run"
-    joint = (("speed", "tiny", "b4"), Ending(kind="oom", text="too big"))
-    with pytest.raises(KeyboardInterrupt):
-        execute(folder, plan, cpu, [joint, (("speed-fp32-r0",), KeyboardInterrupt())])
-    ran, _, _ = execute(folder, plan, cpu, [joint])
-    assert ran[:2] == ["tiny-cpu-b4-speed-fp32-r0", "tiny-cpu-b4-speed-amp-bf16-r0"]
-
-
 def test_a_run_in_which_nothing_could_be_measured_is_no_success(tmp_path, plan, cpu):
-    _, found, fine = execute(tmp_path / "run", plan, cpu, [(("tiny",), Ending(kind="oom", text="too big"))])
-    assert {status for _, _, status in found} == {"oom"}
+    _, stored, fine = execute(tmp_path / "run", plan, cpu, {"tiny": TOO_BIG})
+    assert {status for _, _, status in stored} == {"oom"}
     assert not fine
 
 
-def test_a_precision_that_the_device_cannot_do_is_a_row_with_the_reason_and_no_process(tmp_path, plan, cpu):
+@pytest.mark.parametrize("first", [0, 2], ids=["with the memory phase", "without"])
+def test_a_precision_that_the_device_does_not_support_is_a_row_with_the_reason_and_no_process(
+    tmp_path, plan, cpu, first
+):
     device = replace(cpu, unsupported={"fp16-master": "no float16"})
-    unable = [
-        replace(trial, arms=arms(name))
-        for trial in (plan.trials[0], plan.trials[2], plan.trials[4])
-        for name in ("fp16-master", "fp16-master:scale=8")
-    ]
-    for phases in (slice(0, 6), slice(2, 6)):  # with the memory phase and without
-        both = Plan(trials=(*unable[phases], *plan.trials), seconds=(None,) * len(plan.trials))
-        folder = tmp_path / f"run{phases.start}"
-        ran, found, fine = execute(folder, both, device)
-        assert not [name for name in ran if "fp16-master" in name]
-        refused = [row for row in rows(folder, "trials.csv") if row["status"] == "unsupported"]
-        assert {(row["precision"], row["detail"]) for row in refused} == {
-            ("fp16-master", "no float16"),
-            ("fp16-master:scale=8", "no float16"),
-        }
-        assert len(found) == len(refused) + 8
-        assert fine
-        assert execute(folder, both, device)[0] == []  # nor when resuming
+    names = ("fp16-master", "fp16-master:scale=8")
+    unable = [replace(plan.trials[at], arms=arms(name)) for at in (0, 2, 4) if at >= first for name in names]
+    both = plan_of(*unable, *plan.trials)
+    ran, stored, fine = execute(tmp_path / "run", both, device)
+    assert not [name for name in ran if "fp16-master" in name]
+    refused = [row for row in rows(tmp_path / "run", "trials.csv") if row["status"] == "unsupported"]
+    assert {(row["precision"], row["detail"]) for row in refused} == {(name, "no float16") for name in names}
+    assert len(stored) == len(refused) + 8
+    assert fine
+    assert execute(tmp_path / "run", both, device)[0] == []  # nor when resuming
 
 
-def test_a_technique_that_the_device_cannot_do_is_a_row_for_each_precision_and_no_process(tmp_path, plan, cpu):
+def test_a_technique_that_the_device_does_not_support_is_a_row_for_each_precision_and_no_process(tmp_path, plan, cpu):
     cell = replace(plan.trials[0].cell, techniques=("channels-last", "cuda-graphs"))
-    graphed = tuple(replace(trial, cell=cell) for trial in plan.trials[2:])  # without the memory phase
-    both = Plan(trials=(*plan.trials, *graphed), seconds=(None,) * (len(plan.trials) + len(graphed)))
-    ran, _, fine = execute(tmp_path / "run", both, cpu)
+    graphed = [replace(trial, cell=cell) for trial in plan.trials[2:]]  # without the memory phase
+    ran, _, fine = execute(tmp_path / "run", plan_of(*plan.trials, *graphed), cpu)
     assert ran == [trial.id for trial in plan.trials]
     refused = [row for row in rows(tmp_path / "run", "trials.csv") if row["techniques"]]
     assert [row["precision"] for row in refused] == [*ARMS * 2, *ARMS]
@@ -157,8 +169,8 @@ def test_a_technique_that_the_device_cannot_do_is_a_row_for_each_precision_and_n
     assert fine
 
 
-def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
-    class Half(ScriptedLauncher):
+def test_epochs_are_stored_also_of_a_training_that_failed_later(tmp_path, plan, cpu):
+    class FailsInTraining(ScriptedLauncher):
         def run(self, trial, device, on_message):
             if trial.phase == "train":
                 fields = dict.fromkeys(EpochResult.__dataclass_fields__)
@@ -167,15 +179,99 @@ def test_epochs_are_stored_also_of_a_run_that_failed_later(tmp_path, plan, cpu):
             return super().run(trial, device, on_message)
 
     with Store(tmp_path / "run") as store:
-        display, sampler = PlainDisplay(), Sampler(())
-        Execution(store=store, devices={"cpu": cpu}, launcher=Half(), sampler=sampler, display=display).run(plan)
+        execution(store, cpu, FailsInTraining({})).run(plan)
     assert [row["epoch"] for row in rows(tmp_path / "run", "epochs.csv")] == ["1", "1"]
 
 
 def test_an_error_of_a_whole_tensor_and_of_an_odd_file_name_is_a_row_that_can_be_read_again(tmp_path, plan, cpu):
     text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
-    execute(tmp_path / "run", plan, cpu, [(("memory-fp32",), Ending(kind="error", text=text))])
+    execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="error", text=text)})
     detail = rows(tmp_path / "run", "trials.csv")[0]["detail"]
     assert detail.startswith("ValueError: bad pixels in \\udcff.jpg 000")
     assert detail.endswith("000 is no image")
     assert len(detail) < 5000
+
+
+class FitsUpTo20:
+    """A launcher on which batches up to 20 fit."""
+
+    overlapping = False
+
+    def __init__(self):
+        self.tried = []
+
+    def run(self, trial, device, on_message):
+        self.tried.append(trial.cell.batch_size)
+        if trial.cell.batch_size > 20:
+            return TOO_BIG
+        fit = Fit(fit_peak_bytes=1, fit_step_s=1e-6)
+        on_message(TrialResult(precision=trial.precisions[0], status="ok", fit=fit))
+        return Ending(kind="done")
+
+
+def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial, cpu):
+    trial = replace(tiny_trial, phase="fit")
+    for is_first in (True, False):
+        launcher = FitsUpTo20()
+        with Store(tmp_path / "run") as store:
+            running = execution(store, cpu, launcher)
+            assert running.run(plan_of(trial))
+            assert running.largest(plan_of(trial)) == {(at_any_size(trial.cell), "fp32"): 20}
+        assert bool(launcher.tried) == is_first
+    (row,) = rows(tmp_path / "run", "trials.csv")
+    assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == ("fit", "20", "ok", "memory")
+    assert "too big" in row["detail"]
+
+
+def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(tmp_path, ablation, cpu):
+    refused = {"channels-last": NO_IMAGES}
+    _, stored, fine = execute(tmp_path / "run", ablation, cpu, refused)
+    assert arms_of(stored, "ladder_memory", "unsupported") == [f"{TOP}+channels-last"]
+    rebased = [*STEPS[:4], f"{TOP}+compile", f"{TOP}+compile+checkpointing"]
+    assert arms_of(stored, "ladder_memory") == rebased
+    assert arms_of(stored, "ladder") == rebased * 2
+    assert fine
+    assert execute(tmp_path / "run", ablation, cpu, refused)[0] == []  # resumed, all is done
+    planned = [entry_of(trial) for trial in ablation.trials]
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": SCHEMA}))
+    measured = load([tmp_path / "run"]).ablations
+    assert missing(planned, measured) == []  # although steps have other names than planned
+    without = measured[measured["precision"] != f"{TOP}+compile"]
+    assert [one["phase"] for one in missing(planned, without)] == ["ladder_memory", "ladder", "ladder"]
+
+
+def test_an_ablation_step_that_runs_out_of_memory_alone_is_a_row_and_the_rest_goes_on(tmp_path, ablation, cpu):
+    _, stored, fine = execute(tmp_path / "run", ablation, cpu, {"ladder_memory-fp32": TOO_BIG})
+    assert arms_of(stored, "ladder_memory", "oom") == ["fp32"]
+    assert arms_of(stored, "ladder") == list(STEPS[1:]) * 2
+    assert fine
+
+
+def test_ablation_steps_that_do_not_fit_together_are_measured_apart(tmp_path, ablation, cpu):
+    ran, stored, _ = execute(tmp_path / "run", ablation, cpu, {"-ladder-r": TOO_BIG})
+    assert ran[len(STEPS) :] == [
+        f"tiny-cpu-b4-ladder{arm}-r{replicate}" for replicate in (0, 1) for arm in ("", *(f"-{name}" for name in STEPS))
+    ]
+    assert arms_of(stored, "ladder") == list(STEPS) * 2
+
+
+def test_an_ablation_of_which_no_step_works_is_not_timed(tmp_path, ablation, cpu):
+    ran, stored, fine = execute(tmp_path / "run", ablation, cpu, {"ladder_memory": TOO_BIG})
+    assert arms_of(stored, "ladder_memory", "oom") == [
+        *("fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"),
+        *(f"amp-fp16+{name}" for name in MORE),
+    ]
+    assert len(ran) == len(STEPS)
+    assert not fine
+
+
+def test_a_step_that_a_process_rebased_itself_has_its_result_and_others_have_not(tiny_trial):
+    asked = ("fp32", "fp32+compile", "fp32+compile+checkpointing", "fp32+compile+checkpointing+channels-last")
+    trial = replace(tiny_trial, phase="ladder", arms=arms(*asked))
+    results = [
+        TrialResult(precision="fp32+compile", status="unsupported", detail="no compiler"),
+        TrialResult(precision="fp32", status="ok"),
+        TrialResult(precision="fp32+checkpointing", status="ok"),
+    ]
+    lost = missing_results(trial, results, Ending(kind="died", text="gone"), "now")
+    assert [(one.precision, one.status) for one in lost] == [(asked[3], "failed")]

@@ -1,16 +1,35 @@
 """What a run is warned of, or refused for, before it starts."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from bench.cli.parser import parse
-from bench.run.prepare import prepare, warn_of_emulation, warn_of_idle_techniques
+from bench.planning.max_batch import at_any_size
+from bench.planning.plan import Plan, PreparedData
+from bench.run.prepare import check_batches, choose_source, prepare, warn_of_emulation, warn_of_idle_techniques
 from bench.spec.errors import UsageError
+from bench.spec.suite import Data
 from bench.spec.trial import Request
-from tests.planning.test_max_batch import Surveyed
+from tests.planning.test_plan import SUITE, gpu, plan
 
 MLP = ["--suite", "mlp", "--data", "synthetic", "--gpus", "cpu"]
+VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shape=(8,)))
+
+
+class Surveyed:
+    """A launcher of this machine, and of suites whose steps nobody counts."""
+
+    def __init__(self, environment):
+        self.environment = environment
+
+    def survey(self, gpus):
+        return self.environment
+
+    def call(self, target, refs):
+        assert target == "bench.training.flops:count_all"
+        return dict.fromkeys(ref.name for ref in refs)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +75,32 @@ def test_tf32_is_warned_to_be_no_step_of_a_ladder(machine, words, ending):
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared():
     with pytest.raises(UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8 in"):
         prepare(parse([*MLP, "--ladder", "--precisions", "fp32,amp-bf16,fp8"]), None)
+
+
+def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(machine, tiny_file):
+    words = ["--suite", str(tiny_file), "--batch-sizes", "max", "--precisions", "fp32", "--phases", "speed"]
+    prepared = prepare(parse([*words, "--techniques", "grad-accumulation=3"]), Surveyed(machine))
+    (first,) = prepared.plan.trials  # it begins at 4, which the search makes a multiple
+    cell = at_any_size(first.cell)
+    again = prepared.replan({(cell, "fp32"): 9})
+    assert {(trial.phase, trial.cell.batch_size) for trial in again.trials} == {("speed", 9)}
+    with pytest.raises(UsageError, match="10 cannot be divided into 3 equal parts"):
+        prepared.replan({(cell, "fp32"): 10})
+
+
+@pytest.mark.parametrize(("phase", "refused"), [("train", True), ("ladder", True), ("speed", False)])
+def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machine, phase, refused):
+    made = plan(machine, gpu())
+    one = replace(made.trials[0], phase=phase)
+    few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
+    with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
+        check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, few)
+    enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
+    check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, enough)
+
+
+def test_data_that_are_no_images_stay_synthetic(tmp_path):
+    asked = Request(data=f"folder:{tmp_path}")
+    assert choose_source(SUITE, asked).kind == "folder"
+    assert choose_source(VECTORS, asked).kind == "synthetic"
+    assert choose_source(SUITE, Request()).kind == "cifar10"

@@ -40,7 +40,7 @@ def suite(**changes):
         (lambda: Protocol(replicates=0), "Protocol.replicates"),
         (lambda: Protocol(target_ci=1.0), "--target-ci"),
         (lambda: Protocol(time_budget_s=0), "--time-budget"),
-        (lambda: Protocol(min_quads=1), "Protocol.min_quads"),
+        (lambda: Protocol(min_rounds=1), "Protocol.min_rounds"),
     ],
 )
 def test_a_wrong_field_is_named(make, field):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -13,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
-from bench.launch.launcher import Ending
+from bench.launch.launcher import Ending, ending_of
 from bench.launch.local import LocalLauncher
+from bench.launch.multi_node import free_port
 from bench.results.records import Device, Message
-from bench.spec.errors import UsageError
 from bench.spec.trial import Rendezvous, Trial
 
 PACKAGES = ("bench", "suites")
@@ -76,16 +75,15 @@ class NodeWorker:
 
     def free_port(self) -> int:
         """Return a free port of this node."""
-        with socket.socket() as found:
-            found.bind(("", 0))
-            return int(found.getsockname()[1])
+        return free_port()
+
+    def survey(self, placements: tuple[str, ...]) -> Ending:
+        """Describe devices of this node."""
+        return ending_of(self._launcher.survey, placements)
 
     def call(self, target: str, *arguments: object) -> Ending:
         """Call a function of the worker in a fresh process; an error is the ending's text."""
-        try:
-            return Ending(kind="done", value=self._launcher.call(target, *arguments))
-        except UsageError as error:
-            return Ending(kind="usage", text=str(error))
+        return ending_of(self._launcher.call, target, *arguments)
 
     def run(self, trial: Trial, device: Device, rendezvous: Rendezvous | None = None) -> Iterator[Message | Ending]:
         """Run one trial in a fresh process and yield its records as they come, its ending last.
@@ -94,14 +92,13 @@ class NodeWorker:
         """
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
-        def listen() -> None:
+        def execute() -> None:
             try:
-                ending = self._launcher.run(trial, device, messages.put, rendezvous)
-            except Exception as error:  # the launcher waits for an ending
-                ending = Ending(kind="error", text=f"{type(error).__name__}: {error}")
-            messages.put(ending)
+                messages.put(self._launcher.run(trial, device, messages.put, rendezvous))
+            except Exception as error:  # else the loop below would wait forever
+                messages.put(Ending(kind="error", text=f"{type(error).__name__}: {error}"))
 
-        threading.Thread(target=listen, daemon=True).start()
+        threading.Thread(target=execute, daemon=True).start()
         while not isinstance(message := messages.get(), Ending):
             yield message
         yield message
@@ -115,10 +112,6 @@ class NodeWorker:
         self.halt()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
-
-    def removed_variables(self) -> tuple[str, ...]:
-        """Return the TF32 overrides that were in the node's environment, as NAME=VALUE."""
-        return self._launcher.removed_variables
 
 
 def interface(address: str) -> str | None:

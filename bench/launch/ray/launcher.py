@@ -6,13 +6,13 @@ import importlib.util
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.launch.launcher import Ending
+from bench.launch.launcher import Ending, Launcher
 from bench.launch.multi_node import CancelledError, NodeLostError, agreed, merge_placements
 from bench.launch.ray.actor import OWN, PACKAGES
 from bench.launch.ray.pool import RESOURCE, AcceleratorPool
@@ -24,8 +24,11 @@ CONNECT_S = 5.0
 """How long the head may take to answer."""
 
 
-class RayLauncher:
-    """Runs trials on an existing Ray cluster, one at a time in each accelerator pool."""
+class RayLauncher(Launcher):
+    """Runs trials on an existing Ray cluster, one at a time in each accelerator pool.
+
+    Its notes are nodes that were lost, and trials that ran again. It keeps no checkpoints, which would stay on a node.
+    """
 
     overlapping = True
     """Trials on different accelerators do not disturb each other."""
@@ -42,12 +45,8 @@ class RayLauncher:
         Raises:
             UsageError: Ray is missing, nobody answers, or the cluster has not these accelerators.
         """
-        self.on_start: Callable[[int], None] = lambda _pid: None
-        self.workspace: Path | None = None
-        """Not used: a checkpoint would stay on a node that may be lost."""
-        self.notes: list[str] = []
-        """Nodes that were lost during the run, and trials that ran again."""
-        self._places: tuple[Placement, ...] = ()
+        super().__init__()
+        self._placements: tuple[Placement, ...] = ()
         self._pools: dict[str, AcceleratorPool] = {}
         """By type."""
         self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
@@ -55,10 +54,13 @@ class RayLauncher:
         try:
             self._files = stage(self._stage, suite_files)
             self._ray = connect(address, self._stage)
-            self._places = tuple(Placement(name=name) for name in _choose(accelerators, self._ray.nodes()))
-            for place in sorted(self._places, key=_count):
-                self._pools[_type(place)] = AcceleratorPool(self._ray, _type(place), _count(place))
-            _require_room(self._pools.values())
+            self._placements = tuple(Placement(name=name) for name in _choose(accelerators, self._ray.nodes()))
+            for placement in sorted(self._placements, key=_count):
+                self._pools[_type(placement)] = AcceleratorPool(self._ray, _type(placement), _count(placement))
+            for pool in self._pools.values():
+                if pool.room < pool.most:
+                    wanted = "+".join([pool.type] * pool.most)
+                    raise UsageError(f"{wanted} takes {pool.most} {pool.type}, and the cluster has {pool.room}.")
         except BaseException:
             self.close()
             raise
@@ -66,11 +68,12 @@ class RayLauncher:
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         """Describe the nodes as one environment, with a device for each placement."""
 
-        def look(pool: AcceleratorPool) -> dict[str, Environment]:
-            return {place.name: pool.survey(_count(place)) for place in self._places if _type(place) == pool.type}
+        def surveys(pool: AcceleratorPool) -> dict[str, Environment]:
+            own = [placement for placement in self._placements if _type(placement) == pool.type]
+            return {placement.name: pool.survey(_count(placement)) for placement in own}
 
-        found = {name: one for each in self._everywhere(look).values() for name, one in each.items()}
-        return merge_placements({place.name: found[place.name] for place in self._places})
+        found = {name: one for each in self._in_pools(surveys).values() for name, one in each.items()}
+        return merge_placements({placement.name: found[placement.name] for placement in self._placements})
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker on each node that is held, and return the value on which they agree.
@@ -79,21 +82,28 @@ class RayLauncher:
             UsageError: it raised one on some node, or the nodes do not agree.
         """
         there = tuple(self._translated(argument) for argument in arguments)
-        values = self._everywhere(lambda pool: pool.call(target, *there))
+        values = self._in_pools(lambda pool: pool.call(target, *there))
         return agreed(target, {str(self._pools[name]): value for name, value in values.items()})
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial on a node with its accelerator, and once more on another if the node is lost.
 
-        Records are passed on after the trial has ended, so that none of a lost attempt is among them.
+        Records other than progress are passed on after the trial has ended, so that none is of a lost attempt.
         """
         pool = self._pools[_type(trial.cell.placement)]
         there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
         lost: list[str] = []
         for _ in range(2):
             kept: list[Message] = []
+
+            def take(message: Message, kept: list[Message] = kept) -> None:
+                if isinstance(message, Progress):
+                    on_message(message)
+                else:
+                    kept.append(message)
+
             try:
-                ending = pool.run(there, device, _sorter(kept, on_message))
+                ending = pool.run(there, device, take)
             except (NodeLostError, UsageError) as error:
                 lost.append(str(error))
                 self.notes.append(f"{trial.id}: {error}")
@@ -120,7 +130,7 @@ class RayLauncher:
             self._ray.shutdown()
         shutil.rmtree(self._stage, ignore_errors=True)
 
-    def _everywhere(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
+    def _in_pools(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
         with ThreadPoolExecutor(len(self._pools)) as executor:
             running = {name: executor.submit(function, pool) for name, pool in self._pools.items()}
             try:
@@ -210,26 +220,12 @@ def _choose(asked: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tup
     return tuple(asked or there)
 
 
-def _type(place: Placement) -> str:
-    return place.members[0]
+def _type(placement: Placement) -> str:
+    return placement.members[0]
 
 
-def _count(place: Placement) -> int:
-    return len(place.members)
-
-
-def _require_room(pools: Iterable[AcceleratorPool]) -> None:
-    """Raise UsageError if a pool needs more accelerators than the cluster has."""
-    for pool in pools:
-        if pool.room < pool.most:
-            raise UsageError(
-                f"{'+'.join([pool.type] * pool.most)} takes {pool.most} {pool.type}, and the cluster has {pool.room}."
-            )
-
-
-def _sorter(kept: list[Message], on_message: Callable[[Message], None]) -> Callable[[Message], None]:
-    """Pass progress on at once, and keep all other records."""
-    return lambda message: on_message(message) if isinstance(message, Progress) else kept.append(message)
+def _count(placement: Placement) -> int:
+    return len(placement.members)
 
 
 def _first_line(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,15 +18,15 @@ from bench.spec.trial import Placement, Rendezvous, Trial
 
 RESOURCE = "accelerator_type:"
 """How Ray's resources name accelerators."""
-LOOK_S = 2.0
-"""Interval of checks that the node still exists while waiting for it."""
-PATIENCE_S = 10.0
-"""How long to wait for an accelerator before saying so."""
+LABEL = "ray.io/node-id"
 STRATEGY = "PACK"
 """One node where all fit on one, else as few as possible."""
+POLL_S = 2.0
+"""Interval of checks that the nodes still exist while waiting for accelerators."""
+PATIENCE_S = 10.0
+"""How long to wait for accelerators before saying so."""
 STOP_S = 2.0
 """How long an actor may take to stop."""
-LABEL = "ray.io/node-id"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class Ranks:
 
 
 class PlacementGroup:
-    """A placement group of equal bundles, from the request to the removal."""
+    """A placement group of equal bundles with an actor in each, from the request to the removal."""
 
     def __init__(self, ray: Any, bundle: Mapping[str, float], count: int, avoid: Sequence[str] = ()) -> None:
         """Request the group.
@@ -77,34 +77,38 @@ class PlacementGroup:
         self.ray, self.count, self._bundle = ray, count, dict(bundle)
         self._actors: list[Any] = []
         self.nodes: tuple[GroupNode, ...] = ()
-        """By node, the one with the most bundles first; empty until it is placed."""
+        """The one with the most bundles first, so that small trials use few nodes; empty until the group is placed."""
         where = {"bundle_label_selector": [{LABEL: f"!in({','.join(avoid)})"}] * count} if avoid else {}
         self._group = ray.util.placement_group([self._bundle] * count, strategy=STRATEGY, **where)
 
-    def place(self, each: Callable[[], None], get: Callable[[Any], Any], look_s: float) -> None:
+    def place(self, check: Callable[[], None]) -> None:
         """Wait for the bundles, and start an actor in each.
 
         Args:
-            each: called every ``look_s`` seconds while waiting; an exception of it ends the wait.
-            get: returns the value of an actor's call.
-            look_s: in seconds.
+            check: called every ``POLL_S`` seconds while waiting; an exception of it ends the wait.
         """
-        while not self._group.wait(look_s):
-            each()
+        while not self._group.wait(POLL_S):
+            check()
         self._actors = [self._start(index) for index in range(self.count)]
-        waiting = [actor.__ray_ready__.remote() for actor in self._actors]
-        while len(self.ray.wait(waiting, num_returns=len(waiting), timeout=look_s)[0]) < len(waiting):
-            each()
-        for ready in waiting:
-            get(ready)
-        self.nodes = self._arrange([get(actor.whereabouts.remote()) for actor in self._actors])
-        for node in self.nodes:
-            visible = [get(actor.visible.remote()) for actor in self._of(node.id)]
-            get(node.actor.share.remote(",".join(filter(None, visible)), len(self.nodes) > 1))
+        waiting = [actor.whereabouts.remote() for actor in self._actors]
+        while len(self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)[0]) < len(waiting):
+            check()
+        by_node: dict[tuple[str, str, str], list[Any]] = {}
+        for actor, whereabouts in zip(self._actors, self.ray.get(waiting), strict=True):
+            by_node.setdefault(whereabouts, []).append(actor)
+        for (node, host, address), actors in sorted(by_node.items(), key=lambda item: -len(item[1])):
+            self.nodes += (GroupNode(actor=actors[0], id=node, host=host, address=address, size=len(actors)),)
+            visible = self.ray.get([actor.visible.remote() for actor in actors])
+            self.ray.get(actors[0].share.remote(",".join(filter(None, visible)), len(by_node) > 1))
 
-    def divide(self, count: int) -> tuple[Ranks, ...]:
+    def divide(self, count: int) -> list[Ranks]:
         """Divide the first ``count`` accelerators by node."""
-        return tuple(self._divide(count))
+        division, first = [], 0
+        for node in self.nodes:
+            if first < count:
+                division.append(Ranks(node=node, first=first, local=min(node.size, count - first)))
+                first += node.size
+        return division
 
     def remove(self) -> None:
         """End what is running, and release the accelerators."""
@@ -120,36 +124,14 @@ class PlacementGroup:
         strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=index
         )
-        own = {name: amount for name, amount in self._bundle.items() if name not in ("CPU", "GPU")}
         actor = self.ray.remote(NodeWorker).options(
             max_concurrency=4,
             num_cpus=self._bundle.get("CPU", 0),
             num_gpus=self._bundle.get("GPU", 0),
-            resources=own,
+            resources={name: amount for name, amount in self._bundle.items() if name not in ("CPU", "GPU")},
             scheduling_strategy=strategy,
         )
         return actor.remote(os.environ.get(THREADS), move=True)
-
-    def _arrange(self, places: Sequence[tuple[str, str, str]]) -> tuple[GroupNode, ...]:
-        """Return the bundles by node, the node with the most first, so that small trials use few nodes."""
-        self._nodes = [node for node, _, _ in places]
-        found = {node: (node, host, address) for node, host, address in places}
-        nodes = [
-            GroupNode(actor=self._of(node)[0], id=node, host=host, address=address, size=self._nodes.count(node))
-            for node, host, address in found.values()
-        ]
-        return tuple(sorted(nodes, key=lambda node: -node.size))
-
-    def _of(self, node: str) -> list[Any]:
-        return [actor for actor, at in zip(self._actors, self._nodes, strict=True) if at == node]
-
-    def _divide(self, count: int) -> Iterator[Ranks]:
-        first = 0
-        for node in self.nodes:
-            if first < count:
-                local = min(node.size, count - first)
-                yield Ranks(node=node, first=first, local=local)
-                first += local
 
 
 class AcceleratorPool:
@@ -186,16 +168,15 @@ class AcceleratorPool:
 
     def survey(self, count: int) -> Environment:
         """Describe ``count`` accelerators that train together as one environment."""
-        division, found = self._open(count).divide(count), []
+        division, surveys = self._open(count).divide(count), []
         for ranks in division:
             # The devices of one node are merged by its survey, those of several nodes here.
             whole = (ranks.placement(count, on_gpu=self.on_gpu),)
             each = tuple(str(index) if self.on_gpu else "cpu" for index in range(ranks.local))
-            names = whole if len(division) == 1 else each
-            look = ranks.node.actor.call.remote("bench.devices.survey:survey", names)
-            one: Environment = self._value(ranks.node, look)
-            found.append(replace(one, removed_variables=self._get(ranks.node.actor.removed_variables.remote())))
-        return found[0] if len(found) == 1 else merge_nodes(found)
+            surveys.append(
+                self._value(ranks.node, ranks.node.actor.survey.remote(whole if len(division) == 1 else each))
+            )
+        return surveys[0] if len(surveys) == 1 else merge_nodes(surveys)
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker on each node, and return the value on which they agree.
@@ -224,16 +205,16 @@ class AcceleratorPool:
         world = len(trial.cell.placement.members)
         division = self._open(world).divide(world)
 
-        def heard(message: Any) -> None:
+        def take(message: Any) -> None:
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
 
         if len(division) > 1:
-            return self._unless_stopped(run_parts(self._parts(trial, device, division), heard))
-        for message in self._start(trial, device, division[0]):
-            if isinstance(message, Ending):
-                return self._unless_stopped(message)
-            heard(message)
-        raise NodeLostError(f"{self} ended without a word")
+            ending = run_parts(self._parts(trial, device, division), take)
+        else:
+            ending = self._start(trial, device, division[0], None, take)
+        if self.closed.is_set():  # because of which it ended
+            raise CancelledError
+        return ending
 
     def lose(self) -> None:
         """Release the accelerators and avoid the node that was lost."""
@@ -259,27 +240,32 @@ class AcceleratorPool:
             rendezvous = Rendezvous(first=ranks.first, local=ranks.local, world=world, address=lead.address, port=port)
             return Part(
                 name=f"{self.type} on {ranks.node.host} ({ranks.node.address})",
-                run=lambda: self._start(trial, device, ranks, rendezvous),
+                run=lambda on_message: self._start(trial, device, ranks, rendezvous, on_message),
                 halt=lambda: self._halt(ranks.node),
             )
 
         return [part(ranks) for ranks in division]
 
-    def _start(self, trial: Trial, device: Device, ranks: Ranks, rendezvous: Rendezvous | None = None) -> Iterator[Any]:
+    def _start(
+        self,
+        trial: Trial,
+        device: Device,
+        ranks: Ranks,
+        rendezvous: Rendezvous | None,
+        on_message: Callable[[Message], None],
+    ) -> Ending:
         name = ranks.placement(len(trial.cell.placement.members), on_gpu=device.is_gpu)
         there = replace(trial, cell=replace(trial.cell, placement=Placement(name=name)))
         method = ranks.node.actor.run.options(num_returns="streaming")
         try:
             for reference in method.remote(there, replace(device, placement=name), rendezvous):
-                yield self._get(reference, ranks.node)
+                message = self._get(reference, ranks.node)
+                if isinstance(message, Ending):
+                    return message
+                on_message(message)
         except self.ray.exceptions.RayError as error:
             raise self._gone(error, ranks.node) from error
-
-    def _unless_stopped(self, ending: Ending) -> Ending:
-        """Return a trial's ending; raise CancelledError if it ended because the run was stopped."""
-        if self.closed.is_set():
-            raise CancelledError
-        return ending
+        raise NodeLostError(f"{self.type} on {ranks.node.host} ended without a word")
 
     def _halt(self, node: GroupNode) -> None:
         with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises
@@ -318,26 +304,30 @@ class AcceleratorPool:
         present = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
         group = PlacementGroup(self.ray, self._bundle(), min(self.most, self.room), sorted(self._lost & present))
         self._group = group
-        waited = 0.0
+        waited_s = 0.0
 
-        def look() -> None:
-            nonlocal waited
+        def check() -> None:
+            nonlocal waited_s
             if self.closed.is_set():
                 raise CancelledError
             self._require(group.count)
-            waited += LOOK_S
-            if waited == PATIENCE_S:
-                said = f"{group.count} {self.type}" if group.count > 1 else self.type
-                print(f"Waiting for {said}: Ray has lent all of them, or the node is still starting.", flush=True)
+            waited_s += POLL_S
+            if waited_s == PATIENCE_S:
+                accelerators = f"{group.count} {self.type}" if group.count > 1 else self.type
+                print(
+                    f"Waiting for {accelerators}: Ray has lent all of them, or the node is still starting.", flush=True
+                )
 
         try:
-            look()
-            group.place(look, self._get, LOOK_S)
+            check()
+            group.place(check)
             for target, arguments in self._prepared:
                 self._call(group.nodes, target, arguments)
+        except self.ray.exceptions.RayError as error:
+            self._release()
+            raise self._gone(error) from error
         except BaseException:
-            self._group = None
-            group.remove()
+            self._release()
             raise
         return group
 
@@ -362,7 +352,7 @@ class AcceleratorPool:
             raise UsageError(f"{self.type} on {node.host}: {ending.text}")
         return ending.value
 
-    def _get(self, reference: Any, node: GroupNode | None = None) -> Any:
+    def _get(self, reference: Any, node: GroupNode) -> Any:
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:

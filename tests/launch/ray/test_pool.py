@@ -24,7 +24,6 @@ class Actor:
         self.visible = Method(lambda: gpus)
         self.share = Method(self.take)
         self.stop = Method(lambda: None)
-        self.__ray_ready__ = Method(lambda: True)
 
     def take(self, *shared):
         self.shared = shared
@@ -54,6 +53,7 @@ class Ray:
         )
         self.remote = lambda _class: self.options
         self.kill = self.killed.append
+        self.get = lambda values: values
         self.nodes = lambda: nodes
 
     def group(self, bundles, **asked):
@@ -70,7 +70,7 @@ BUNDLE = {"GPU": 1, "CPU": 1, "accelerator_type:V100": 0.001}
 def placed(*places):
     ray = Ray(*places)
     group = PlacementGroup(ray, BUNDLE, len(places))
-    group.place(lambda: None, lambda value: value, 1.0)
+    group.place(lambda: None)
     return ray, group
 
 
@@ -135,7 +135,7 @@ def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(monkeypa
 
     def start(*_):
         pool.closed.set()
-        yield died
+        return died
 
     part = Part(name="V100 on host", run=start, halt=lambda: None)
     monkeypatch.setattr(pool, "_open", lambda _count: SimpleNamespace(divide=lambda count: ("a part",) * count))
