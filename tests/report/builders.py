@@ -164,7 +164,7 @@ class RunBuilder:
 
     def course(self, trial: str, *epochs: EpochResult) -> RunBuilder:
         with Store(self.folder) as store:
-            store.add_epochs(replace(epoch, trial=trial) for epoch in epochs)
+            store.add(replace(epoch, trial=trial) for epoch in epochs)
         return self
 
 
