@@ -62,25 +62,14 @@ def _device(placement: Placement, monitor: Monitor | None) -> Device:
     """Return one device, or several that train together as one: without a UUID of its own, but with all of theirs."""
     words = placement.members
     found = {word: describe_cpu() if word == "cpu" else _gpu(int(word), monitor) for word in dict.fromkeys(words)}
-    first, names = found[words[0]], [found[word].name for word in words]
+    devices = list(found.values())
     if len(words) == 1:
-        return first
-    same = len(set(names)) == 1
-    reasons = {name: why for device in found.values() for name, why in (device.unsupported or {}).items()}
-    memory = [device.memory_total_bytes for device in found.values()]
+        return devices[0]
     return replace(
-        first,
+        Device.joint(devices),
         placement=placement.name,
-        name=f"{len(words)} × {names[0]}" if same and first.kind == "cuda" else " + ".join(dict.fromkeys(names)),
-        names=tuple(dict.fromkeys(names)),
-        architecture=" + ".join(dict.fromkeys(device.architecture for device in found.values())),
-        memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
-        uuid=None,
-        uuids=tuple(device.uuid for device in found.values() if device.uuid),
-        power_limit_w=None,
-        power_default_w=None,
-        energy=joint_source({device.energy for device in found.values()}),
-        unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
+        uuids=tuple(device.uuid for device in devices if device.uuid),
+        energy=joint_source({device.energy for device in devices}),
     )
 
 

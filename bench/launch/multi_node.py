@@ -182,34 +182,11 @@ def agreed(target: str, values: Mapping[str, Any]) -> Any:
     return first
 
 
-def merge_devices(devices: Sequence[Device]) -> Device:
-    """Return several devices as one; fields that only a single board has become None."""
-    first, names = devices[0], list(dict.fromkeys(device.name for device in devices))
-    memory = [device.memory_total_bytes for device in devices]
-    reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
-    return replace(
-        first,
-        placement="+".join(device.placement for device in devices),
-        name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
-        names=tuple(dict.fromkeys(name for device in devices for name in device.names or (device.name,))),
-        architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
-        memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
-        fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
-        bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
-        uuid=None,
-        uuids=(),
-        power_limit_w=None,
-        power_default_w=None,
-        energy=None,
-        unsupported={**reasons, "fp16-master": "its gradients are widened before those of several devices are joined"},
-    )
-
-
 def merge_nodes(environments: Sequence[Environment]) -> Environment:
     """Return one environment for several nodes whose devices train together; each holds its own devices."""
     devices = [device for environment in environments for device in environment.devices]
     nodes = tuple(_node(environment) for environment in environments)
-    return replace(environments[0], **_common(environments), devices=(merge_devices(devices),), nodes=nodes)
+    return replace(environments[0], **_common(environments), devices=(Device.joint(devices),), nodes=nodes)
 
 
 def merge_placements(environments: Mapping[str, Environment]) -> Environment:

@@ -19,8 +19,8 @@ LEAST_STEPS = 12
 """Unless the steps are so long that these would take more than half of what warm-up may."""
 WINDOW_AGREEMENT = 0.01
 """Warm-up ends when the medians of two consecutive windows of steps agree within this."""
-SETTLED = 0.005
-"""A step after a switch has settled when it comes within this of the plateau."""
+PLATEAU = 0.005
+"""A step after a switch is on the plateau when it comes within this of it."""
 SHORTEST_BLOCK_S = 0.005
 """Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
 CLOCK_SHARE = 0.001
@@ -85,14 +85,8 @@ def prepare(
 ) -> list[Cut]:
     """Warm the arms up, watch what switching between them costs, and cut their blocks.
 
-    Where an earlier process has cut the blocks of all arms, and the steps take as long as there, they are cut alike.
-
-    Args:
-        runners: the arms.
-        budget_s: the time budget of an arm, of which this takes up to 0.7 beside it.
-        clock: a clock in nanoseconds.
-        say: told what is being done.
-        known: how an earlier process cut the arms' blocks.
+    Takes up to 0.7 of the arms' time budget, beside it; ``say`` is called with what is being done. Where an earlier
+    process has cut the blocks of all arms (``known``), and the steps take as long as there, they are cut alike.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     warm = []
@@ -138,10 +132,7 @@ def single_step(runner: Runner, clock: Clock) -> int:
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    Args:
-        runner: the arm.
-        cap_s: give up after this many seconds; the arm then counts as not steady.
-        clock: a clock in nanoseconds.
+    After ``cap_s`` seconds give up; the arm then counts as not steady.
     """
     runner.activate()
     begin = clock()
@@ -172,18 +163,11 @@ def switch_profiles(
 ) -> list[SwitchProfile]:
     """Watch step times after each switch of arms, and find where they reach their plateau.
 
-    The arms take turns, each for about 60 ms, for as many rounds as the budget
-    allows. Each turn's steps are divided by the median of its second half, and the median over the
-    rounds is taken for each index. An arm has settled at the first index that lies, as the next one does,
-    within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more; where that takes more than
-    one step, half as many are added. Where fewer than five rounds fit, the switch warm-up is one step, and none where
-    a step takes more than a second.
-
-    Args:
-        runners: the arms.
-        warm: their warm-ups.
-        budget_s: time to spend on this.
-        clock: a clock in nanoseconds.
+    The arms take turns, each for about 60 ms, for as many rounds as the budget allows. Each turn's steps are divided
+    by the median of its second half, and the median over the rounds is taken for each index. The plateau begins at the
+    first index that lies, as the next one does, within 0.5 % of 1, or within the rounds' own scatter, if that is more;
+    where that takes more than one step, half as many are added. Where fewer than five rounds fit, the switch warm-up
+    is one step, and none where a step takes more than a second.
     """
     lengths = [max(4, min(MOST_WATCHED, math.ceil(SWITCH_WATCH_S * 1e9 / max(1.0, arm.step_ns)))) for arm in warm]
     round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
@@ -203,14 +187,14 @@ def switch_profiles(
 def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     by_index = list(zip(*turns, strict=True))
     relative = tuple(statistics.median(values) for values in by_index)
-    settled = [
-        abs(middle - 1) <= max(SETTLED, _median_error(values))
+    level = [
+        abs(middle - 1) <= max(PLATEAU, _median_error(values))
         for middle, values in zip(relative, by_index, strict=True)
     ]
     last = len(relative) // 2
-    settle = next((index for index in range(last) if settled[index] and settled[index + 1]), last)
+    plateau = next((index for index in range(last) if level[index] and level[index + 1]), last)
     # What noise hides of a transient's tail is given half as long again to die away.
-    return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * settle) if settle > 1 else 1)
+    return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * plateau) if plateau > 1 else 1)
 
 
 def _median_error(values: Sequence[float]) -> float:
@@ -223,24 +207,13 @@ def _median_error(values: Sequence[float]) -> float:
 def block_steps(
     runner: Runner, warm: WarmUp, switch_warmup: int, empty_ns: float, clock: Clock = time.perf_counter_ns
 ) -> int:
-    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort.
-
-    Args:
-        runner: the arm.
-        warm: its warm-up.
-        switch_warmup: its steps of switch warm-up.
-        empty_ns: time of a block without steps.
-        clock: a clock in nanoseconds.
-    """
+    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort."""
     shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
     steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
     if not runner.asynchronous:
         return steps
     while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
-        short, long = (
-            Sizes(switch_warmup=switch_warmup, steps=steps),
-            Sizes(switch_warmup=switch_warmup, steps=4 * steps),
-        )
+        short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, 4 * steps))
         ratios: list[float] = []
         while len(ratios) < LENGTH_PAIRS[0] or (
             _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1]

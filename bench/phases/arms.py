@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import random_batches
+from bench.data import WHOLE, Batches, Shard, open_batches, random_batches
 from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, device_at
 from bench.planning import suite_registry
@@ -66,7 +66,8 @@ class Context:
             clip_grad: the norm to clip gradients to.
         """
         wanted = parse_precision(precision)
-        set_precision(wanted, self.device)
+        backend_of(self.device).set_current()
+        amp.apply(wanted)
         arm = build_arm(
             self.suite,
             data or self.data,
@@ -90,6 +91,14 @@ class Context:
             raise UnsupportedError("Lightning's Trainer runs steps of its own, which the ladder cannot climb")
         return self.build(step.precision, techniques=step.settings)
 
+    def open_batches(self, shard: Shard = WHOLE) -> Batches:
+        """Open the trial's data; a process that trains with others gets its ``shard`` of every batch."""
+        backend_of(self.device).set_current()
+        cell = self.trial.cell
+        return open_batches(
+            self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=shard
+        )
+
     def resident_batches(self, count: int) -> list[Batch]:
         """Make random batches on the device; of processes that train together, this one's part of each."""
         return random_batches(
@@ -111,16 +120,11 @@ def open_context(trial: Trial) -> Context:
     return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
 
 
-def set_precision(precision: Precision, device: torch.device) -> None:
-    """Make the device the current one and set the process to a precision."""
+def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
+    """Set the process to a device and the precision called ``name``; return it and its switches as they read back."""
+    precision = parse_precision(name)
     backend_of(device).set_current()
     amp.apply(precision)
-
-
-def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
-    """Set the process to the precision called ``name``; return it and its switches as they read back."""
-    precision = parse_precision(name)
-    set_precision(precision, device)
     return precision, amp.read_back(precision, device)
 
 

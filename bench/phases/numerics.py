@@ -10,11 +10,10 @@ from itertools import count, islice
 import torch
 from torch import Tensor
 
-from bench.data import Batches, open_batches
+from bench.data import Batches
 from bench.measure import gradients
-from bench.phases.arms import Context, open_context, set_precision
+from bench.phases.arms import Context, open_context
 from bench.results.records import Device, Kind, Message, Numeric, Progress, TrialResult
-from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -25,22 +24,17 @@ LAST = 5
 """Gradients are counted in so many of the last steps, in the first and in the middle one."""
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
+def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
     """Train the trial's only precision for some steps; send the figures, then the result.
 
     Args:
-        trial: what to train.
-        device: where.
+        trial: what to train, and where.
         send: takes the records.
         steps: how many steps; fewer where the loss ceases to be finite.
     """
-    del device
     context = open_context(trial)
     (name,) = trial.precisions
-    set_precision(parse_precision(name), context.device)
-    batches = open_batches(
-        context.data, trial.cell.data, batch_size=trial.cell.batch_size, device=context.device, seed=trial.seed
-    )
+    batches = context.open_batches()
     total = max(steps, trial.epochs * batches.steps_per_epoch)
     arm = context.build(name, data=batches.data, steps=total, clip_grad=trial.clip_grad)
     failure = _Observation(arm=arm, context=context, data=batches.data, send=send).train(batches, steps)

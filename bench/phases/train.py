@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.data import Batches, Shard, open_batches
+from bench.data import Batches, Shard
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import compile_s, open_context, set_precision
+from bench.phases.arms import compile_s, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
-from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training import distributed, lightning, rank_launcher
 from bench.training.amp import read_back
@@ -57,15 +57,7 @@ def run(
         rank_launcher.run(trial, device, send, context.suite.devices)
         return
     (name,) = trial.precisions
-    set_precision(parse_precision(name), context.device)
-    batches = open_batches(
-        context.data,
-        trial.cell.data,
-        batch_size=trial.cell.batch_size,
-        device=context.device,
-        seed=trial.seed,
-        shard=shard,
-    )
+    batches = context.open_batches(shard)
     steps = trial.epochs * batches.steps_per_epoch
     arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
     if context.techniques.compile:
@@ -145,17 +137,16 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
     return list(kept.epochs), ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The evaluation after an epoch, under the arm's precision and in fp32; None is not evaluated."""
+    """The evaluation after an epoch, by the names of its row's fields; None is not evaluated."""
 
-    loss: float | None = None
-    accuracy_pct: float | None = None
-    seconds: float | None = None
-    loss_fp32: float | None = None
-    accuracy_fp32_pct: float | None = None
+    test_loss: float | None = None
+    test_accuracy_pct: float | None = None
+    test_s: float | None = None
+    test_loss_fp32: float | None = None
+    test_accuracy_fp32_pct: float | None = None
     train_accuracy_pct: float | None = None
-    """On training images, under the arm's precision."""
 
 
 def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, shard: Shard) -> Evaluation:
@@ -165,17 +156,17 @@ def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, shard: Shard) -> Ev
         distributed.share_buffers(arm.model)
     start = time.monotonic()
     loss, accuracy_pct = evaluate(arm, heartbeat(batches.test(shard), "test batch"))
-    seconds = time.monotonic() - start
+    test_s = time.monotonic() - start
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
     if arm.precision.name != BASELINE:
         loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(shard), "test batch in fp32"))
     _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(shard), "batch of training images"))
     return Evaluation(
-        loss=loss,
-        accuracy_pct=accuracy_pct,
-        seconds=seconds,
-        loss_fp32=loss_fp32,
-        accuracy_fp32_pct=accuracy_fp32_pct,
+        test_loss=loss,
+        test_accuracy_pct=accuracy_pct,
+        test_s=test_s,
+        test_loss_fp32=loss_fp32,
+        test_accuracy_fp32_pct=accuracy_fp32_pct,
         train_accuracy_pct=train_accuracy_pct,
     )
 
@@ -219,10 +210,7 @@ def epoch_row(
         seed=trial.seed,
         epoch=len(before) + 1,
         train_loss=epoch.loss,
-        test_loss=tested.loss,
-        test_accuracy_pct=tested.accuracy_pct,
         train_s=epoch.seconds,
-        test_s=tested.seconds,
         elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
         data_wait_s=epoch.wait_seconds,
         samples=epoch.samples,
@@ -230,10 +218,8 @@ def epoch_row(
         loss_scale=scale,
         skipped_steps=epoch.skipped_steps,
         samples_per_s=epoch.samples / epoch.seconds,
-        test_loss_fp32=tested.loss_fp32,
-        test_accuracy_fp32_pct=tested.accuracy_fp32_pct,
-        train_accuracy_pct=tested.train_accuracy_pct,
         energy_j=energy_j,
+        **vars(tested),
     )
 
 

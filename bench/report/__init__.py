@@ -1,6 +1,6 @@
-"""The reporter: reads the CSVs of runs, and writes verdicts, tables and figures on one page.
+"""The report of runs: verdicts, tables and figures on one page.
 
-It reads CSV only and never imports torch, so a run made on a GPU machine is reported anywhere. Its libraries are
+It reads CSVs only and never imports torch, so a run made on a GPU machine is reported anywhere. Its libraries are
 imported when a report is asked for.
 """
 
@@ -34,18 +34,13 @@ def report(
             ``all`` each device, ``none`` nothing at all.
 
     Returns:
-        The path of report.md, its verdicts as sentences, one for each device and suite, and the tables of its
-        ablations.
+        The path of report.md, a verdict for each device and suite, and the tables of the ablations.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
             figures are asked for, and there are none.
     """
-    from bench.report.analysis.ablation import ablations
     from bench.report.page import publish
     from bench.report.reading.load import load
-    from bench.report.tables.ablation import short
 
-    loaded = load(runs)
-    page, sentences = publish(loaded, out, published=published, layers=layers, figures=figures)
-    return page, sentences, [short(one) for one in ablations(loaded)]
+    return publish(load(runs), out, published=published, layers=layers, figures=figures)

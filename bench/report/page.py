@@ -1,10 +1,11 @@
-"""The report: what goes where on its page, and the files of its folder."""
+"""The report: what is on its page, the templates that write it, and the files of its folder."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,18 +21,45 @@ from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures.axes import Plot
+from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
-from bench.report.reading.load import SUBJECT, WORKLOAD, Runs
+from bench.report.reading.load import KEY, Runs
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
-from bench.stats import Interval
 
 FILES = "files.json"
 """Names of the figures and CSVs that the report in a folder wrote."""
+RESIDENT = (
+    "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
+    "than the step does, look at the time spent waiting for data."
+)
+LOADED = (
+    "An ablation's steps are timed with the loader that feeds them: the step and the time per epoch include loading "
+    "data."
+)
+NO_NOTES = "Every trial was measured, and no interval within a process is wider than was asked for."
+HOW_TO_READ = (
+    "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
+    "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
+    "so the ratio of two steps differs from the speedup by chance. Intervals are 95 % over fresh processes. With "
+    '"one process", an interval holds within that process only; another process may land outside it.',
+    "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how far fp32 measured "
+    "against itself was from 1 on this machine (1 % where that was not measured). SAME: the interval lies within 1 %. "
+    "INCONCLUSIVE: none of these.",
+    RESIDENT,
+    LOADED,
+    "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
+    "alone in its process.",
+    "In a matrix of setups each figure says how many times as fast the row is as the column. Between devices the "
+    "interval is that of these very boards; another board of the same name may differ by more.",
+    '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
+    "a figure that could not be measured; the notes say why.",
+    "A verdict on parity of accuracy needs at least 5 seeds: two runs that differ only in their seed differ "
+    "by some tenths of a point, too.",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +86,8 @@ class Report:
     warnings: list[str]
     sections: list[Section]
     how_to_read: list[str]
+    ablations: list[Table]
+    """Tables of the ablations as short as a terminal needs them."""
 
     @property
     def files(self) -> list[str]:
@@ -68,30 +98,40 @@ class Report:
 
 def publish(
     runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
-) -> tuple[Path, list[Sentence]]:
-    """Write report.md, report.html and the figures into ``out``; return the path of report.md and the verdicts.
-
-    Files that an earlier report wrote there and this one does not are removed.
-
-    Args:
-        runs: what was measured.
-        out: the report's folder.
-        published: whether to compare with published figures of the same recipes.
-        layers: whether to draw the magnitudes of gradients layer by layer, too.
-        figures: which are drawn, as in ``devices.draw``; ``none`` leaves out those of every section.
-
-    Raises:
-        UsageError: published figures are asked for, and there are none or they cannot be read.
-    """
+) -> tuple[Path, list[Sentence], list[Table]]:
+    """Write the report of ``runs`` as ``bench.report.report`` does; remove files of an earlier one that this lacks."""
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
-    page = out / "report.md"
     report = compose(runs, out, literature, layers=layers, figures=figures)
-    content = {"report": report, "mark": mark({run.folder: run.info for run in runs.runs})}
-    page.write_text(render("report.md.j2", html=False, **content), encoding="utf-8")
-    (out / "report.html").write_text(render("report.html.j2", html=True, **content), encoding="utf-8")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bench.report", "."),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": markdown, "inline": inline}
+    of = mark({run.folder: run.info for run in runs.runs})
+    for name in ("report.md", "report.html"):
+        text = environment.get_template(f"{name}.j2").render(report=report, mark=of)
+        (out / name).write_text(text, encoding="utf-8")
     _replace(out / FILES, report.files)
-    return page, report.verdicts
+    return out / "report.md", report.verdicts, report.ablations
+
+
+def markdown(text: str) -> str:
+    """Escape text for markdown, a table's cell included."""
+    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
+
+
+def inline(plot: Plot) -> Markup:
+    """Return a plot's SVG for use within a page: no prologue, and ids that no other plot has."""
+    svg = plot.svg[plot.svg.index("<svg") :]
+    svg = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
+    label = Markup.escape(plot.caption)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -113,17 +153,30 @@ def compose(
 ) -> Report:
     """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
-    drawn = figures != "none"
+    matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
+    notes = present(diagnostics.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)))
     sections = [
-        Section(title="Machines", tables=shown(*diagnostics.machines(runs.runs))),
-        *_matrices(summary, runs, out, drawn=drawn),
-        *(_ablation(one, out, drawn=drawn) for one in ablations),
-        *(_sweep(one, out, drawn=drawn) for one in comparisons.swept(summary, runs)),
-        *_recipes(summary, runs, out, literature, layers=layers, figures=figures),
-        Section(title="Formats of numbers", tables=shown(numerics.formats()) if len(runs.numerics) else []),
-        Section(title="Precision switches", tables=shown(diagnostics.switches(runs.trials))),
-        _notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)),
+        Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
+        *_matrices(matrices, out),
+        *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
+        *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
+        *_recipes(summary, runs, literature),
+        Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
+        Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
+        Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
     ]
+    if figures != "none":
+        titled = {section.title: section for section in sections}
+        drawn, left_out = devices.draw(summary, runs.epochs, out, figures)
+        drawn += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
+        drawn += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
+        drawn += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
+        for by_layer in (False, True) if layers else (False,):
+            drawn += numerics_figures.draw(summary, runs.numerics, out, layers=by_layer)
+        for title, plot in drawn:
+            titled[title].plots.extend([plot] if plot else [])
+        for title, remark in left_out.items():
+            titled[title].remarks.append(remark)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
@@ -131,174 +184,60 @@ def compose(
         warnings=diagnostics.warnings(runs.runs),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
+        ablations=present(*map(ablation_tables.short, ablations)),
     )
-
-
-def _matrices(summary: pd.DataFrame, runs: Runs, out: Path, *, drawn: bool) -> list[Section]:
-    """Return a section for each recipe that several devices or runs measured, its ratios written as CSV."""
-    sections: dict[str, Section] = {}
-    for one in matrix.matrices(summary, runs.trials):
-        title = f"Setups of {one.title} against each other"
-        section = sections.setdefault(title, Section(title=title, tables=[]))
-        section.tables.extend(shown(*matrix_tables.tables(one)))
-        section.plots.extend(filter(None, [comparison_figures.draw_matrix(one, out)] if drawn else []))
-        section.csvs.append(matrix_tables.write_csv(one, out).name)
-    return list(sections.values())
-
-
-def _ablation(one: ablation.AblationSummary, out: Path, *, drawn: bool) -> Section:
-    drawings = ablation_figures.draw(one, out) if drawn else []
-    return Section(title=one.name, tables=[ablation_tables.table_of(one)], plots=drawings)
-
-
-def _sweep(one: comparisons.Swept, out: Path, *, drawn: bool) -> Section:
-    drawings = comparison_figures.draw_sweep(one, out) if drawn else []
-    return Section(title=f"Sweep of {one.suite}'s {one.name}", tables=shown(comparisons.table_of(one)), plots=drawings)
-
-
-def _notes(trials: pd.DataFrame) -> Section:
-    notes = shown(diagnostics.notes(trials))
-    none = "Every trial was measured, and no interval within a process is wider than was asked for."
-    return Section(title="Notes", tables=notes, remarks=[] if notes else [none])
-
-
-def _recipes(
-    summary: pd.DataFrame,
-    runs: Runs,
-    out: Path,
-    literature: pd.DataFrame | None,
-    *,
-    layers: bool,
-    figures: devices.Choice,
-) -> list[Section]:
-    """Return a section for each recipe."""
-    bootstrapped = bootstraps(runs.blocks)
-    sections = {
-        str(name): _recipe(str(name), rows, summary, runs, bootstrapped, literature=literature)
-        for name, rows in summary.groupby("workload", sort=False)
-    }
-    drawings, left_out = devices.draw(summary, runs.epochs, out, figures)
-    for name, own in drawings.items():
-        sections[name].plots.extend(own)
-    for by_layer in () if figures == "none" else (False, True) if layers else (False,):
-        for name, plot in numerics_figures.draw(summary, runs.numerics, out, layers=by_layer):
-            sections[name].plots.append(plot)
-    for name, remark in left_out.items():
-        sections[name].remarks.append(remark)
-    return list(sections.values())
-
-
-def _recipe(
-    title: str,
-    rows: pd.DataFrame,
-    summary: pd.DataFrame,
-    runs: Runs,
-    bootstrapped: Mapping[Hashable, Interval],
-    *,
-    literature: pd.DataFrame | None,
-) -> Section:
-    """Return a recipe's section, its tables in the order of the page."""
-    trials, hosts = runs.trials.merge(rows[WORKLOAD].drop_duplicates()), diagnostics.hosts(runs.runs)
-    where = rows[[*SUBJECT, "where"]].drop_duplicates()
-    scaled, unscaled = scaling.scaling(rows, summary, runs)
-    beside, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
-    tables = shown(
-        *measurements.by_device(rows, hosts),
-        measurements.by_architecture(rows, hosts),
-        measurements.same_and_best(rows),
-        measurements.best_batch(rows),
-        measurements.largest_batch(trials, rows),
-        *training.training(rows),
-        measurements.energy(trials),
-        measurements.memory(trials),
-        diagnostics.what_ran(rows),
-        diagnostics.compiling(trials.merge(where)),
-        diagnostics.how_timed(rows, bootstrapped),
-        *numerics.numerics(runs.numerics.merge(where)),
-        measurements.inference(trials.merge(where)),
-        comparisons.scaling(scaled),
-        training.against_plain(runs.trials, rows),
-        beside,
-    )
-    return Section(
-        title=title,
-        tables=tables,
-        remarks=bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished,
-    )
-
-
-def shown(*tables: Table | None) -> list[Table]:
-    """Return the tables that have rows."""
-    return [table for table in tables if table is not None]
-
-
-PLAIN = re.compile(r"(?! )(?:[^\s\\`*|~$\]&<>_]|\](?![(\[:])| (?=[^\s]))*")
-"""Text that means nothing to markdown, as nearly all cells hold: words, figures, intervals."""
-
-
-def render(template: str, *, html: bool, **what: object) -> str:
-    """Fill in a template that lies beside this file."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report", "."),
-        autoescape=html,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["md"] = markdown
-    environment.filters["inline"] = inline
-    return environment.get_template(template).render(**what)
-
-
-def markdown(text: str) -> str:
-    """Escape text for markdown, a table's cell included: what it says is shown, and does nothing."""
-    if PLAIN.fullmatch(text := str(text)):
-        return text
-    flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", flat)
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
-
-
-def inline(plot: Plot) -> Markup:
-    """Return a plot's SVG for use within a page: no prologue, and ids that no other plot has."""
-    svg = plot.svg[plot.svg.index("<svg") :]
-    svg = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
-    label = Markup.escape(plot.caption)
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
-
-
-RESIDENT = (
-    "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
-    "than the step does, look at the time spent waiting for data."
-)
-LOADED = (
-    "An ablation's steps are timed with the loader that feeds them: the step and the time per epoch include loading "
-    "data."
-)
-LINES = (
-    "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
-    "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
-    "so the ratio of two steps differs from the speedup by chance. Intervals are 95 % over fresh processes. With "
-    '"one process", an interval holds within that process only; another process may land outside it.',
-    "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how far fp32 measured "
-    "against itself was from 1 on this machine (1 % where that was not measured). SAME: the interval lies within 1 %. "
-    "INCONCLUSIVE: none of these.",
-    RESIDENT,
-    LOADED,
-    "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
-    "alone in its process.",
-    "In a matrix of setups each figure says how many times as fast the row is as the column. Between devices the "
-    "interval is that of these very boards; another board of the same name may differ by more.",
-    '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
-    "a figure that could not be measured; the notes say why.",
-    "A verdict on parity of accuracy needs at least 5 seeds: two runs that differ only in their seed differ "
-    "by some tenths of a point, too.",
-)
 
 
 def how_to_read(runs: Runs) -> list[str]:
     """Return how to read a report of these runs, without the lines on measurements that they do not have."""
     only_ablations = not runs.ablations.empty and runs.trials["phase"].eq("train").all()
-    left_out = [RESIDENT] if only_ablations else [LOADED] if runs.ablations.empty else []
-    return [line for line in LINES if line not in left_out]
+    left_out = RESIDENT if only_ablations else LOADED if runs.ablations.empty else None
+    return [line for line in HOW_TO_READ if line != left_out]
+
+
+def present(*tables: Table | None) -> list[Table]:
+    """Return the tables that have rows."""
+    return [table for table in tables if table is not None]
+
+
+def _title(one: matrix.Matrix) -> str:
+    return f"Setups of {one.title} against each other"
+
+
+def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
+    """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
+    sections = {title: Section(title=title, tables=[]) for title in map(_title, matrices)}
+    for one in matrices:
+        sections[_title(one)].tables.extend(present(*matrix_tables.tables(one)))
+        sections[_title(one)].csvs.append(matrix_tables.write_csv(one, out).name)
+    return list(sections.values())
+
+
+def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None) -> Iterator[Section]:
+    """Yield a section for each recipe, its tables in the order of the page."""
+    bootstrapped, hosts = bootstraps(runs.blocks), diagnostics.hosts(runs.runs)
+    for title, rows in summary.groupby("workload", sort=False):
+        named = rows[[*KEY, "workload", "where"]]
+        trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
+        scaled, unscaled = scaling.scaling(rows, summary, runs)
+        beside, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
+        tables = present(
+            *measurements.by_device(rows, hosts),
+            measurements.by_architecture(rows, hosts),
+            measurements.same_and_best(rows),
+            measurements.best_batch(rows),
+            measurements.largest_batch(runs.trials, rows),
+            *training.training(rows),
+            measurements.energy(rows),
+            measurements.memory(trials),
+            diagnostics.what_ran(rows),
+            diagnostics.compiling(trials),
+            diagnostics.how_timed(rows, bootstrapped),
+            *numerics.numerics(figures),
+            measurements.inference(trials),
+            comparisons.scaling(scaled),
+            training.against_plain(runs.trials, rows),
+            beside,
+        )
+        remarks = bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished
+        yield Section(title=str(title), tables=tables, remarks=remarks)

@@ -8,10 +8,11 @@ unknown is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from bench.spec.phases import PHASES
+from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Parameter
 
 Sign = Literal["0 or more", "above 0", "any"]
@@ -583,6 +584,29 @@ class Device:
     def is_gpu(self) -> bool:
         """Whether it is a GPU, of whatever vendor."""
         return self.kind != "cpu"
+
+    @staticmethod
+    def joint(devices: Sequence[Device]) -> Device:
+        """Return devices that train together as one; fields that only a single board has become None."""
+        first, names = devices[0], tuple(dict.fromkeys(device.name for device in devices))
+        memory = [device.memory_total_bytes for device in devices]
+        reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
+        return replace(
+            first,
+            placement="+".join(device.placement for device in devices),
+            name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
+            names=names,
+            architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
+            memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
+            fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
+            bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
+            uuid=None,
+            uuids=(),
+            power_limit_w=None,
+            power_default_w=None,
+            energy=None,
+            unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
+        )
 
     @property
     def gpus(self) -> dict[str, str]:

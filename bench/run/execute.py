@@ -15,18 +15,7 @@ from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Forecast, Plan, refusal_reason, resolve
-from bench.results.records import (
-    MEASURED,
-    Block,
-    Device,
-    EpochResult,
-    Message,
-    Numeric,
-    Progress,
-    Speed,
-    Status,
-    TrialResult,
-)
+from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
 from bench.results.store import Store, finished, fitted, timed
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.trial import KnownArm, Placement, Trial
@@ -170,10 +159,8 @@ class Execution:
 
     def _keep(self, trial: Trial, device: Device, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
-        self.store.add_samples(self.sampler.drain())
-        self.store.add_blocks(record for record in records if isinstance(record, Block))
-        self.store.add_epochs(record for record in records if isinstance(record, EpochResult))
-        self.store.add_numerics(record for record in records if isinstance(record, Numeric))
+        self.store.add(self.sampler.drain())
+        self.store.add(records)
         self.store.add_results(trial, device, results)
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
@@ -201,7 +188,7 @@ class Execution:
             progress = replace(progress, text=f"{trial.cell.placement.name}: {progress.text}")
         with self._lock:
             samples = self.sampler.drain()
-            self.store.add_samples(samples)
+            self.store.add(samples)
             self.display.progress(progress, samples)
 
 

@@ -86,7 +86,7 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
                 store.write_run(run)
                 display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                 fine = execution.run(plan) and found
-            store.add_samples(sampler.stop())
+            store.add(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
     except KeyboardInterrupt:
@@ -117,16 +117,17 @@ def report(
     figures: Literal["overview", "all", "none"] = "overview",
 ) -> None:
     """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
+    from bench.report.tables import answers
+
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
-    if ladders:
-        from bench.report.tables.table import show
     for ladder in ladders:
         print(ladder.title)
-        show(ladder)
-    from bench.report.tables.answers import show as show_answers
-
-    show_answers([sentence.answer for sentence in verdicts if sentence.answer is not None])
+        ladder.show()
+    for sentence in verdicts:
+        if sentence.answer is None:
+            print(sentence)
+    answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
     print(f"Report: {page} and {page.with_suffix('.html')}")
 
 
@@ -134,14 +135,13 @@ def compare(old: Path, new: Path) -> None:
     """Print how a run differs from an earlier one of the same questions."""
     from bench.report.analysis.compare import compare as held_against
     from bench.report.tables.comparisons import comparison
-    from bench.report.tables.table import show
 
     found = held_against(old, new)
     print(f"OLD: {old}\nNEW: {new}")
     for text in (*found.cautions, *found.apart):
         print(f"- {text}")
     table = comparison(found.rows)
-    show(table)
+    table.show()
     print(table.about)
 
 

@@ -12,14 +12,14 @@ from bench.data.transfer import Prefetcher, to_device
 from bench.launch.local import LocalLauncher
 from bench.results.records import TrialResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.spec.trial import Placement
 from bench.training import amp
 from bench.training.cuda_graphs import WARM_UP
-from bench.training.step import build_arm, train_epoch, training_step
+from bench.training.step import train_epoch, training_step
 from tests.arms import arms
-from tests.training.test_techniques import DATA, batches, layers, momentum, norms, state
+from tests.training import conftest
+from tests.training.conftest import batches, layers, momentum, norms, state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda", 0)
@@ -33,8 +33,7 @@ def gently(parameters):
 
 def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
     amp.apply(PRECISIONS[precision])  # else convolutions are in TF32, in some layouts and not in others
-    suite = Suite(name="small", title="", data=DATA, model=model, optimizer=optimizer, batch_size=8)
-    return build_arm(suite, DATA, PRECISIONS[precision], GPU, seed=0, techniques=techniques)
+    return conftest.make(precision, techniques, model=model, optimizer=optimizer, device=GPU)
 
 
 def train(techniques, precision="fp32", model=layers):

@@ -11,12 +11,11 @@ from bench.launch.multi_node import (
     Part,
     agreed,
     failure,
-    merge_devices,
     merge_placements,
     merge_results,
     run_parts,
 )
-from bench.results.records import MemoryPeak, Progress, TrialResult
+from bench.results.records import Device, MemoryPeak, Progress, TrialResult
 from bench.run.prepare import warn_of_builds
 from bench.spec.errors import UsageError
 from tests.report.builders import GPU
@@ -112,13 +111,13 @@ def test_devices_of_several_nodes_are_one(machine):
         replace(GPU, memory_total_bytes=8, fp32_gflops=5.0),
         replace(GPU, memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"}),
     ]
-    joint = merge_devices(gpus)
+    joint = Device.joint(gpus)
     assert (joint.name, joint.memory_total_bytes, joint.uuid, joint.energy) == (f"2 × {GPU.name}", 12, None, None)
     assert joint.fp32_gflops == 3.0  # the estimate is of the slowest
     assert set(joint.unsupported) == {"tf32", "fp16-master"}
-    assert merge_devices([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
-    assert merge_devices([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
-    assert merge_devices([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
+    assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
+    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
+    assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
 
 
 def test_nodes_must_agree():

@@ -17,7 +17,7 @@ from bench.spec.techniques import Techniques
 from bench.training import techniques
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.phases.run_phase import result_of, run_phase
-from tests.training.test_techniques import make
+from tests.training.conftest import make
 
 COMPILING_S = 0.2
 
@@ -112,7 +112,7 @@ def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
     monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
     for _ in range(2):
         with pytest.raises(UnsupportedError, match=r"compile does not work here: no working C\+\+ compiler found$"):
-            make(Techniques(compile=True))
+            make(techniques=Techniques(compile=True))
     assert len(asked) == 1
 
 

@@ -16,7 +16,7 @@ from bench.spec.techniques import Techniques
 from bench.training import distributed
 from bench.training.step import build_arm
 from tests.processes import together
-from tests.training.test_synced_norm import SUITE
+from tests.training.test_distributed import SUITE
 
 CPU = torch.device("cpu")
 

@@ -28,7 +28,7 @@ from tests import fake_graph
 from tests.conftest import call
 from tests.phases.run_phase import result_of, run_phase
 from tests.report.builders import RunBuilder, timed
-from tests.training.test_techniques import CPU, DATA, batches, layers, make, norms, state
+from tests.training.conftest import CPU, IMAGES, batches, layers, make, norms, state
 
 
 @pytest.fixture
@@ -196,14 +196,14 @@ def compiling_here():
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiling_here")
 def test_compiling_is_timed_apart_and_learns_nothing():
-    plain, arm = make(model=norms), make(Techniques(compile=True), model=norms)
+    plain, arm = make(model=norms), make(techniques=Techniques(compile=True), model=norms)
     before, chance = state(arm), torch.get_rng_state()
-    spent = compile_s(arm, DATA, 8)
+    spent = compile_s(arm, IMAGES, 8)
     assert spent > 0.1
     assert torch.equal(state(arm), before)
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(weight.grad is None for weight in arm.model.parameters())
-    assert compile_s(plain, DATA, 8) is None
+    assert compile_s(plain, IMAGES, 8) is None
     known = compilations()
     losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)

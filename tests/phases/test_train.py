@@ -300,7 +300,7 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     rows = []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
         epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
-        tested = Evaluation(loss=0.5, accuracy_pct=80.0, seconds=test_s)
+        tested = Evaluation(test_loss=0.5, test_accuracy_pct=80.0, test_s=test_s)
         rows.append(epoch_row(tiny_trial, rows, epoch, tested, rate=0.1, scale=None, energy_j=energy_j))
     found = summary(tiny_trial, rows, arm)
     assert [one.samples_per_s for one in rows] == [10.0, 50.0, 25.0]

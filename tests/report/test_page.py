@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
@@ -11,12 +10,8 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import matplotlib as mpl
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from bench.report.figures.axes import STYLE, batch_axis, batch_labels
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
 from bench.run.session import report, report_folder
@@ -178,36 +173,6 @@ def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole: tuple[RunBu
     assert page.outside == []
     assert len(page.ids) == len(set(page.ids)) > 0
     assert used <= set(page.ids)
-
-
-def test_batch_labels_that_would_collide_share_one() -> None:
-    assert [text for _, text in batch_labels([64, 128, 256, 512, 513])] == ["64", "128", "256", "512\n513"]
-    assert [text for _, text in batch_labels([8])] == ["8"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "shown"),
-    [
-        ([4, 32768, 131072], ["4", "32768\n131072"]),
-        ([128, 32768, 131072], ["128", "32768", "131072"]),
-        ([2**power for power in range(18)], None),
-    ],
-)
-def test_labels_of_many_digits_keep_apart_in_the_figure(sizes: list[int], shown: list[str] | None) -> None:
-    figure = Figure(figsize=(3 * 3.7, 3.5), layout="constrained")
-    figure.set_canvas(FigureCanvasAgg(figure))
-    with mpl.rc_context(STYLE):
-        for axes in figure.subplots(1, 3):
-            axes.plot(sizes, [10_000.0] * len(sizes))
-            batch_axis(axes, sizes)
-        figure.canvas.draw()
-    for axes in figure.axes:
-        labels = axes.get_xticklabels()
-        texts = [label.get_text() for label in labels]
-        assert texts == shown or shown is None
-        assert (texts[0].split()[0], texts[-1].split()[-1]) == (str(sizes[0]), str(sizes[-1]))
-        boxes = [label.get_window_extent() for label in labels]
-        assert all(after.x0 - before.x1 > 3 for before, after in itertools.pairwise(boxes))
 
 
 def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_and_torch_never(

@@ -1,18 +1,26 @@
+"""What a precision changes: fp32 switches, autocast, loss scaling, and the type of the weights."""
+
 import sys
 from types import ModuleType
 
 import pytest
 import torch
+from torch import nn
 
 from bench.devices import capabilities
+from bench.measure.memory import tensor_bytes
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
+from bench.training.amp import Weights
+from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
+from tests.training import conftest
+from tests.training.conftest import CPU, plain_sgd, same, train
 
-CPU = torch.device("cpu")
+PIXELS = (1, 6, 6)
 
 
 @pytest.fixture(autouse=True)
-def leave_fp32_behind():
+def fp32_afterwards():
     yield
     amp.apply(PRECISIONS["fp32"])
 
@@ -28,7 +36,7 @@ def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on():
         assert (read.fp32_matmul, read.fp32_conv) == (setting, setting)
 
 
-def test_whoever_looks_through_torchs_older_interface_finds_the_same():
+def test_torchs_older_interface_agrees():
     for name in ("tf32", "fp32", "tf32", "amp-bf16"):
         amp.apply(PRECISIONS[name])
         on = name == "tf32"
@@ -36,7 +44,7 @@ def test_whoever_looks_through_torchs_older_interface_finds_the_same():
         assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
 
 
-def test_what_is_read_back_is_what_the_switch_is_and_not_what_was_asked():
+def test_the_switch_itself_is_read_back_and_not_what_was_asked():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
@@ -57,7 +65,7 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
         assert amp.read_back(PRECISIONS[name], CPU).fp32_matmul == ("tf32" if on else "ieee")
 
 
-def test_the_probe_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):
+def test_the_matmul_error_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):
     amp.apply(PRECISIONS["fp32"])
     assert capabilities.matmul_error(CPU) < 2e-6
     exact = torch.Tensor.__matmul__
@@ -71,14 +79,7 @@ def test_the_probe_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):
     assert 1e-4 < capabilities.matmul_error(CPU) < 1e-3
 
 
-def test_autocast_computes_in_the_precisions_type():
-    a = torch.randn(4, 4)
-    for name, dtype in (("fp32", torch.float32), ("amp-bf16", torch.bfloat16), ("amp-fp16", torch.float16)):
-        with amp.autocast(PRECISIONS[name], CPU):
-            assert (a @ a).dtype == dtype
-
-
-def test_only_two_scale_their_loss_and_with_torchs_own_defaults():
+def test_only_fp16_precisions_scale_their_loss_and_with_torchs_own_defaults():
     scalers = {name: amp.grad_scaler(p, CPU) for name, p in PRECISIONS.items()}
     assert [name for name, scaler in scalers.items() if scaler.is_enabled()] == ["amp-fp16", "fp16-master"]
     assert {str(scaler.state_dict()) for scaler in scalers.values() if scaler.is_enabled()} == {
@@ -93,25 +94,13 @@ def test_options_reach_the_scaler():
     assert (scaler.get_backoff_factor(), scaler.get_growth_interval()) == (0.25, 5)
 
 
-def test_autocast_forgets_its_copies_of_weights_where_they_are_not_to_be_kept():
+def test_autocast_caches_its_copies_of_weights_unless_told_not_to():
     for name, kept in (("amp-bf16", True), ("amp-bf16:cache=off", False)):
         with amp.autocast(parse_precision(name), CPU):
             assert torch.is_autocast_cache_enabled() is kept
 
 
-@pytest.mark.parametrize(("name", "after"), [("amp-fp16:scale=128", 128), ("amp-fp16:init_scale=128", 64)])
-def test_a_scale_halves_after_an_overflow_unless_it_is_static_and_either_way_the_step_is_skipped(name, after):
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), amp.grad_scaler(parse_precision(name), CPU)
-    for factor, expected in ((float("inf"), 1.0), (0.5, 0.5)):
-        optimizer.zero_grad()
-        scaler.scale((weight * factor).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assert (float(weight), scaler.get_scale()) == (expected, after)
-
-
-def test_float8_is_left_to_torchao_but_for_layers_whose_sizes_its_products_do_not_take(monkeypatch):
+def test_torchao_converts_linear_layers_whose_sizes_float8_products_take(monkeypatch):
     chosen = []
 
     def convert(model, *, module_filter_fn):
@@ -123,3 +112,213 @@ def test_float8_is_left_to_torchao_but_for_layers_whose_sizes_its_products_do_no
     layers = (torch.nn.Conv2d(16, 16, 1), torch.nn.Linear(16, 32), torch.nn.Linear(32, 10), torch.nn.Linear(10, 16))
     amp.use_float8(torch.nn.Sequential(*layers))
     assert chosen == ["1"]
+
+
+def layers(_data=None):
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 3)
+    )
+
+
+def make(name, seed=0, model=layers, optimizer=None):
+    optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
+    return conftest.make(name, seed=seed, model=model, optimizer=optimizer)
+
+
+def batches(count=4):
+    return conftest.batches(count, PIXELS)
+
+
+@pytest.mark.parametrize(("name", "scale"), [("fp16-master:scale=128", 128), ("fp16-master", 2**16)])
+def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
+    arm, (batch,) = make(name), batches(1)
+    conv, norm, linear = (arm.model[index] for index in (0, 1, 5))
+    seen = {}
+
+    def output_gradient(module, _inputs, outputs):
+        outputs.register_hook(lambda gradient: seen.update({module: gradient.dtype}))
+        seen["forward", module] = outputs.dtype
+
+    for module in (conv, linear):
+        module.register_forward_hook(output_gradient)
+    arm.loss.register_forward_hook(lambda _module, inputs, loss: seen.update(loss=(inputs[0].dtype, loss.dtype)))
+    conv.weight.register_hook(lambda gradient: seen.update(raw=gradient.clone()))
+    scaled = {}
+    master = arm.weights.trained()[0]
+    unscale = arm.scaler._unscale_grads_
+
+    def unscaling(*arguments):
+        scaled["before"] = master.grad.clone()
+        found = unscale(*arguments)
+        scaled["after"] = master.grad.clone()
+        return found
+
+    arm.scaler._unscale_grads_ = unscaling
+    before = master.detach().clone()
+    assert torch.equal(conv.weight, before.half())  # 1: an fp16 copy of fp32 weights
+    training_step(arm, *batch)
+    assert seen["forward", conv] == seen["forward", linear] == torch.float16  # 2: forward in fp16
+    assert seen["loss"] == (torch.float32, torch.float32)  # 3: loss in fp32
+    assert seen[conv] == seen[linear] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
+    assert scaled["before"].dtype == torch.float32  # 6: gradients to fp32
+    assert torch.equal(scaled["before"], seen["raw"].float())
+    assert torch.equal(scaled["after"], scaled["before"] / scale)  # 4 and 7: times the scale, and divided by it
+    plain = make("fp32")
+    training_step(plain, *batch)
+    assert torch.allclose(scaled["after"], plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
+    assert torch.equal(master, before - 0.05 * scaled["after"])  # 8: the master is updated
+    assert torch.equal(conv.weight, master.half())
+    assert {norm.weight.dtype, norm.running_var.dtype} == {torch.float32}
+    assert conv.weight.grad is None  # what was widened is not kept twice
+
+
+@pytest.mark.parametrize(("name", "kept"), [("fp16-master", True), ("fp16", False)])
+def test_a_master_keeps_updates_that_16_bits_would_lose(name, kept):
+    def ones(_data):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3, bias=False))
+        nn.init.ones_(model[1].weight)
+        return model
+
+    arm = make(name, model=ones, optimizer=plain_sgd(0.0001))
+    (weight,) = arm.weights.trained()
+    for _ in range(10):
+        weight.grad = -torch.ones_like(weight)
+        arm.optimizer.step()
+    assert weight[0, 0].item() == pytest.approx(1.001 if kept else 1.0, rel=1e-6)
+    assert arm.model[1].weight[0, 0].item() == (float(torch.tensor(1.001).half()) if kept else 1.0)
+
+
+def test_fp32_masters_of_fp32_weights_with_a_scale_of_one_are_plain_sgd_bit_for_bit():
+    class Copies(Weights):
+        """A master of every weight, though its type is fp32 already."""
+
+        def __init__(self, model):
+            super().__init__(model, parse_precision("fp32"))
+            self._masters = {weight: nn.Parameter(weight.detach().clone()) for weight in model.parameters()}
+            for weight in self._masters:
+                weight.register_post_accumulate_grad_hook(self._widen_gradient)
+
+    data, results = batches(), []
+    for copies in (False, True):
+        torch.manual_seed(0)
+        model = layers()
+        weights = Copies(model) if copies else Weights(model, parse_precision("fp32"))
+        optimizer = torch.optim.SGD(weights.trained(), lr=0.05, momentum=0.9)
+        weights.follow(optimizer)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+        for inputs, targets in data:
+            optimizer.zero_grad()
+            scaler.scale(nn.functional.cross_entropy(model(inputs), targets)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        results.append(list(model.state_dict().values()))
+    assert same(*results)
+    arm = make("fp32")
+    train(arm, data)
+    assert same(arm.model.state_dict().values(), results[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        ("fp16-master", 2**15),
+        ("fp16-master:scale=128", 128),
+        ("amp-fp16:init_scale=128", 64),
+        ("amp-fp16:scale=128", 128),
+    ],
+)
+def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, after):
+    arm, (inputs, targets) = make(name), batches(1)[0]
+    before = [weight.detach().clone() for weight in (*arm.weights.trained(), *arm.model.parameters())]
+    assert train_epoch(arm, iter([(inputs * 1e30, targets)])).skipped_steps == 1
+    assert same(before, (*arm.weights.trained(), *arm.model.parameters()))
+    assert train_epoch(arm, iter([(inputs, targets)])).skipped_steps == 0
+    assert not same(before, (*arm.weights.trained(), *arm.model.parameters()))
+    assert arm.loss_scale == after
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
+    arm, seen = make(name), []
+    arm.loss.register_forward_hook(lambda _module, inputs, loss: seen.extend([inputs[0].dtype, loss.dtype]))
+    train(arm, batches(2))
+    state = [value for value in arm.model.state_dict().values() if value.is_floating_point()]
+    moments = [moment["momentum_buffer"] for moment in arm.optimizer.state.values()]
+    assert {value.dtype for value in (*state, *arm.model.parameters(), *moments)} == {dtype}
+    assert set(seen) == {torch.float32}
+    assert same(arm.weights.trained(), arm.model.parameters())
+    assert arm.taken.count == 2
+
+
+@pytest.mark.parametrize("name", ["amp-fp16-noscale", "fp16-master", "fp16", "bf16"])
+def test_every_16_bit_precision_trains_nearly_as_fp32_does(name):
+    losses, plain = train(make(name), batches()), train(make("fp32"), batches())
+    assert losses == pytest.approx(plain, rel=0.05)
+    assert losses != plain
+
+
+@pytest.mark.parametrize("name", ["fp16-master", "fp16", "bf16"])
+def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name):
+    arm, undisturbed = make(name), make(name)
+    data = batches(6)
+    train(arm, data[:3])
+    train(undisturbed, data[:3])
+    seen = []
+    arm.model[0].register_forward_hook(lambda module, _inputs, outputs: seen.append((outputs.dtype, module.weight[:])))
+    found = evaluate_fp32(arm, iter(data))
+    ((dtype, weight), *_) = seen
+    assert dtype == torch.float32
+    assert torch.equal(weight, arm.weights.trained()[0].float())
+    plain = make("fp32", seed=3)
+    plain.weights.load_state_dict(arm.weights.state_dict())
+    assert found == evaluate(plain, iter(data))
+    assert train(arm, data[3:]) == train(undisturbed, data[3:])
+    assert same(arm.weights.trained(), undisturbed.weights.trained())
+
+
+def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(36, 36, bias=False), nn.Linear(36, 36)
+            self.two.weight = self.one.weight
+            self.two.bias.requires_grad_(False)
+
+        def forward(self, inputs):
+            return self.two(self.one(inputs.flatten(1)))
+
+    arm = make("fp16-master", model=lambda _data: Twice())
+    masters = [weight.detach().clone() for weight in arm.weights.trained()]
+    assert len(masters) == 2
+    train(arm, batches(2))
+    weight, bias = arm.weights.trained()
+    assert not torch.equal(weight, masters[0])
+    assert torch.equal(bias, masters[1])
+    assert torch.equal(arm.model.two.weight, weight.half())
+    assert set(arm.weights.state_dict()) == {"one.weight", "two.weight", "two.bias"}
+    assert torch.equal(arm.weights.state_dict()["two.weight"], weight)
+
+
+def test_integer_inputs_are_not_narrowed():
+    class Words(nn.Embedding):
+        def forward(self, words):
+            return super().forward(words).mean(1)
+
+    arm = make("bf16", model=lambda _data: Words(10, 3))
+    loss = training_step(arm, torch.arange(8).reshape(2, 4), torch.tensor([0, 1]))
+    assert torch.isfinite(loss)
+    assert loss.dtype == torch.float32
+
+
+def test_masters_count_as_parameters_in_memory():
+    found = []
+    for name in ("fp16", "fp16-master"):
+        arm, data = make(name), batches(1)
+        train(arm, data)
+        step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
+        found.append(tensor_bytes(step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
+    plain, master = found
+    held = sum(4 * p.numel() for index in (0, 4, 5) for p in layers()[index].parameters())
+    norm = 2 * 4 * 4  # batch norm's weight, bias, mean and variance are 2 bytes wider
+    assert master.parameter_bytes - plain.parameter_bytes == held + norm
+    assert master.gradient_bytes == 2 * plain.gradient_bytes

@@ -1,6 +1,9 @@
+"""Training goes on from a checkpoint to the same bits, in one process and in two, stopped or killed."""
+
 import os
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,32 +11,28 @@ import torch
 from torch import nn
 
 from bench.cli.display import Display
+from bench.data import Shard
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
+from bench.phases import train as train_phase
+from bench.planning import suite_registry
 from bench.planning.plan import Plan
 from bench.report.reading.load import load
 from bench.results.records import EpochResult, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
-from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Data, Suite
-from bench.spec.trial import SuiteRef
+from bench.spec.suite import Data
+from bench.spec.trial import Placement, SuiteRef
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import build_arm, training_step
 from tests.arms import arms
 from tests.phases.test_train import paint
+from tests.processes import together
 from tests.results.test_store import rows
+from tests.training import conftest
+from tests.training.conftest import batches, make_suite, same, train
 
-CPU = torch.device("cpu")
-SUITE = Suite(
-    name="small",
-    title="",
-    data=Data(input_shape=(6,), classes=3),
-    model=lambda data: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)),
-    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    schedule=torch.optim.lr_scheduler.CosineAnnealingLR,
-    batch_size=8,
-)
+SCHEDULE = torch.optim.lr_scheduler.CosineAnnealingLR
+DATA = batches(8)
 KILLED = """
 import os
 import signal
@@ -80,44 +79,37 @@ def suite(marker: str = "") -> Suite:
 """
 
 
+def model(data):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
 def make(precision="fp32", seed=0):
-    return build_arm(SUITE, SUITE.data, PRECISIONS[precision], CPU, seed=seed, steps=12)
-
-
-def train(arm, first, last):
-    chance = torch.Generator().manual_seed(1)
-    data = [(torch.randn(8, 6, generator=chance), torch.randint(0, 3, (8,), generator=chance)) for _ in range(last)]
-    for inputs, targets in data[first:]:
-        training_step(arm, inputs, targets)
-
-
-def same(one, other):
-    return all(torch.equal(value, other[name]) for name, value in one.items())
+    return conftest.make(precision, model=model, seed=seed, schedule=SCHEDULE, steps=12)
 
 
 def epoch(number=1):
     return EpochResult(**{**dict.fromkeys(EpochResult.__dataclass_fields__), "epoch": number, "train_loss": 1.5})
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16"])
-def test_training_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path, precision):
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16", "bf16"])
+def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
     arm = make(precision)
-    train(arm, 0, 4)
-    if arm.scaler.is_enabled():
+    train(arm, DATA[:4])
+    if arm.scaled:
         arm.scaler.update(2.0**15)  # as after a step that overflowed
     Checkpoint.of(arm, "abc", [epoch()]).write(tmp_path / "deep" / "a.pt")
-    train(arm, 4, 8)
+    train(arm, DATA[4:])
     other = make(precision, seed=5)
     kept = read_checkpoint(tmp_path / "deep" / "a.pt")
     kept.restore(other)
     assert (kept.config, kept.epochs) == ("abc", (epoch(),))
-    assert other.scaler.get_scale() == (2.0**15 if precision == "amp-fp16" else 1.0)
-    train(other, 4, 8)
-    assert same(arm.model.state_dict(), other.model.state_dict())
+    assert other.loss_scale == (2.0**15 if precision in ("amp-fp16", "fp16-master") else None)
+    train(other, DATA[4:])
+    assert same(arm.weights.state_dict(), other.weights.state_dict())
     assert arm.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"] < 0.1
 
 
-def test_what_a_suite_draws_from_python_and_numpy_is_seeded_and_goes_on(tmp_path):
+def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
     def drawn():
         return random.random(), random.gauss(), np.random.rand(), np.random.standard_normal()
 
@@ -131,38 +123,25 @@ def test_what_a_suite_draws_from_python_and_numpy_is_seeded_and_goes_on(tmp_path
     assert drawn() == after
 
 
-def test_a_checkpoint_of_mixed_precision_goes_on_without_it(tmp_path):
-    arm = make("amp-fp16")
-    train(arm, 0, 4)
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [("amp-fp16", "fp32"), ("fp32", "amp-fp16"), ("fp32", "fp16-master"), ("fp16-master", "fp32")],
+)
+def test_a_checkpoint_resumes_in_another_precision(tmp_path, saved, resumed):
+    arm, other = make(saved), make(resumed, seed=5)
+    train(arm, DATA[:4])
     Checkpoint.of(arm, "abc", []).write(tmp_path / "a.pt")
-    saved = {name: value.clone() for name, value in arm.model.state_dict().items()}
-    train(arm, 4, 8)
-    plain = make("fp32", seed=5)
-    read_checkpoint(tmp_path / "a.pt").restore(plain)
-    assert same(saved, plain.model.state_dict())
-    assert not plain.scaler.is_enabled()
-    train(plain, 4, 8)
-    one, other = arm.model.state_dict(), plain.model.state_dict()
-    assert not same(one, other)
-    assert all(torch.allclose(one[name], other[name], atol=0.01) for name in one)
+    read_checkpoint(tmp_path / "a.pt").restore(other)
+    assert same(arm.weights.state_dict(), other.weights.state_dict())
+    assert other.loss_scale == (None if resumed == "fp32" else 2.0**16)
+    generators = torch.get_rng_state()
+    losses = train(other, DATA[4:])
+    torch.set_rng_state(generators)  # of dropout
+    assert losses == pytest.approx(train(arm, DATA[4:]), rel=0.05)
+    assert other.taken.count == 4
 
 
-def test_a_checkpoint_without_mixed_precision_goes_on_with_a_new_scaler(tmp_path):
-    arm = make("fp32")
-    train(arm, 0, 4)
-    Checkpoint.of(arm, "abc", []).write(tmp_path / "a.pt")
-    mixed = make("amp-fp16", seed=5)
-    kept = read_checkpoint(tmp_path / "a.pt")
-    assert kept.scaler == {}
-    kept.restore(mixed)
-    assert mixed.scaler.get_scale() == 2.0**16
-    assert same(arm.model.state_dict(), mixed.model.state_dict())
-    train(mixed, 4, 8)
-    assert mixed.taken.count == 4
-    assert all(value.isfinite().all() for value in mixed.model.state_dict().values())
-
-
-def test_a_checkpoint_that_is_cut_short_leaves_the_one_before(tmp_path, monkeypatch):
+def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     arm, path = make(), tmp_path / "a.pt"
     Checkpoint.of(arm, "first", [epoch(1)]).write(path)
 
@@ -191,7 +170,7 @@ class Loud:
         return os.mkdir, (self.path,)
 
 
-def test_what_is_damaged_or_holds_code_is_not_loaded(tmp_path):
+def test_a_damaged_file_or_one_with_code_is_not_loaded(tmp_path):
     path, trace = tmp_path / "a.pt", tmp_path / "trace"
     assert read_checkpoint(path) is None
     Checkpoint.of(make(), "abc", []).write(path)
@@ -202,7 +181,7 @@ def test_what_is_damaged_or_holds_code_is_not_loaded(tmp_path):
     assert not trace.exists()
 
 
-def test_16_bits_halve_what_weights_take_and_leave_whole_numbers_alone():
+def test_16_bits_halve_the_bytes_of_weights_and_leave_integers_alone():
     model = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300))
     full, half = stored_bytes(model), stored_bytes(model, torch.float16)
     weights = 4 * (300 * 300 + 300 + 4 * 300)
@@ -228,9 +207,8 @@ def launch(trial, cpu, workspace):
     return ending, [message for message in messages if isinstance(message, EpochResult | TrialResult)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
-def test_training_whose_process_was_killed_goes_on_to_the_same_weights(deadly, cpu, tmp_path, precision):
-    trial, marker = replace(deadly[0], arms=arms(precision)), deadly[1]
+def test_a_killed_training_resumes_to_the_same_weights(deadly, cpu, tmp_path):
+    trial, marker = replace(deadly[0], arms=arms("amp-fp16")), deadly[1]
     ending, (first,) = launch(trial, cpu, tmp_path / "killed")
     assert (ending.kind, "signal 9" in ending.text, first.epoch) == ("died", True, 1)
     assert marker.exists()
@@ -247,7 +225,7 @@ def test_training_whose_process_was_killed_goes_on_to_the_same_weights(deadly, c
     assert same(one.model, other.model)
 
 
-def test_a_killed_run_goes_on_with_no_epoch_lost_or_doubled_and_leaves_no_checkpoint(deadly, cpu, tmp_path):
+def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(deadly, cpu, tmp_path):
     trial, folder = deadly[0], tmp_path / "run"
     plan = Plan(trials=(trial,), seconds=(None,))
     kept = []
@@ -268,8 +246,74 @@ def test_a_killed_run_goes_on_with_no_epoch_lost_or_doubled_and_leaves_no_checkp
     assert list(load([folder]).epochs["epoch"]) == [1, 2, 3]
 
 
-def test_a_checkpoint_stays_within_the_runs_folder_whatever_the_trial_is_called(deadly):
+def test_a_checkpoints_path_stays_within_the_runs_folder(deadly):
     trial = deadly[0]
     assert "/" in trial.id
     assert len(trial.checkpoint.parts) == 2
     assert ".." not in trial.checkpoint.parts
+
+
+class StoppedError(Exception):
+    """A training that ended before its time."""
+
+
+def train_twice(rank, trial, device, folder):
+    """Train whole, then again with a stop after the first epoch; return the rows of both and what went on."""
+    data = Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True)
+    suite_registry.load = lambda ref: make_suite(model, data=data, schedule=SCHEDULE)
+    sent = []
+
+    def run(name, stop_after=None):
+        def send(message):
+            if isinstance(message, EpochResult | TrialResult):
+                sent.append(message)
+            if isinstance(message, EpochResult) and message.epoch == stop_after:
+                raise StoppedError
+
+        sent.clear()
+        # Only the first process has a file: the others may be on another machine.
+        path = Path(folder) / name if rank == 0 else None
+        train_phase.run(trial, device, send, path, Shard(rank=rank, ranks=2))
+        return list(sent)
+
+    whole = run("whole.pt")
+    with pytest.raises(StoppedError):
+        run("stopped.pt", stop_after=1)
+    torch.manual_seed(99)
+    before = list(sent)
+    return whole, before, run("stopped.pt")
+
+
+def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cpu, tmp_path):
+    cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), data=paint(tmp_path))
+    trial = replace(tiny_trial, phase="train", epochs=3, cell=cell)
+    ranks = together(tmp_path, train_twice, trial, cpu, str(tmp_path))
+    whole, before, after = ranks[0]
+    losses = [row.train_loss for row in whole[:-1]]
+    assert len(set(losses)) == 3
+    assert [row.epoch for row in before] == [1]
+    assert after[0] == before[0]  # the time it took included: it was not trained again
+    for _, _, resumed in ranks:
+        assert [row.train_loss for row in resumed[:-1]] == losses
+        assert [row.test_loss for row in resumed[:-1]] == [row.test_loss for row in whole[:-1]]
+    one, other = (read_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "stopped"))
+    assert same(one.model, other.model)
+    assert not torch.equal(one.generators[0]["cpu"], one.generators[1]["cpu"])
+    for own, resumed in zip(one.generators, other.generators, strict=True):
+        assert torch.equal(own.pop("cpu"), resumed.pop("cpu"))
+        assert own == resumed
+        assert set(own) == {"python", "numpy"}
+    assert list(tmp_path.glob("*.part")) == []
+
+
+@pytest.mark.slow
+def test_a_killed_training_of_two_ranks_resumes(deadly, cpu, tmp_path):
+    trial, marker = deadly
+    trial = replace(trial, cell=replace(trial.cell, placement=Placement(name="cpu+cpu")))
+    ending, (first,) = launch(trial, cpu, tmp_path / "killed")
+    assert (ending.kind, first.epoch, marker.exists()) == ("error", 1, True)
+    ending, got = launch(trial, cpu, tmp_path / "killed")
+    assert len(got) > 1, ending
+    again, *resumed, result = got
+    assert (ending.kind, again) == ("done", first)
+    assert ([row.epoch for row in resumed], result.training.epochs) == ([2, 3], 3)

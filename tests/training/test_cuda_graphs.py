@@ -11,7 +11,7 @@ from bench.spec.techniques import Techniques
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import leave_gradients, training_step
 from tests import fake_graph
-from tests.training.test_techniques import batches, make, state
+from tests.training.conftest import batches, make, state, train
 
 
 def graphed(arm):
@@ -20,15 +20,11 @@ def graphed(arm):
     )
 
 
-def plain_model(data):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 3))
-
-
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
 @pytest.mark.parametrize("techniques", [Techniques(), Techniques(set_to_none=False), Techniques(grad_accumulation=2)])
 def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, techniques):
     fake_graph.install(monkeypatch)
-    arms = [make(techniques, precision, model=plain_model) for _ in range(2)]
+    arms = [make(precision, techniques) for _ in range(2)]
     arms[1] = graphed(arms[1])
     data = batches(WARM_UP + 4)
     plain, captured = ([training_step(arm, *batch) for batch in data] for arm in arms)
@@ -40,9 +36,8 @@ def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, 
 
 def test_warming_up_is_on_a_stream_beside_and_waits_for_both_sides(monkeypatch):
     streams = fake_graph.install(monkeypatch)
-    arm = graphed(make(model=plain_model))
-    for batch in batches(WARM_UP):
-        training_step(arm, *batch)
+    arm = graphed(make())
+    train(arm, batches(WARM_UP))
     assert len(streams) == 2
     assert streams[0].waited == [streams[1]] * WARM_UP
     assert streams[1].waited == [streams[0]] * WARM_UP
@@ -58,8 +53,7 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
     streams = fake_graph.install(monkeypatch)
     arm = graphed(make(model=lambda data: nn.Sequential(nn.Flatten(), Curious(192, 3))))
     data = batches(WARM_UP + 1)
-    for batch in data[:WARM_UP]:
-        training_step(arm, *batch)
+    train(arm, data[:WARM_UP])
     with pytest.raises(
         UnsupportedError, match=r"cannot be captured: operation not permitted when stream is capturing$"
     ):
@@ -69,9 +63,8 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
 
 def test_what_other_threads_ask_of_cuda_breaks_no_capture_which_is_on_the_stream_of_the_warm_up(monkeypatch):
     streams = fake_graph.install(monkeypatch)
-    arm = graphed(make(model=plain_model))
-    for batch in batches(WARM_UP + 1):
-        training_step(arm, *batch)
+    arm = graphed(make())
+    train(arm, batches(WARM_UP + 1))
     assert arm.graph.graph.graph.errors_of == "thread_local"
     assert streams == [torch.cuda.current_stream(), arm.graph.graph.graph.captured_on]
 
@@ -92,8 +85,7 @@ def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(monkeyp
     fake_graph.install(monkeypatch)
     arm = graphed(make(model=lambda data: nn.Sequential(nn.Flatten(), Large(192, 3))))
     *first, last = batches(WARM_UP + 1)
-    for batch in first:
-        training_step(arm, *batch)
+    train(arm, first)
     with pytest.raises(type(error)) as raised:
         training_step(arm, *last)
     assert raised.value is error  # no UnsupportedError, which the row would then say
@@ -101,9 +93,8 @@ def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(monkeyp
 
 def test_a_batch_of_another_shape_is_refused_and_not_trained_wrongly(monkeypatch):
     fake_graph.install(monkeypatch)
-    arm = graphed(make(model=plain_model))
-    for batch in batches(WARM_UP + 1):
-        training_step(arm, *batch)
+    arm = graphed(make())
+    train(arm, batches(WARM_UP + 1))
     inputs, targets = batches(1)[0]
     with pytest.raises(ValueError, match="a graph of batches"):
         training_step(arm, inputs[:4], targets[:4])

@@ -1,21 +1,16 @@
-"""Several devices that train together: names, refusals, and gradients equal to one device's with the whole batch."""
-
-from __future__ import annotations
+"""Two ranks against one process with the whole batch: gradients, batch norm, evaluation; placements and refusals."""
 
 import itertools
 import math
-import os
-import socket
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 
-from bench.data import random_batches
+from bench.data import Shard, random_batches
 from bench.doctor.probes import SLEPT, busy_wait
 from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
@@ -24,108 +19,273 @@ from bench.planning import suite_registry
 from bench.planning.plan import Plan, refusal_reason
 from bench.results.records import MemoryPeak
 from bench.run.prepare import warn_of_refusals
-from bench.spec.errors import UsageError
+from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Placement
 from bench.training import distributed
-from bench.training.step import build_arm
+from bench.training.distributed import SyncedBatchNorm, synchronised_norms
+from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
 from tests.conftest import call
+from tests.processes import together
 from tests.results.test_store import rows
+from tests.training.conftest import CPU, make, make_suite
 
-CPU = torch.device("cpu")
 BATCH = 8
 LATE_S = 0.2
+SHIFT = 100.0
+COUNTS = (7, 3, 1)
+"""Samples of the test set's batches: of the last, one of two ranks has none."""
+NORMS = {
+    "2d": (lambda: nn.BatchNorm2d(3), (BATCH, 3, 4, 5)),
+    "1d": (lambda: nn.BatchNorm1d(3), (BATCH, 3)),
+    "plain": (lambda: nn.BatchNorm1d(3, affine=False, track_running_stats=False), (BATCH, 3, 2)),
+    "cumulative": (lambda: nn.BatchNorm3d(3, momentum=None, eps=0.01), (BATCH, 3, 2, 2, 2)),
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["0+0", "0+00", "cpu+0", "0+", "+1", "a+b", "0+V100", "0+1@", "0+1@1", "0+1@x", "@2", "0+0@2", "0+1@2@2", "cpu@-1"],
-)
-def test_odd_placements_are_refused(name):
-    with pytest.raises(UsageError, match="--gpus"):
-        Placement(name=name)
+def normed(data):
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3)
+    )
 
 
-def test_members_are_the_devices_in_order():
-    assert Placement(name="1+0").members == ("1", "0")
-    assert [Placement(name="1+0").device_of(rank) for rank in (0, 1)] == [1, 0]
-    assert Placement(name="cpu+cpu").index is None
-    assert Placement(name="3").device_of(1) == 3
+SUITE = make_suite(normed, data=Data(input_shape=(3, 6, 6), classes=3))
 
 
-def test_members_on_two_nodes_are_those_of_one_after_the_other():
-    place = Placement(name="2+3@2")
-    assert (place.local, place.nodes, place.index) == ("2+3", 2, 2)
-    assert [place.device_of(rank) for rank in range(4)] == [2, 3, 2, 3]
-    assert Placement(name="cpu@2").members == ("cpu", "cpu")
+def values(shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_one_process_agrees_with_itself():
-    assert (distributed.ranks(), distributed.rank(), distributed.part(8)) == (1, 0, 8)
-    assert distributed.gathered("a") == ("a",)
-    assert distributed.mean(3.0) == 3.0
+def classes(count, seed):
+    return torch.randint(3, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def model():
+# What the two ranks do, all of it in one pair of processes.
+
+
+def run_rank(rank):
+    shard = Shard(rank=rank, ranks=2)
+    return {
+        **gradients(rank, shard.of(0, BATCH)),
+        **collectives(rank),
+        "norms": run_norms(rank, shard.of(0, BATCH)),
+        "evaluation": evaluate_shard(shard),
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return together(tmp_path_factory.mktemp("ranks"), run_rank)
+
+
+def mlp():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def batch():
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(BATCH, 6, generator=generator), torch.randint(3, (BATCH,), generator=generator)
+def backward(forward, part):
+    nn.functional.cross_entropy(forward(values((BATCH, 6), 1)[part]), classes(BATCH, 1)[part]).backward()
 
 
-def train_part(rank, port, folder):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    distributed.join(torch.device("cpu"))
-    mine, (inputs, targets) = model(), batch()
+def gradients(rank, part):
+    exact, compressed = mlp(), mlp()
     if rank == 1:
         with torch.no_grad():
-            mine[0].weight.zero_()  # every process starts from the first one's weights
-    part = slice(rank * distributed.part(BATCH), (rank + 1) * distributed.part(BATCH))
-    forward = distributed.parallel(mine, torch.device("cpu"), Techniques())
-    nn.functional.cross_entropy(forward(inputs[part]), targets[part]).backward()
-    compressed = model()
-    send = distributed.parallel(compressed, torch.device("cpu"), Techniques(bf16_allreduce=True))
-    nn.functional.cross_entropy(send(inputs[part]), targets[part]).backward()
-    readings = [distributed.clock()() for _ in range(2)]
-    read = distributed.clock()
-    start = read()
-    time.sleep(LATE_S if rank == 1 else 0.0)
-    took_ns = read() - start
-    seen = {
-        "gradients": [parameter.grad for parameter in mine.parameters()],
-        "compressed": [parameter.grad for parameter in compressed.parameters()],
-        "gathered": distributed.gathered(rank),
-        "mean": distributed.mean(float(rank)),
-        "same clock": len(set(distributed.gathered(readings[0]))) == 1,
-        "clock advances": readings[0] > 0,
-        "took": took_ns / 1e9,
+            exact[0].weight.zero_()  # every rank starts from rank 0's weights
+    backward(distributed.parallel(exact, CPU, Techniques()), part)
+    backward(distributed.parallel(compressed, CPU, Techniques(bf16_allreduce=True)), part)
+    return {
+        "gradients": [weight.grad for weight in exact.parameters()],
+        "compressed": [weight.grad for weight in compressed.parameters()],
     }
-    torch.save(seen, Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
-def test_two_processes_have_the_gradients_of_one_with_the_whole_batch(tmp_path):
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    multiprocessing.start_processes(train_part, (port, str(tmp_path)), nprocs=2, start_method="spawn")
-    alone = model()
-    nn.functional.cross_entropy(alone(batch()[0]), batch()[1]).backward()
-    for rank in (0, 1):
-        seen = torch.load(tmp_path / f"{rank}.pt")
-        for own, sent, whole in zip(seen["gradients"], seen["compressed"], alone.parameters(), strict=True):
+def collectives(rank):
+    reading, clock = distributed.clock()(), distributed.clock()
+    start = clock()
+    time.sleep(LATE_S if rank == 1 else 0.0)
+    return {
+        "took_s": (clock() - start) / 1e9,
+        "readings": distributed.gathered(reading),
+        "gathered": distributed.gathered(rank),
+        "first": distributed.from_first(rank),
+        "mean": distributed.mean(float(rank)),
+        "part": distributed.part(BATCH),
+    }
+
+
+def run_norm(norm, part, whole, dtype=torch.float32):
+    """Two steps of a norm on parts of batches; return outputs, gradients and statistics."""
+    result = {}
+    if norm.weight is not None:
+        with torch.no_grad():
+            norm.weight.copy_(values((3,), 7))
+    for step in range(2):
+        inputs = (values(whole, step) * 3 + SHIFT)[part].to(dtype).requires_grad_()
+        outputs = norm(inputs)
+        (outputs * values(whole, step + 10)[part]).sum().backward()
+        result[f"outputs {step}"], result[f"input gradients {step}"] = outputs.detach(), inputs.grad
+    result |= {f"gradient of {name}": parameter.grad for name, parameter in norm.named_parameters()}
+    result |= dict(norm.named_buffers())
+    norm.eval()
+    result["evaluated"] = norm(values(whole, 20)[part].to(dtype)).detach()
+    return result
+
+
+def train_normed(part, *, sync):
+    arm = build_arm(SUITE, SUITE.data, PRECISIONS["fp32"], CPU, seed=0, techniques=Techniques(sync_bn=sync))
+    for step in range(3):
+        inputs, targets = values((BATCH, 3, 6, 6), step), torch.arange(BATCH) * (step + 1) % 3
+        training_step(arm, inputs[part], targets[part])
+    return arm.model.state_dict()
+
+
+def run_norms(rank, part):
+    single = synchronised_norms(nn.BatchNorm1d(3))
+    return {
+        **{name: run_norm(synchronised_norms(norm()), part, shape) for name, (norm, shape) in NORMS.items()},
+        "kind": type(synchronised_norms(nn.BatchNorm2d(3))),
+        "bfloat16": run_norm(synchronised_norms(nn.BatchNorm1d(3)), part, (BATCH, 3), torch.bfloat16),
+        "one value each": single(values((2, 3), 1)[rank : rank + 1]).detach(),  # one process would refuse it
+        "trained": train_normed(part, sync=True),
+        "trained apart": train_normed(part, sync=False),
+    }
+
+
+def evaluated_arm(regression):
+    data = Data(input_shape=(6,), target_shape=(3,)) if regression else Data(input_shape=(6,), classes=3)
+    model = lambda data: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))  # noqa: E731
+    return make(data=data, model=model)
+
+
+def held_out(regression, counts, shard):
+    for seed, count in enumerate(counts):
+        part = shard.of(0, count)
+        if part.start < part.stop:
+            targets = values((count, 3), seed + 50) if regression else classes(count, seed)
+            yield values((count, 6), seed)[part], targets[part]
+
+
+def evaluate_shard(shard):
+    result = {}
+    for regression in (False, True):
+        arm = evaluated_arm(regression)
+        (batch,) = held_out(regression, (BATCH,), shard)
+        training_step(arm, *batch)
+        result[regression, "own statistics"] = arm.model[1].running_mean.clone()
+        distributed.share_buffers(arm.model)
+        result[regression, "state"] = arm.model.state_dict()
+        for counts in (COUNTS, (1,)):  # of a single sample, one rank sees nothing at all
+            result[regression, counts] = [
+                judge(arm, held_out(regression, counts, shard)) for judge in (evaluate, evaluate_fp32)
+            ]
+    return result
+
+
+def test_two_ranks_have_the_gradients_of_one_process_with_the_whole_batch(ranks):
+    alone = mlp()
+    backward(alone, slice(None))
+    for rank in ranks:
+        for own, sent, whole in zip(rank["gradients"], rank["compressed"], alone.parameters(), strict=True):
             torch.testing.assert_close(own, whole.grad)
             torch.testing.assert_close(sent, whole.grad, rtol=0.02, atol=1e-3)
-        assert any(not torch.equal(own, sent) for own, sent in zip(seen["gradients"], seen["compressed"], strict=True))
-        assert (seen["gathered"], seen["mean"]) == ((0, 1), 0.5)
-        assert seen["same clock"]
-        assert seen["clock advances"]
-        assert seen["took"] >= LATE_S  # a block takes as long as it took the slowest, in the eyes of all
+        assert any(not torch.equal(*pair) for pair in zip(rank["gradients"], rank["compressed"], strict=True))
+
+
+def test_ranks_agree_on_values_and_on_a_clock_that_waits_for_the_slowest(ranks):
+    for rank in ranks:
+        assert (rank["gathered"], rank["first"], rank["mean"], rank["part"]) == ((0, 1), 0, 0.5, BATCH / 2)
+        assert len(set(rank["readings"])) == 1
+        assert rank["readings"][0] > 0
+        assert rank["took_s"] >= LATE_S
+
+
+def test_one_process_agrees_with_itself():
+    assert (distributed.ranks(), distributed.rank(), distributed.part(8)) == (1, 0, 8)
+    assert (distributed.gathered("a"), distributed.from_first("a"), distributed.mean(3.0)) == (("a",), "a", 3.0)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_synchronised_outputs_gradients_and_statistics_are_those_of_the_whole_batch(ranks, name):
+    norm, shape = NORMS[name]
+    assert all(rank["norms"]["kind"] is SyncedBatchNorm for rank in ranks)
+    for key, whole in run_norm(norm(), slice(None), shape).items():
+        first, second = (rank["norms"][name][key] for rank in ranks)
+        if (name, key) == ("plain", "evaluated"):
+            continue  # without running statistics, evaluation has its own batch's
+        if key.startswith("gradient of"):  # each has its own part's, which DistributedDataParallel averages
+            result = first + second
+        elif key.startswith(("outputs", "input", "evaluated")):
+            result = torch.cat([first, second])
+        else:
+            assert torch.equal(first, second), key
+            result = first
+        torch.testing.assert_close(result, whole, rtol=2e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_synchronised_norms_of_16_bits_compute_in_fp32_and_return_16_bits(ranks):
+    alone = run_norm(nn.BatchNorm1d(3), slice(None), (BATCH, 3), torch.bfloat16)
+    outputs = torch.cat([rank["norms"]["bfloat16"]["outputs 0"] for rank in ranks])
+    assert outputs.dtype == alone["outputs 0"].dtype == torch.bfloat16
+    torch.testing.assert_close(outputs, alone["outputs 0"])
+    variance = ranks[0]["norms"]["bfloat16"]["running_var"]
+    torch.testing.assert_close(variance, alone["running_var"], rtol=2e-4, atol=0)
+
+
+def test_shards_of_one_sample_each_are_normalised_together(ranks):
+    whole = nn.BatchNorm1d(3)(values((2, 3), 1)).detach()
+    outputs = torch.cat([rank["norms"]["one value each"] for rank in ranks])
+    torch.testing.assert_close(outputs, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_two_ranks_train_a_model_with_batch_norm_as_one_process_does(ranks):
+    alone = train_normed(slice(None), sync=False)
+    for name, value in alone.items():
+        for rank in ranks:
+            trained = rank["norms"]["trained"][name]
+            torch.testing.assert_close(trained, value, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: name + text)
+    own = ranks[0]["norms"]["trained apart"]["1.running_var"]
+    assert not torch.allclose(own, alone["1.running_var"], rtol=1e-4)
+
+
+class Activated(nn.BatchNorm2d):
+    """A batch norm of a user's own, which may do more than normalise."""
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"), [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")]
+)
+def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
+    with pytest.raises(UnsupportedError, match=reason):
+        synchronised_norms(nn.Sequential(layer))
+
+
+def test_batch_norm_refuses_a_single_sample(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    with pytest.raises(ValueError, match="more than one value"):
+        synchronised_norms(nn.BatchNorm1d(3))(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("counts", [COUNTS, (1,)])
+@pytest.mark.parametrize("regression", [False, True])
+def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts):
+    arm = evaluated_arm(regression)
+    arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
+    loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
+    for rank in ranks:
+        for shard_loss, shard_accuracy in rank["evaluation"][regression, counts]:
+            assert shard_loss == pytest.approx(loss, rel=1e-6)
+            assert shard_accuracy == accuracy  # counts are exact
+    assert (accuracy is None) == regression
+
+
+def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
+    own = [rank["evaluation"][False, "own statistics"] for rank in ranks]
+    assert not torch.equal(*own)
+    for rank in ranks:
+        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], own[0])
 
 
 class Talks(nn.Module):
@@ -161,7 +321,7 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
     assert found == pytest.approx(100 * 2 / 3, abs=15)
 
 
-def test_memory_is_the_largest_devices_and_the_sum():
+def test_memory_is_the_largest_of_the_devices_and_their_sum():
     found = MemoryPeak.of_all([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
     assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
     nodes = [MemoryPeak(peak_resident_bytes=9, all_devices_bytes=17), MemoryPeak(peak_resident_bytes=8)]
@@ -169,28 +329,28 @@ def test_memory_is_the_largest_devices_and_the_sum():
     assert MemoryPeak.of_all([*nodes, MemoryPeak()]).all_devices_bytes is None
 
 
-def test_what_is_measured_on_one_device_alone_is_unsupported_on_several_which_is_told_before(tiny_trial, cpu, machine):
+def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_trial, cpu, machine):
     both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     assert refusal_reason(both, cpu) is None
     reason = refusal_reason(replace(both, phase="numerics"), cpu)
     assert reason == "it is not measured on devices that train together"
     trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
     here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
-    (said,) = warn_of_refusals(Plan(trials=trials, seconds=(None,) * 3), here)
-    assert said == f"On cpu+cpu, numerics, inference will be unsupported: {reason}."
+    (warning,) = warn_of_refusals(Plan(trials=trials, seconds=(None,) * 3), here)
+    assert warning == f"On cpu+cpu, numerics, inference will be unsupported: {reason}."
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("bf16-allreduce",)))
     assert "train together" in refusal_reason(alone, cpu)
 
 
 @pytest.mark.parametrize("name", ["compile", "cuda-graphs", "grad-accumulation=2", "checkpointing"])
-def test_techniques_that_do_not_go_together_are_refused_before_a_process_starts(tiny_trial, cpu, name):
+def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name))
     reason = refusal_reason(replace(tiny_trial, cell=cell), cpu)
     assert reason == f"{name.partition('=')[0]} is not offered on devices that train together"
 
 
 @pytest.mark.slow
-def test_both_placements_are_measured_and_scaling_is_told(tmp_path, tiny_file):
+def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
     words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
     found = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
     assert found.returncode in (0, 1), found.stderr
@@ -206,9 +366,3 @@ def test_both_placements_are_measured_and_scaling_is_told(tmp_path, tiny_file):
     assert math.isclose(*losses, rel_tol=1e-3)
     (page,) = (tmp_path / "reports").glob("*/report.md")
     assert "### Scaling" in page.read_text()
-
-
-def test_a_batch_that_cannot_be_divided_is_refused(tmp_path, tiny_file):
-    found = call("--suite", tiny_file, "--gpus", "cpu+cpu", "--batch-sizes", "5", cwd=tmp_path)
-    assert found.returncode == 2
-    assert "multiples of 2" in found.stderr

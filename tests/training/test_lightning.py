@@ -1,7 +1,6 @@
 """Lightning's Trainer against the plain loop: the same weights, the same records, the same switches."""
 
 import importlib.util
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,18 +10,21 @@ from torch import nn
 
 from bench.cli.parser import parse
 from bench.data import Shard, random_batches
+from bench.phases import train
 from bench.run import prepare
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Data
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 from bench.training import rank_launcher
 from bench.training.amp import apply, read_back
-from bench.training.step import build_arm, train_epoch
+from bench.training.lightning import accelerator_of, open_lightning
+from bench.training.step import train_epoch
 from suites._schedule import cosine
 from tests.arms import arms
+from tests.training import conftest
+from tests.training.conftest import CPU, same
 
-CPU = torch.device("cpu")
 DATA = Data(input_shape=(6,), classes=3)
 needs_lightning = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed")
 
@@ -73,17 +75,16 @@ def twins(tmp_path):
     return path
 
 
-def make(precision, clip_grad=None):
-    suite = Suite(
-        name="small",
-        title="",
+def make(precision, **given):
+    return conftest.make(
+        precision,
         data=DATA,
         model=lambda data: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01, eps=1e-4),  # 1e-8 is 0 in fp16
         schedule=lambda optimizer, steps: cosine(optimizer, steps, 0.1),
-        batch_size=8,
+        steps=20,
+        **given,
     )
-    return build_arm(suite, DATA, PRECISIONS[precision], CPU, seed=0, steps=20, clip_grad=clip_grad)
 
 
 def trial(file, **parameters):
@@ -103,19 +104,17 @@ def trial(file, **parameters):
 @needs_lightning
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "fp8"])
 def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
-    from bench.training.lightning import open_lightning
-
     plain, other = make(precision, clip_grad=0.5), make(precision, clip_grad=0.5)
-    train = open_lightning(other, 10, Shard())
+    train_by_lightning = open_lightning(other, 10, Shard())
     data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
     for _ in range(2):
         apply(PRECISIONS[precision])
-        expected, found = train_epoch(plain, iter(data)), train(iter(data))
+        expected, found = train_epoch(plain, iter(data)), train_by_lightning(iter(data))
         assert found.seconds > found.wait_seconds > 0
         assert replace(found, seconds=0, wait_seconds=0) == replace(expected, seconds=0, wait_seconds=0)
         switches = read_back(PRECISIONS[precision], CPU)
         assert switches.fp32_matmul == switches.fp32_conv == ("tf32" if precision == "tf32" else "ieee")
-    assert all(torch.equal(*pair) for pair in zip(plain.model.parameters(), other.model.parameters(), strict=True))
+    assert same(plain.model.parameters(), other.model.parameters())
     assert plain.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"]
     assert plain.scaler.get_scale() == other.scaler.get_scale()
 
@@ -123,8 +122,6 @@ def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
 @needs_lightning
 def test_lightning_does_not_empty_a_gpus_memory_before_each_epoch(monkeypatch):
     from lightning.pytorch.accelerators import cuda
-
-    from bench.training.lightning import accelerator_of
 
     emptied, trainer = [], SimpleNamespace(local_rank=0)
     monkeypatch.setattr(cuda, "_clear_cuda_memory", lambda: emptied.append(True))
@@ -135,8 +132,6 @@ def test_lightning_does_not_empty_a_gpus_memory_before_each_epoch(monkeypatch):
 
 @needs_lightning
 def test_lightning_counts_the_steps_that_the_scaler_skips():
-    from bench.training.lightning import open_lightning
-
     arm = make("amp-fp16")
     data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
     data[3] = (data[3][0] * 1e30, data[3][1])
@@ -147,12 +142,10 @@ def test_lightning_counts_the_steps_that_the_scaler_skips():
 
 @needs_lightning
 @pytest.mark.slow
-def test_two_processes_train_as_one_does(twins):
+def test_two_processes_train_as_one_does(twins, cpu):
     sent = {1: [], 2: []}
-    from bench.phases import train
-
-    train.run(trial(twins, trainer="lightning"), a_cpu(), sent[1].append)
-    rank_launcher.run(trial(twins, trainer="lightning", devices=2), a_cpu(), sent[2].append, 2)
+    train.run(trial(twins, trainer="lightning"), cpu, sent[1].append)
+    rank_launcher.run(trial(twins, trainer="lightning", devices=2), cpu, sent[2].append, 2)
     one, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
     assert [row.samples for row in one] == [row.samples for row in two] == [32, 32]
     assert [row.train_loss for row in two] == pytest.approx([row.train_loss for row in one], rel=0.01)
@@ -161,22 +154,16 @@ def test_two_processes_train_as_one_does(twins):
 
 @needs_lightning
 @pytest.mark.slow
-def test_a_process_that_fails_ends_all_and_says_why(twins):
+def test_a_process_that_fails_ends_all_and_says_why(twins, cpu):
     with pytest.raises(RuntimeError, match="RuntimeError: the model broke"):
-        rank_launcher.run(trial(twins, trainer="lightning", devices=2, fail="yes"), a_cpu(), lambda _row: None, 2)
+        rank_launcher.run(trial(twins, trainer="lightning", devices=2, fail="yes"), cpu, lambda _row: None, 2)
 
 
-def a_cpu():
-    from bench.results.records import Device
-
-    return Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
-
-
-def test_devices_that_are_not_there_are_refused(twins):
+def test_devices_that_are_not_there_are_refused(twins, cpu):
     placed = trial(twins)
     placed = replace(placed, cell=replace(placed.cell, placement=Placement(name=str(torch.cuda.device_count()))))
     with pytest.raises(UsageError, match=r"Training on 2 devices from GPU .* and there are"):
-        rank_launcher.run(placed, a_cpu(), lambda _row: None, 2)
+        rank_launcher.run(placed, cpu, lambda _row: None, 2)
 
 
 class Machine:
@@ -195,30 +182,42 @@ class Machine:
 def test_both_trainers_are_planned_and_only_the_plain_one_is_timed_step_by_step(twins, machine, monkeypatch):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
     command = parse(["--suite", str(twins), "--gpus", "cpu", "--precisions", "fp32", "--phases", "memory,train"])
-    question = prepare.prepare(command, Machine(machine))
-    planned = [(dict(one.cell.suite.parameters)["trainer"], one.phase) for one in question.plan.trials]
+    prepared = prepare.prepare(command, Machine(machine))
+    planned = [(dict(one.cell.suite.parameters)["trainer"], one.phase) for one in prepared.plan.trials]
     assert planned == [("plain", "memory"), ("plain", "train"), ("lightning", "train")]
-    assert len({one.id for one in question.plan.trials}) == len(question.plan.seconds) == 3
+    assert len({one.id for one in prepared.plan.trials}) == len(prepared.plan.seconds) == 3
+
+
+def refuse(machine, twins, *words):
+    with pytest.raises(UsageError) as raised:
+        prepare.prepare(parse(["--suite", str(twins), *words]), Machine(machine))
+    return str(raised.value)
 
 
 def test_lightning_is_asked_for_where_it_is_not_installed(twins, machine, monkeypatch):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: None)
-    command = parse(["--suite", str(twins), "--gpus", "cpu"])
-    with pytest.raises(UsageError, match=r"pip install 'ampmeter\[lightning\]', or --set trainer=plain"):
-        prepare.prepare(command, Machine(machine))
+    message = refuse(machine, twins, "--gpus", "cpu")
+    assert "pip install 'ampmeter[lightning]', or --set trainer=plain" in message
 
 
-def test_batches_that_cannot_be_shared_are_refused_before_anything_runs(twins, machine, monkeypatch):
+@pytest.mark.parametrize("settings", [("trainer=lightning", "devices=2"), ("trainer=plain",)])
+def test_batches_that_cannot_be_divided_are_refused_before_anything_runs(twins, machine, monkeypatch, settings):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
-    words = ["--suite", str(twins), "--gpus", "cpu", "--batch-sizes", "7", "--set", "trainer=lightning"]
-    with pytest.raises(UsageError, match="The batch size 7 cannot be divided among 2 devices"):
-        prepare.prepare(parse([*words, "--set", "devices=2"]), Machine(machine))
+    placement = "cpu" if len(settings) == 2 else "cpu+cpu"
+    machine = replace(machine, devices=(replace(machine.devices[0], placement=placement),))
+    words = [word for setting in settings for word in ("--set", setting)]
+    message = refuse(machine, twins, "--gpus", placement, "--batch-sizes", "7", *words)
+    assert message.startswith("The batch size 7 cannot be divided among 2 devices.")
 
 
-@pytest.mark.parametrize("place", ["cpu+cpu", "cpu+cpu@2"])
-def test_lightning_is_given_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, place):
+@pytest.mark.parametrize("placement", ["cpu+cpu", "cpu+cpu@2"])
+def test_lightning_takes_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, placement):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
-    words = ["--suite", str(twins), "--gpus", place, "--batch-sizes", "8", "--phases", "train"]
-    joined = replace(machine, devices=(replace(machine.devices[0], placement=place),))
-    with pytest.raises(UsageError, match=rf"name one device, not {re.escape(place)}, and --set devices=2\."):
-        prepare.prepare(parse([*words, "--set", "trainer=lightning"]), Machine(joined))
+    machine = replace(machine, devices=(replace(machine.devices[0], placement=placement),))
+    words = ("--gpus", placement, "--batch-sizes", "8", "--phases", "train", "--set", "trainer=lightning")
+    assert f"name one device, not {placement}, and --set devices=2." in refuse(machine, twins, *words)
+
+
+def test_lightning_trains_a_master_copy_on_one_device_only():
+    with pytest.raises(UsageError, match="fp16-master trains on one device only"):
+        open_lightning(make("fp16-master"), 1, Shard(rank=0, ranks=2))

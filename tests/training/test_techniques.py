@@ -7,49 +7,23 @@ import torch
 from torch import nn
 
 from bench.spec.errors import UnsupportedError
-from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Data
 from bench.spec.techniques import PLAIN, Techniques, refusal
-from bench.training.step import build_arm, evaluate, train_epoch, training_step
+from bench.training.step import evaluate, train_epoch, training_step
 from bench.training.techniques import fused
+from tests.training import conftest
+from tests.training.conftest import batches, layers, momentum, norms, plain_sgd, state
 
-CPU = torch.device("cpu")
-DATA = Data(input_shape=(3, 8, 8), classes=3)
-
-
-def momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+FLAT = Data(input_shape=(192,), classes=3)
 
 
-def norms(data):
-    """A model with batch norm, within blocks and outside."""
-    blocks = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(2)]
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *blocks, nn.Flatten(), nn.Linear(144, 3))
+def make(techniques=PLAIN, precision="fp32", **given):
+    return conftest.make(precision, techniques, **{"model": norms, **given})
 
 
 def dropping(data):
     block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5), nn.ReLU())
     return nn.Sequential(block, nn.Flatten(), nn.Linear(144, 3))
-
-
-def layers(data):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def make(techniques=PLAIN, precision="fp32", *, model=norms, optimizer=momentum, data=DATA, **asked):
-    suite = Suite(name="small", title="", data=data, model=model, optimizer=optimizer, batch_size=8, **asked)
-    return build_arm(suite, data, PRECISIONS[precision], CPU, seed=0, techniques=techniques)
-
-
-def batches(count=4):
-    chance = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(8, 3, 8, 8, generator=chance), torch.randint(0, 3, (8,), generator=chance)) for _ in range(count)
-    ]
-
-
-def state(arm):
-    return torch.cat([value.double().flatten() for value in arm.model.state_dict().values()])
 
 
 def train(techniques, precision="fp32", count=4, **given):
@@ -64,7 +38,7 @@ def train(techniques, precision="fp32", count=4, **given):
 @pytest.mark.parametrize("techniques", [Techniques(set_to_none=False), Techniques(checkpointing=True)])
 @pytest.mark.parametrize("model", [norms, dropping, layers])
 def test_zeroing_and_checkpointing_change_no_bit(precision, techniques, model):
-    losses, learned = train(Techniques(), precision, model=model)
+    losses, learned = train(PLAIN, precision, model=model)
     assert learned.isfinite().all()
     others, same = train(techniques, precision, model=model)
     assert torch.equal(losses, others)
@@ -82,14 +56,21 @@ def test_without_set_to_none_gradients_are_zeroed_where_they_are(precision):
         assert set(same) == {not set_to_none}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
-@pytest.mark.parametrize("techniques", [Techniques(channels_last=True), Techniques(fused_optimizer=True)])
-def test_layout_and_fused_steps_change_roundings_alone(precision, techniques):
-    losses, learned = train(Techniques(), precision)
-    others, same = train(techniques, precision)
-    rough = 1e-5 if precision == "fp32" else 1e-2
-    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
-    torch.testing.assert_close(same, learned, rtol=rough, atol=rough)
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
+@pytest.mark.parametrize(
+    ("techniques", "model"),
+    [
+        (Techniques(channels_last=True), norms),
+        (Techniques(fused_optimizer=True), norms),
+        (Techniques(grad_accumulation=4), layers),  # no layer that looks across samples
+    ],
+)
+def test_layout_fused_steps_and_accumulation_change_roundings_alone(precision, techniques, model):
+    losses, learned = train(PLAIN, precision, model=model)
+    others, same = train(techniques, precision, model=model)
+    tolerance = 1e-5 if precision == "fp32" else 1e-2
+    torch.testing.assert_close(others, losses, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(same, learned, rtol=tolerance, atol=tolerance)
 
 
 def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
@@ -107,15 +88,6 @@ def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
         evaluate(arm, iter(batches(1)))
         assert arm.model[0].weight.is_contiguous(memory_format=torch.channels_last) == wanted
     assert seen == [False, False, True, True]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
-def test_parts_of_a_batch_add_up_to_it_where_no_layer_looks_across_samples(precision):
-    losses, learned = train(Techniques(), precision, model=layers)
-    others, same = train(Techniques(grad_accumulation=4), precision, model=layers)
-    rough = 1e-5 if precision == "fp32" else 1e-2
-    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
-    torch.testing.assert_close(same, learned, rtol=rough, atol=rough)
 
 
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
@@ -174,33 +146,32 @@ def held_for_backward(techniques):
 
 
 def test_checkpointing_keeps_less():
-    assert held_for_backward(Techniques(checkpointing=True)) < held_for_backward(Techniques())
+    assert held_for_backward(Techniques(checkpointing=True)) < held_for_backward(PLAIN)
 
 
 OPTIMIZERS = {
     "sgd": momentum,
     "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
-    "plain": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "plain": plain_sgd(0.1),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1, betas=(0.8, 0.9)),
 }
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("fused", [False, True])
-def test_steps_that_overflow_are_skipped_and_counted_with_a_fused_optimizer_too(optimizer, fused):
-    arm = make(Techniques(fused_optimizer=fused), "amp-fp16", model=layers, optimizer=optimizer)
-    assert bool(arm.optimizer.param_groups[0]["fused"]) == fused
-    before = state(arm)
+def test_a_fused_optimizer_skips_and_counts_steps_that_overflow_as_the_plain_one_does(optimizer):
     inputs, targets = batches(1)[0]
-    assert train_epoch(arm, iter([(inputs * 1e30, targets)] * 2)).skipped_steps == 2
-    assert torch.equal(state(arm), before)
-    assert arm.scaler.get_scale() == 2.0**14
-    epoch = train_epoch(arm, iter([*batches(2), (inputs * 1e30, targets), *batches(1)]))
-    assert (epoch.skipped_steps, arm.taken.count) == (1, 3)
-    plain = make(precision="amp-fp16", model=layers, optimizer=optimizer)
-    train_epoch(plain, iter([(inputs * 1e30, targets)] * 2))
-    train_epoch(plain, iter([*batches(2), (inputs * 1e30, targets), *batches(1)]))
-    torch.testing.assert_close(state(arm), state(plain), rtol=1e-5, atol=1e-6)
+    overflow, learned = (inputs * 1e30, targets), []
+    for technique in (PLAIN, Techniques(fused_optimizer=True)):
+        arm = make(technique, "amp-fp16", model=layers, optimizer=optimizer)
+        assert bool(arm.optimizer.param_groups[0]["fused"]) == technique.fused_optimizer
+        before = state(arm)
+        assert train_epoch(arm, iter([overflow] * 2)).skipped_steps == 2
+        assert torch.equal(state(arm), before)
+        assert arm.scaler.get_scale() == 2.0**14
+        epoch = train_epoch(arm, iter([*batches(2), overflow, *batches(1)]))
+        assert (epoch.skipped_steps, arm.taken.count) == (1, 3)
+        learned.append(state(arm))
+    torch.testing.assert_close(*learned, rtol=1e-5, atol=1e-6)
 
 
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
@@ -221,9 +192,6 @@ class Own(torch.optim.SGD):
         super().__init__(parameters, lr=lr)
 
 
-FLAT = Data(input_shape=(192,), classes=3)
-
-
 @pytest.mark.parametrize(
     ("techniques", "given", "reason"),
     [
@@ -236,13 +204,13 @@ FLAT = Data(input_shape=(192,), classes=3)
         (Techniques(channels_last=True), {"trainer": "lightning"}, "Lightning's Trainer runs steps of its own"),
     ],
 )
-def test_what_cannot_be_done_is_told(monkeypatch, techniques, given, reason):
+def test_techniques_that_a_suite_or_device_cannot_have_are_refused(monkeypatch, techniques, given, reason):
     monkeypatch.setattr("bench.training.techniques.require_compiler", lambda kind: None)
     with pytest.raises(UnsupportedError, match=reason):
         make(techniques, **given)
 
 
-def test_what_a_device_or_phase_cannot_do_is_known_from_names():
+def test_what_a_device_or_phase_cannot_do_is_known_from_the_names():
     assert refusal(("non-blocking",), "cpu", "train").startswith("non-blocking copies go to a GPU")
     assert refusal(("channels-last", "cuda-graphs"), "cpu", "speed") == "cuda-graphs needs a CUDA device"
     assert refusal(("non-blocking", "cuda-graphs"), "cuda", "speed") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.ablation import AblationSummary
-from bench.report.figures import axes as house
-from bench.report.figures.axes import Panel, Plot
+from bench.report.figures import figure
+from bench.report.figures.figure import Plot
 from bench.report.format import MIB, known, number
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
@@ -25,17 +26,15 @@ MOST = 2.5
 """The axis ends at this multiple of the highest bar: a wider interval is cut off."""
 
 
-def draw(ladder: AblationSummary, folder: Path) -> list[Plot]:
-    """Draw time per epoch, peak memory, and accuracy where it was trained; an untimed step keeps its place."""
+def draw(ladder: AblationSummary, folder: Path) -> Plot | None:
+    """Draw time per epoch, peak memory, and accuracy where it was trained; None where no step was timed."""
     rows = ladder.rows
     if rows["step_ms"].isna().all():
-        return []
-    caption = f"Ladder: {ladder.title}"
+        return None
     name = re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower())
-    panels: list[Panel] = [_times]
-    panels += [_memories] if rows["memory_bytes"].notna().any() else []
-    panels += [_accuracies] if rows["accuracy"].notna().any() else []
-    return [house.save([panels], rows, name=name, caption=caption, folder=folder, panel_inches=(5.0, 4.3))]
+    drawn = {_times: True, _memories: rows["memory_bytes"].notna().any(), _accuracies: rows["accuracy"].notna().any()}
+    panels = [partial(panel, rows=rows) for panel, wanted in drawn.items() if wanted]
+    return figure.save([panels], name=name, caption=f"Ladder: {ladder.title}", folder=folder, panel_inches=(5.0, 4.3))
 
 
 def _times(axes: Axes, rows: pd.DataFrame) -> None:
@@ -44,7 +43,7 @@ def _times(axes: Axes, rows: pd.DataFrame) -> None:
     for place, over in enumerate(rows["over_first"]):
         if isinstance(over, Interval) and over.low is not None and over.high is not None:
             bounds[place] = base / over.high, base / over.center, base / over.low
-    unit, seconds = house.time_unit(float(rows["epoch_s"].max()))
+    unit, seconds = figure.time_unit(float(rows["epoch_s"].max()))
     _bars(axes, rows, rows["epoch_s"] / seconds, bounds / seconds)
     axes.set_ylabel(f"time per epoch ({unit})")
     axes.set_title("Time per epoch, 95 % interval against fp32")
@@ -52,7 +51,7 @@ def _times(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _memories(axes: Axes, rows: pd.DataFrame) -> None:
-    _bars(axes, rows, rows["memory_bytes"] / MIB, None)
+    _bars(axes, rows, rows["memory_bytes"] / MIB)
     axes.set_ylabel("peak memory (MiB)")
     axes.set_title("Peak memory, each alone in a process")
 
@@ -62,7 +61,7 @@ def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
         if not isinstance(interval, Interval):
             continue
         error = None if interval.half_width is None else [[interval.half_width]] * 2
-        axes.errorbar(place, interval.center, yerr=error, fmt="o", color=house.INK, capsize=3, markersize=4)
+        axes.errorbar(place, interval.center, yerr=error, fmt="o", color=figure.INK, capsize=3, markersize=4)
         at = (place, interval.center)
         axes.annotate(f"{interval.center:.2f}", at, (6, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_ylabel("test accuracy (%)")
@@ -76,7 +75,7 @@ def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None) -> None:
+def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None = None) -> None:
     """Draw bars and steps of these heights, in the colour of the precision that each ablation step computes in.
 
     Args:
@@ -85,27 +84,23 @@ def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray
         heights: of the bars, NaN where there is none.
         bounds: low, middle and high of each one's interval, NaN where it has none.
     """
-    places = np.arange(len(rows))
-    colours = [house.colour(name) for name in rows["precision"]]
-    drawn = [name if known(height) else "_" for name, height in zip(rows["precision"], heights, strict=True)]
-    axes.bar(places, heights, width=0.7, color=colours, alpha=0.25, zorder=2, label=drawn)  # no legend of "_"
-    edges = np.arange(len(rows) + 1) - 0.5
-    axes.stairs(heights, edges, color=house.INK, linewidth=1.4, zorder=3)
+    centers = np.arange(len(rows))
+    colours = [figure.colour(name) for name in rows["precision"]]
+    labels = rows["precision"].where(heights.notna(), "_").tolist()  # no legend of "_"
+    axes.bar(centers, heights, width=0.7, color=colours, alpha=0.25, zorder=2, label=labels)
+    axes.stairs(heights, np.arange(len(rows) + 1) - 0.5, color=figure.INK, linewidth=1.4, zorder=3)
     tops = heights.to_numpy(dtype=float)
     if bounds is not None:
         low, middle, high = bounds.T
         errors = [middle - low, high - middle]
-        axes.errorbar(places, middle, yerr=errors, fmt="o", markersize=4, color=house.INK, capsize=3, zorder=4)
+        axes.errorbar(centers, middle, yerr=errors, fmt="o", markersize=4, color=figure.INK, capsize=3, zorder=4)
         tops = np.minimum(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
-    look: dict[str, Any]
-    for place, height, top in zip(places, heights, tops, strict=True):
+    style: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+    box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}  # over a bar of its error
+    for center, height, top, step, word in zip(centers, heights, tops, rows["step_ms"], rows["status"], strict=True):
         if known(height):
-            box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}  # over a bar of its error
-            look = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": box, "zorder": 5}
-            axes.annotate(number(height), (place, top), (0, 4), **look)
-    for index, word in enumerate(rows["status"]):
-        if not known(rows["step_ms"].iloc[index]) and not known(heights.iloc[index]):
-            look = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 8, "color": house.INK}
-            axes.annotate(f"× {word}", (index, 0), (0, 4), textcoords="offset points", **look)
+            axes.annotate(number(height), (center, top), **style, bbox=box, zorder=5)
+        elif not known(step):
+            axes.annotate(f"× {word}", (center, 0), **style, rotation=90, va="bottom", color=figure.INK)
     axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
     _x_axis(axes, rows)

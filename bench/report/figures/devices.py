@@ -1,9 +1,10 @@
-"""Figures of devices: speed and memory of each, or of all devices of a recipe in one."""
+"""Figures of devices: speed and memory of each against batch size, or of all devices of a recipe in one figure."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -11,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
-from bench.report.figures import axes as house
-from bench.report.figures.axes import Panel, Plot
+from bench.report.figures import figure
+from bench.report.figures.figure import Panel, Plot
 from bench.report.figures.training import draw_course
 from bench.report.format import memory_unit
 from bench.report.reading.labels import slugs
@@ -22,6 +23,8 @@ from bench.spec.precisions import BASELINE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Job = Callable[[], Plot | None]
+"""Draws one figure, if there is anything to draw."""
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
 MOST = 12
@@ -32,13 +35,34 @@ LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
     "run_bench.py report --figures all draws them."
 )
-Job = Callable[[], Plot | None]
-"""Draws one figure, if there is anything to draw."""
+CHARACTER = 0.03
+"""Share of a panel's axis that a digit takes: 5.7 of some 190 points."""
+
+
+class Measure(NamedTuple):
+    """What a panel of the figure of all devices shows: columns of the summary, and words."""
+
+    column: str
+    title: str
+    unit: str
+    low: str = ""
+    high: str = ""
+
+
+SPEEDUP = Measure("speedup", "Speedup over fp32", "speedup (×), 95 % interval", "low", "high")
+ACCURACY = Measure("accuracy_pct", "Test accuracy", "%, ± one standard deviation", "accuracy_low", "accuracy_high")
+MEASURES = (
+    SPEEDUP,
+    Measure("samples_per_s", "Throughput", "samples/s"),
+    Measure("memory_bytes", "Peak memory", ""),
+    Measure("time_per_epoch_s", "Time per epoch", "s"),
+    ACCURACY,
+)
 
 
 def draw(
     summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview"
-) -> tuple[dict[str, list[Plot]], dict[str, str]]:
+) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
     """Draw the figures of all recipes into ``folder``.
 
     Args:
@@ -46,90 +70,58 @@ def draw(
         epochs: rows of ``Runs.epochs``.
         folder: where the files go.
         figures: ``overview`` draws, where there would be more than ``MOST`` figures of single devices, one of all
-            devices of each recipe that was measured on ``SEVERAL`` or more; ``all`` each device; ``none`` nothing.
+            devices of each recipe that was measured on ``SEVERAL`` or more; ``all`` each device.
 
     Returns:
-        The plots of each workload, and a remark on each workload of which figures were left out.
+        The plots, each with its workload, and a remark on each workload of which figures were left out.
     """
-    if figures == "none":
-        return {}, {}
     jobs = _of_devices(summary, epochs, folder)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
-    files = slugs([f"devices {name}" for name in jobs])
     remarks = {}
-    for (name, own), file in zip(jobs.items(), files, strict=True):
+    for name, file in zip(jobs, slugs([f"devices {name}" for name in jobs]), strict=True):
         rows = summary[summary["workload"] == name]
-        if crowded and own and len(rows[SUBJECT].drop_duplicates()) >= SEVERAL:
-            remarks[name] = LEFT_OUT.format(count=len(own))
-            own[:] = [functools.partial(draw_overview, rows, name=file, workload=name, folder=folder)]
-    return {name: [plot for job in own if (plot := job())] for name, own in jobs.items()}, remarks
+        if crowded and jobs[name] and len(rows[SUBJECT].drop_duplicates()) >= SEVERAL:
+            remarks[name] = LEFT_OUT.format(count=len(jobs[name]))
+            jobs[name] = [partial(draw_overview, rows, name=file, workload=name, folder=folder)]
+    return [(name, job()) for name, own in jobs.items() for job in own], remarks
 
 
-def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, list[Job]]:
+def _of_devices(
+    summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path
+) -> dict[str, list[Callable[[], Plot | None]]]:
     """Return what draws the figures of single devices, by workload."""
-    jobs: dict[str, list[Job]] = {str(name): [] for name in summary["workload"].unique()}
-    courses = dict(list(epochs.groupby(SUBJECT, sort=False))) if len(epochs) else {}
+    jobs: dict[str, list[Callable[[], Plot | None]]] = {str(name): [] for name in summary["workload"].unique()}
+    courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
-        first = rows.iloc[0]
-        name, subject = str(first["slug"]), f"{first['workload']} on {first['where']}"
-        own = jobs[str(first["workload"])]
-        panels = [panel for panel, column in SPEED_PANELS.items() if rows[column].notna().any()]
+        workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
+        panels = [partial(panel, rows=rows) for panel, column in SPEED_PANELS.items() if rows[column].notna().any()]
         if panels:
-            caption = f"{subject}: speed and memory"
-            file = f"{name}-speed"
-            own.append(functools.partial(house.save, [panels], rows, name=file, caption=caption, folder=folder))
+            caption = f"{workload} on {where}: speed and memory"
+            jobs[workload].append(partial(figure.save, [panels], name=f"{name}-speed", caption=caption, folder=folder))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
-            caption = f"{subject}: training at batch size {batch:.0f}"
+            caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            own.append(functools.partial(draw_course, trained, name=file, caption=caption, folder=folder))
+            jobs[workload].append(partial(draw_course, trained, name=file, caption=caption, folder=folder))
     return jobs
-
-
-def _batches(rows: pd.DataFrame) -> list[int]:
-    return [int(size) for size in sorted(rows["batch_size"].unique())]
-
-
-def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
-    """Make x an axis of batch sizes or, of figures at one batch size, of precisions."""
-    sizes = _batches(rows)
-    if len(sizes) > 1:
-        house.batch_axis(axes, sizes)
-    else:
-        house.precision_axis(axes, [name for name, _ in house.arms(rows)], sizes[0])
 
 
 def _speedup(axes: Axes, rows: pd.DataFrame) -> None:
     rows = rows[rows["speedup"].notna()]
-    several, arms = len(_batches(rows)) > 1, house.arms(rows, "batch_size")
-    house.baseline(axes)
+    several, arms = rows["batch_size"].nunique() > 1, figure.arms(rows, "batch_size")
     for index, (name, arm) in enumerate(arms):
         aside = 2 ** (0.05 * (index - (len(arms) - 1) / 2))
         axes.errorbar(
             arm["batch_size"].to_numpy() * aside if several else np.array([float(index)]),
             arm["speedup"].to_numpy(),
-            yerr=house.errors(arm["speedup"], arm["low"], arm["high"]),
+            yerr=figure.errors(arm["speedup"], arm["low"], arm["high"]),
             capsize=3,
             linestyle="-" if several else "none",
             label=name if several else None,
-            **house.look(name),
+            **figure.look(name),
         )
     _x_axis(axes, rows)
-    house.speedup_axis(axes)
+    figure.speedup_axis(axes)
     axes.set_title("Speedup over fp32")
-
-
-def _against_batch(axes: Axes, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
-    """Draw a column as lines over batch sizes or, at one batch size, as bars."""
-    rows = rows[rows[column].notna()]
-    several = len(_batches(rows)) > 1
-    for index, (name, arm) in enumerate(house.arms(rows, "batch_size")):
-        if several:
-            axes.plot(arm["batch_size"], arm[column] / scale, label=name, **house.look(name))
-        else:
-            axes.bar(index, arm[column].iloc[0] / scale, width=0.6, color=house.colour(name))
-    _x_axis(axes, rows)
-    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-    axes.yaxis.set_major_formatter(house.in_full())
 
 
 def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
@@ -145,29 +137,101 @@ def _memory(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_ylabel(unit)
 
 
-SPEED_PANELS: dict[Panel, str] = {_speedup: "speedup", _throughput: "samples_per_s", _memory: "memory_bytes"}
+SPEED_PANELS: dict[Callable[..., None], str] = {
+    _speedup: "speedup",
+    _throughput: "samples_per_s",
+    _memory: "memory_bytes",
+}
 """Each panel, with the column that it draws."""
 
 
-class Figure(NamedTuple):
-    """What a panel shows: columns of the summary, and words."""
+def _against_batch(axes: Axes, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
+    """Draw a column as lines over batch sizes or, at one batch size, as bars."""
+    rows = rows[rows[column].notna()]
+    several = rows["batch_size"].nunique() > 1
+    for index, (name, arm) in enumerate(figure.arms(rows, "batch_size")):
+        if several:
+            axes.plot(arm["batch_size"], arm[column] / scale, label=name, **figure.look(name))
+        else:
+            axes.bar(index, arm[column].iloc[0] / scale, width=0.6, color=figure.colour(name))
+    _x_axis(axes, rows)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    axes.yaxis.set_major_formatter(figure.in_full)
 
-    column: str
-    title: str
-    unit: str
-    low: str = ""
-    high: str = ""
+
+def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
+    """Make x an axis of batch sizes or, of figures at one batch size, of precisions."""
+    sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
+    if len(sizes) > 1:
+        batch_axis(axes, sizes)
+        return
+    names = [name for name, _ in figure.arms(rows)]
+    margin = 0.6 if len(names) > 1 else 1.0
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-margin, len(names) - 1 + margin)
+    axes.set_xlabel(f"precision, at batch size {sizes[0]}")
+    axes.grid(visible=False, axis="x")
 
 
-SPEEDUP = Figure("speedup", "Speedup over fp32", "speedup (×), 95 % interval", "low", "high")
-ACCURACY = Figure("accuracy_pct", "Test accuracy", "%, ± one standard deviation", "accuracy_low", "accuracy_high")
-FIGURES = (
-    SPEEDUP,
-    Figure("samples_per_s", "Throughput", "samples/s"),
-    Figure("memory_bytes", "Peak memory", ""),
-    Figure("time_per_epoch_s", "Time per epoch", "s"),
-    ACCURACY,
-)
+def batch_axis(axes: Axes, sizes: list[int]) -> None:
+    """Make x a log2 axis of batch sizes, with a tick at each size that was measured, labels permitting."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("batch size")
+    axes.xaxis.set_minor_locator(FixedLocator(sizes if len(sizes) <= figure.MOST_TICKS else []))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(*zip(*batch_labels(sizes), strict=True))
+    axes.tick_params(axis="x", which="major", length=0, pad=6)
+    axes.grid(visible=False, axis="x")
+
+
+def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
+    """Place labels on a logarithmic axis; sizes that are too near each other for their digits share one label."""
+    span = max(np.log2(sizes[-1] / sizes[0]), 1.0)
+
+    def center(group: list[int]) -> float:
+        return float(np.log2(group).mean())
+
+    def label(group: list[int]) -> str:
+        return "\n".join(map(str, group)) if len(group) <= 2 else f"{group[0]}\n… {group[-1]}"
+
+    def width(group: list[int]) -> float:
+        return CHARACTER * max(map(len, label(group).split("\n")))
+
+    groups = [[size] for size in sizes]
+    while len(groups) > 1:
+        gaps = [
+            (center(after) - center(before)) / span - (width(before) + width(after)) / 2
+            for before, after in itertools.pairwise(groups)
+        ]
+        tightest = int(np.argmin(gaps))
+        if gaps[tightest] >= CHARACTER:
+            break
+        groups[tightest : tightest + 2] = [groups[tightest] + groups[tightest + 1]]
+    return [(2 ** center(group), label(group)) for group in groups]
+
+
+def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path) -> Plot | None:
+    """Draw all devices of one workload; None where nothing was measured that could be drawn.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        name: name of the files, without suffix.
+        workload: the recipe's name, for the title.
+        folder: where the files go.
+    """
+    found = at_verdicts(rows)
+    panels: list[Panel] = [
+        partial(_panel, rows=found, measure=measure) for measure in MEASURES if np.isfinite(found[measure.column]).any()
+    ]
+    if not panels:
+        return None
+    sizes, count = found["batch_size"].unique(), found["line"].nunique()
+    caption = f"{workload} on {count} devices"
+    caption += f" at batch size {sizes[0]:.0f}" if len(sizes) == 1 else ", each at the batch size of its verdict"
+    inches = (2.5, 0.9 + 0.34 * count)
+    return figure.save([panels], name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True)
 
 
 def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -188,48 +252,28 @@ def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(accuracy_low=found["accuracy_pct"] - spread, accuracy_high=found["accuracy_pct"] + spread)
 
 
-def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path) -> Plot | None:
-    """Draw all devices of one workload; None where nothing was measured that could be drawn.
-
-    Args:
-        rows: rows of the summary, of one workload.
-        name: name of the files, without suffix.
-        workload: the recipe's name, for the title.
-        folder: where the files go.
-    """
-    found = at_verdicts(rows)
-    panels: list[Panel] = [
-        functools.partial(_panel, figure=figure) for figure in FIGURES if np.isfinite(found[figure.column]).any()
-    ]
-    if not panels:
-        return None
-    sizes = found["batch_size"].unique()
-    caption = f"{workload} on {found['line'].nunique()} devices"
-    caption += f" at batch size {sizes[0]:.0f}" if len(sizes) == 1 else ", each at the batch size of its verdict"
-    inches = (2.5, 0.9 + 0.34 * found["line"].nunique())
-    return house.save([panels], found, name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True)
-
-
-def _panel(axes: Axes, rows: pd.DataFrame, *, figure: Figure) -> None:
-    """Draw one figure: precisions lie a little below each other, so that none hides another."""
-    unit, size, _ = memory_unit(rows["memory_bytes"].max()) if figure.column == "memory_bytes" else (figure.unit, 1, 0)
-    arms = house.arms(rows)
-    if figure is SPEEDUP:
-        axes.axvline(1.0, color=house.colour(BASELINE), linewidth=1.4, linestyle="--")
+def _panel(axes: Axes, rows: pd.DataFrame, measure: Measure) -> None:
+    """Draw one measure: precisions lie a little below each other, so that none hides another."""
+    unit, size = measure.unit, 1
+    if measure.column == "memory_bytes":
+        unit, size, _ = memory_unit(rows["memory_bytes"].max())
+    arms = figure.arms(rows)
+    if measure is SPEEDUP:
+        axes.axvline(1.0, color=figure.colour(BASELINE), linewidth=1.4, linestyle="--")
     for index, (name, arm) in enumerate(arms):
-        drawn = arm[np.isfinite(arm[figure.column])]
-        center = drawn[figure.column] / size
+        drawn = arm[np.isfinite(arm[measure.column])]
+        center = drawn[measure.column] / size
         lines = drawn["line"] + 0.16 * (index - (len(arms) - 1) / 2)
-        spread = house.errors(center, drawn[figure.low], drawn[figure.high]) if figure.low else None
+        spread = figure.errors(center, drawn[measure.low], drawn[measure.high]) if measure.low else None
         axes.errorbar(
-            center.to_numpy(), lines.to_numpy(), xerr=spread, linestyle="none", label=name, **house.look(name)
+            center.to_numpy(), lines.to_numpy(), xerr=spread, linestyle="none", label=name, **figure.look(name)
         )
     labels = rows.drop_duplicates("line")["label"].tolist()
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(house.in_full())
-    if figure is not ACCURACY:
+    axes.xaxis.set_major_formatter(figure.in_full)
+    if measure is not ACCURACY:
         axes.set_xlim(left=0)
-    axes.set_title(figure.title)
+    axes.set_title(measure.title)
     axes.set_xlabel(unit)

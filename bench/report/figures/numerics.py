@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from bench.report.figures import axes as house
-from bench.report.figures.axes import Panel, Plot
-from bench.report.figures.training import CROSS, LOG_FROM
+from bench.report.figures import figure
+from bench.report.figures.figure import Panel, Plot
+from bench.report.figures.training import CROSS, falls_far
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.numerics import first_seed, last_steps
 
@@ -34,7 +34,7 @@ FEWEST_BINS = (-30, 0)
 def draw(
     summary: pd.DataFrame, numerics: pd.DataFrame, folder: Path, *, layers: bool = False
 ) -> Iterator[tuple[str, Plot]]:
-    """Draw the figures of each subject and batch size into ``folder``; return the workload and the plot of each.
+    """Draw the figures of each subject and batch size into ``folder``; yield each with its workload.
 
     Args:
         summary: rows of ``summary.summarise``.
@@ -44,17 +44,14 @@ def draw(
     """
     if layers:
         numerics = numerics[(numerics["kind"] == "gradient") & (numerics["layer"] != "")]
-    watched = dict(list(first_seed(numerics).groupby(SUBJECT, sort=False))) if len(numerics) else {}
+    watched = dict(list(first_seed(numerics).groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
-        first = rows.iloc[0]
+        workload, where, slug = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
         for batch, seen in watched[key].groupby("batch_size") if key in watched else ():
-            name = f"{first['slug']}-b{batch:.0f}"
-            subject = f"{first['workload']} on {first['where']} at batch size {batch:.0f}"
-            painters = [_layers] if layers else [_gradients, _course]
-            if not layers and not (seen["kind"] == "gradient").any():
-                painters = [_course]
-            for paint in painters:
-                yield str(first["workload"]), paint(seen, name=name, subject=subject, folder=folder)
+            name, subject = f"{slug}-b{batch:.0f}", f"{workload} on {where} at batch size {batch:.0f}"
+            has_gradients = (seen["kind"] == "gradient").any()
+            for paint in [_layers] if layers else [_gradients, _course] if has_gradients else [_course]:
+                yield workload, paint(seen, name=name, subject=subject, folder=folder)
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -81,20 +78,20 @@ def _bins(rows: pd.DataFrame, lowest: int = FEWEST_BINS[0]) -> np.ndarray:
 def _layers(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> Plot:
     """Draw a panel for each precision and a line for each layer group."""
     layers, exponents = list(rows["layer"].unique()), _bins(rows)
-    grid = house.grid(
+    grid = figure.grid(
         [
-            functools.partial(_layer_panel, precision=name, layers=layers, exponents=exponents)
-            for name, _ in house.arms(rows)
+            partial(_layer_panel, rows=arm, title=precision, layers=layers, exponents=exponents)
+            for precision, arm in figure.arms(rows)
         ]
     )
     name, caption = f"{name}-gradients-by-layer", f"{subject}: gradients by layer, last steps"
-    return house.save(grid, rows, name=name, caption=caption, folder=folder, panel_inches=(4.2, 3.2), share_y=True)
+    return figure.save(grid, name=name, caption=caption, folder=folder, panel_inches=(4.2, 3.2), share_y=True)
 
 
-def _layer_panel(axes: Axes, rows: pd.DataFrame, *, precision: str, layers: list[str], exponents: np.ndarray) -> None:
+def _layer_panel(axes: Axes, *, rows: pd.DataFrame, title: str, layers: list[str], exponents: np.ndarray) -> None:
     import matplotlib as mpl
 
-    found, zero = shares(rows[rows["precision"] == precision]), int(exponents[0]) - 5
+    found, zero = shares(rows), int(exponents[0]) - 5
     colours = mpl.colormaps[SHADES](np.linspace(0, 0.9, len(layers)))
     for layer, colour in zip(layers, colours, strict=True):
         if layer in found.index:
@@ -103,7 +100,7 @@ def _layer_panel(axes: Axes, rows: pd.DataFrame, *, precision: str, layers: list
             axes.plot(zero, found.loc[layer].get("zero", np.nan), marker="_", markersize=12, **style)
     _magnitude_axis(axes, exponents, zero, zero - 3)
     axes.set_ylabel("share of the layer's values (%)")
-    axes.set_title(precision)
+    axes.set_title(title)
 
 
 def _heights(shares: Any, exponents: np.ndarray) -> np.ndarray:
@@ -122,7 +119,7 @@ def _magnitude_axis(axes: Axes, exponents: np.ndarray, zero: float, left: float)
     low, high = int(exponents[0]), int(exponents[-1])
     axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)
     axes.axvspan(ZERO_AT, NORMAL_FROM, color="#e69f00", alpha=0.12, linewidth=0)
-    house.log_axis(axes)
+    figure.log_axis(axes)
     axes.set_yticks([10.0**power for power in range(-3, 3)])
     axes.set_ylim(0.001, 1500)
     for place, text in ((ZERO_AT - 0.3, "zero\nin fp16"), (NORMAL_FROM - 0.3, "subnormal\nin fp16")):
@@ -149,31 +146,31 @@ def _gradients(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> 
     scale = float(scales.max()) if len(scales) else None
     exponents = _bins(found, FEWEST_BINS[0] if scale is None else ZERO_AT - math.ceil(math.log2(scale)) - 3)
     panels: list[Panel] = [
-        functools.partial(_histogram, title=title, last=last, exponents=exponents, scale=scale)
+        partial(_histogram, rows=found, title=title, last=last, exponents=exponents, scale=scale)
         for title, last in (("First step", False), ("Last steps", True))
     ]
     name, caption = f"{name}-gradients", f"{subject}: magnitudes of gradients"
-    return house.save([panels], found, name=name, caption=caption, folder=folder, panel_inches=(5.0, 3.7), share_y=True)
+    return figure.save([panels], name=name, caption=caption, folder=folder, panel_inches=(5.0, 3.7), share_y=True)
 
 
 def _histogram(
-    axes: Axes, rows: pd.DataFrame, *, title: str, last: bool, exponents: np.ndarray, scale: float | None
+    axes: Axes, *, rows: pd.DataFrame, title: str, last: bool, exponents: np.ndarray, scale: float | None
 ) -> None:
     """Draw shares of all values: a line over powers of two, and at the left the share of zeros."""
-    arms = house.arms(rows)
+    arms = figure.arms(rows)
     zero = int(exponents[0]) - 3 - len(arms)
     for index, (name, arm) in enumerate(arms):
         seen = last_steps(arm) if last else arm[arm["step"] == 0]
         counts = seen.groupby("name")["value"].sum()
         shares = 100 * counts / counts.sum()
-        style = house.look(name)
+        style = figure.look(name)
         heights = _heights(shares, exponents)
         axes.plot(exponents + 0.5, heights, **style, markevery=(index % 4, 4), label=name)
         axes.plot(zero + index, shares.get("zero", math.nan), **style, linestyle="none")
     _magnitude_axis(axes, exponents, zero + (len(arms) - 1) / 2, zero - 1.5)
     if scale is not None:
         moved = ZERO_AT - math.log2(scale)
-        axes.axvline(moved, color=house.INK, linewidth=1, linestyle=":")
+        axes.axvline(moved, color=figure.INK, linewidth=1, linestyle=":")
         _note(axes, moved - 0.2, f"zero at a scale of 2^{math.log2(scale):g}", rotation=90)
     axes.set_ylabel("share of all values (%)" if not last else "")
     axes.set_title(title)
@@ -182,17 +179,17 @@ def _histogram(
 def _course(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> Plot:
     """Draw the loss of the first steps, and the loss scale where there is one."""
     steps = rows[rows["kind"] == "step"]
-    panels: list[Panel] = [_loss]
-    panels += [_loss_scale] if (steps["name"] == "loss_scale").any() else []
-    handles: list[Artist] = [house.handle(arm, **house.look(arm)) for arm, _ in house.arms(steps)]
+    panels: list[Panel] = [partial(_loss, steps=steps)]
+    panels += [partial(_loss_scale, steps=steps)] if _scaled(steps) else []
+    handles: list[Artist] = [figure.handle(arm, **figure.look(arm)) for arm, _ in figure.arms(steps)]
     if _failed(steps).any():
-        handles.append(house.handle("not finite after this", **CROSS, color=house.INK, linestyle="none"))
+        handles.append(figure.handle("not finite after this", **CROSS, color=figure.INK, linestyle="none"))
     skipped = (steps["name"] == "skipped") & (steps["value"] > 0)
     if len(panels) > 1 and steps[skipped]["precision"].isin(_scaled(steps)).any():
-        handles.append(house.handle("step skipped", marker="|", markersize=9, color=house.INK, linestyle="none"))
+        handles.append(figure.handle("step skipped", marker="|", markersize=9, color=figure.INK, linestyle="none"))
     name, caption = f"{name}-loss-scale", f"{subject}: the first {steps['step'].max() + 1:.0f} steps"
     inches = (5.0, 3.4)
-    return house.save([panels], steps, name=name, caption=caption, folder=folder, panel_inches=inches, legend=handles)
+    return figure.save([panels], name=name, caption=caption, folder=folder, panel_inches=inches, legend=handles)
 
 
 def _scaled(steps: pd.DataFrame) -> set[str]:
@@ -211,16 +208,15 @@ def _failed(steps: pd.DataFrame) -> pd.Series:
 def _loss(axes: Axes, steps: pd.DataFrame) -> None:
     losses = steps[steps["name"] == "loss"]
     failed = set(steps.loc[_failed(steps), "precision"])
-    for index, (name, arm) in enumerate(house.arms(losses, "step")):
+    for index, (name, arm) in enumerate(figure.arms(losses, "step")):
         finite = arm[np.isfinite(arm["value"])]
         every = max(1, math.ceil(len(finite) / 8))
         marks = (index * every // 4 % every, every)
-        axes.plot(finite["step"] + 1, finite["value"], **house.look(name), markevery=marks)
+        axes.plot(finite["step"] + 1, finite["value"], **figure.look(name), markevery=marks)
         if name in failed and len(finite):
             end = finite.iloc[-1]
-            axes.plot(end["step"] + 1, end["value"], **CROSS, color=house.colour(name), linestyle="none")
-    values = losses.loc[np.isfinite(losses["value"]), "value"]
-    if len(values) and values.min() > 0 and values.max() > LOG_FROM * values.min():
+            axes.plot(end["step"] + 1, end["value"], **CROSS, color=figure.colour(name), linestyle="none")
+    if falls_far(losses["value"].to_numpy()):
         axes.set_yscale("log")
     axes.set_ylabel("training loss")
     axes.set_title("Loss")
@@ -228,12 +224,12 @@ def _loss(axes: Axes, steps: pd.DataFrame) -> None:
 
 
 def _loss_scale(axes: Axes, steps: pd.DataFrame) -> None:
-    for index, (name, scales) in enumerate(house.arms(steps[steps["name"] == "loss_scale"], "step")):
-        style = {**house.look(name), "drawstyle": "steps-post", "markevery": (3 * index, 10)}
+    for index, (name, scales) in enumerate(figure.arms(steps[steps["name"] == "loss_scale"], "step")):
+        style = {**figure.look(name), "drawstyle": "steps-post", "markevery": (3 * index, 10)}
         axes.plot(scales["step"] + 1, np.log2(scales["value"]), **style)
         skipped = steps[(steps["precision"] == name) & (steps["name"] == "skipped") & (steps["value"] > 0)]["step"]
         at = scales[scales["step"].isin(skipped)]
-        axes.plot(at["step"] + 1, np.log2(at["value"]), marker="|", markersize=11, color=house.INK, linestyle="none")
+        axes.plot(at["step"] + 1, np.log2(at["value"]), marker="|", markersize=11, color=figure.INK, linestyle="none")
     low, high = axes.get_ylim()
     axes.set_ylim(low - 1, high + 1)
     axes.locator_params(axis="y", nbins=6, integer=True)

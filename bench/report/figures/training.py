@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from bench.report.figures import axes as house
-from bench.report.figures.axes import Panel, Plot
+from bench.report.figures import figure
+from bench.report.figures.figure import Panel, Plot
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -43,16 +43,15 @@ def draw_course(epochs: pd.DataFrame, *, name: str, caption: str, folder: Path) 
         seeds, at the mean of their times; a band reaches from the lowest seed to the highest. None where no loss
         is finite.
     """
-    rows = [panels for panels in (LOSS, ACCURACY) if any(_finite(epochs, column) for column in panels)]
+    rows = [columns for columns in (LOSS, ACCURACY) if any(_finite(epochs, column) for column in columns)]
     if not rows:
         return None
     grid: list[list[Panel]] = [
-        [functools.partial(panel, columns=columns, x=x) for x in ("epoch", "elapsed_s")] for columns in rows
+        [partial(panel, rows=epochs, columns=columns, x=x) for x in ("epoch", "elapsed_s")] for columns in rows
     ]
-    inches = (4.6, 2.9)
-    handles = legend(epochs)
-    return house.save(
-        grid, epochs, name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True, legend=handles
+    inches, handles = (4.6, 2.9), legend(epochs)
+    return figure.save(
+        grid, name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True, legend=handles
     )
 
 
@@ -62,21 +61,38 @@ def _finite(rows: pd.DataFrame, column: str) -> bool:
 
 def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) -> None:
     """Draw columns, each with its line, against ``epoch`` or ``elapsed_s``."""
-    unit, size = house.time_unit(rows["elapsed_s"].max())
-    arms = house.arms(rows.assign(elapsed_s=rows["elapsed_s"] / size))
+    unit, size = figure.time_unit(rows["elapsed_s"].max())
+    arms = figure.arms(rows.assign(elapsed_s=rows["elapsed_s"] / size))
     for column, style in columns.items():
         for index, (name, arm) in enumerate(arms):
             _line(axes, arm, x, column, style=style, precision=name, place=index / len(arms))
     what = "accuracy" if columns is ACCURACY else "loss"
     if x == "epoch":
-        house.epoch_axis(axes, int(rows["epoch"].max()))
+        _epoch_axis(axes, int(rows["epoch"].max()))
         axes.set_ylabel("accuracy (%)" if columns is ACCURACY else what)
     else:
         axes.set_xlim(left=0)
         axes.set_xlabel(f"training time ({unit})")
     axes.set_title(f"{what.capitalize()} against {'epochs' if x == 'epoch' else 'training time'}")
-    if columns is LOSS:
-        _scale(axes, rows)
+    if columns is LOSS and falls_far(rows[list(LOSS)].to_numpy(dtype=float)):
+        figure.log_axis(axes)
+
+
+def falls_far(losses: np.ndarray) -> bool:
+    """Say whether losses are to be drawn on a logarithmic axis."""
+    finite = losses[np.isfinite(losses)]
+    return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
+
+
+def _epoch_axis(axes: Axes, last: int) -> None:
+    """Make x an axis of whole epochs."""
+    from matplotlib.ticker import NullLocator
+
+    step = max(1, math.ceil(last / 8))
+    axes.set_xticks([1, *(epoch for epoch in range(step, last + 1, step) if epoch > 1)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("epoch")
+    axes.grid(visible=False, axis="x")
 
 
 def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precision: str, place: float) -> None:
@@ -84,31 +100,24 @@ def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precisio
     finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # NaN weights have an accuracy, which means nothing
     if finite.empty:
         return
-    place_x, mean, low, high = _over_seeds(finite, x, y)
-    step = math.ceil(len(mean) / MARKS)
+    at = finite.assign(x=finite[x], y=finite[y]).groupby("epoch")
+    seeds = at.agg(x=("x", "mean"), mean=("y", "mean"), low=("y", "min"), high=("y", "max"))
+    step = math.ceil(len(seeds) / MARKS)
     axes.plot(
-        place_x,
-        mean,
+        seeds["x"],
+        seeds["mean"],
         linestyle=style,
-        **house.look(precision),
+        **figure.look(precision),
         markersize=7 - 3 * place,  # where lines coincide, markers lie side by side, or the smaller on the larger
         markevery=(int(place * step), step),
     )
-    if (high > low).any():
-        axes.fill_between(place_x, low, high, color=house.colour(precision), alpha=0.18, linewidth=0)
+    if (seeds["high"] > seeds["low"]).any():
+        color = figure.colour(precision)
+        axes.fill_between(seeds["x"], seeds["low"], seeds["high"], color=color, alpha=0.18, linewidth=0)
     if (diverged := _diverged(arm)).any():
         last = finite.sort_values("epoch").groupby("seed").tail(1)
         ended = last[last["seed"].isin(arm.loc[diverged, "seed"])]
-        axes.plot(ended[x], ended[y], **CROSS, color=house.colour(precision), linestyle="none")
-
-
-def _over_seeds(rows: pd.DataFrame, x: str, y: str) -> tuple[np.ndarray, ...]:
-    """Return for each epoch the means of x and of y over the seeds, and the lowest and the highest y."""
-    rows = rows.sort_values("epoch", kind="stable")
-    _, first, count = np.unique(rows["epoch"].to_numpy(), return_index=True, return_counts=True)
-    places, values = rows[x].to_numpy(dtype=float), rows[y].to_numpy(dtype=float)
-    means = [np.add.reduceat(found, first) / count for found in (places, values)]
-    return (*means, np.minimum.reduceat(values, first), np.maximum.reduceat(values, first))
+        axes.plot(ended[x], ended[y], **CROSS, color=figure.colour(precision), linestyle="none")
 
 
 def _diverged(rows: pd.DataFrame) -> pd.Series:
@@ -116,26 +125,19 @@ def _diverged(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(~np.isfinite(rows["train_loss"]), index=rows.index)
 
 
-def _scale(axes: Axes, rows: pd.DataFrame) -> None:
-    losses = rows[list(LOSS)].to_numpy(dtype=float)
-    losses = losses[np.isfinite(losses)]
-    if losses.min() > 0 and losses.max() > LOG_FROM * losses.min():
-        house.log_axis(axes)
-
-
 def legend(rows: pd.DataFrame) -> list[Artist]:
     """Return the legend: the colours, markers, lines, bands and crosses that are drawn."""
-    handles: list[Artist] = [house.handle(name, **house.look(name)) for name, _ in house.arms(rows)]
+    handles: list[Artist] = [figure.handle(name, **figure.look(name)) for name, _ in figure.arms(rows)]
     if _finite(rows, "train_loss"):
-        handles.append(house.handle("training data", color=house.INK, linestyle=TRAIN))
+        handles.append(figure.handle("training data", color=figure.INK, linestyle=TRAIN))
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
-        handles.append(house.handle("test data", color=house.INK, linestyle=TEST))
+        handles.append(figure.handle("test data", color=figure.INK, linestyle=TEST))
     seeds = rows.groupby("precision")["seed"].nunique()
     if seeds.max() > 1:
         count = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
         from matplotlib.patches import Patch
 
-        handles.append(Patch(facecolor=house.INK, alpha=0.18, label=f"range of {count} seeds (line: mean)"))
+        handles.append(Patch(facecolor=figure.INK, alpha=0.18, label=f"range of {count} seeds (line: mean)"))
     if _diverged(rows).any():
-        handles.append(house.handle("a seed diverged after this", **CROSS, color=house.INK, linestyle="none"))
+        handles.append(figure.handle("a seed diverged after this", **CROSS, color=figure.INK, linestyle="none"))
     return handles

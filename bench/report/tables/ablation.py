@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench import stats
 from bench.report.analysis.ablation import NOTHING, AblationSummary
 from bench.report.analysis.verdict import Sentence, marked
-from bench.report.format import MIB, UNKNOWN, known, ratio, records, signed
+from bench.report.format import MIB, UNKNOWN, estimate, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
@@ -34,18 +34,14 @@ LIMITS = {
 }
 
 
-def table_of(ladder: AblationSummary) -> Table:
+def full(ladder: AblationSummary) -> Table | None:
     """Return an ablation's table."""
-    made = table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
-    assert made is not None
-    return made
+    return table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
 
 
-def short(ladder: AblationSummary) -> Table:
+def short(ladder: AblationSummary) -> Table | None:
     """Return an ablation's table without what a terminal has no room for."""
-    made = table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
-    assert made is not None
-    return made
+    return table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
 
 
 def _noise(ladder: AblationSummary) -> str:
@@ -59,12 +55,7 @@ def written(interval: Interval | None) -> str:
     """Write a ratio with its interval, or that it has none."""
     if interval is None:
         return UNKNOWN
-    bounded = known(interval.low) and known(interval.high)
-    return ratio(interval.center, interval.low, interval.high) if bounded else f"{ratio(interval.center)} (no interval)"
-
-
-def _cause(row: Row) -> str:
-    return str(row["detail"]).partition(" | ")[0]
+    return estimate(interval) if known(interval.low) else f"{ratio(interval.center)} (no interval)"
 
 
 def _accuracy(row: Row) -> str:
@@ -129,12 +120,11 @@ def sentence(ladder: AblationSummary) -> Sentence:
 
 def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
     """Return the lowest of the rows faster than fp32 that no higher one is shown to beat; none is above the last."""
-
-    def beaten(place: int) -> bool:
-        above = (ladder.gains[faster[place]["step"], higher["step"]][0] for higher in faster[place + 1 :])
-        return any(_faster(ladder, gain) for gain in above)
-
-    return next(row for place, row in enumerate(faster) if not beaten(place))
+    for position, row in enumerate(faster):
+        gains = [ladder.gains[row["step"], higher["step"]][0] for higher in faster[position + 1 :]]
+        if not any(_faster(ladder, gain) for gain in gains):
+            break
+    return row
 
 
 def _fastest(ladder: AblationSummary, faster: list[Row], advised: Row) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.format import number, ratio, records
+from bench.report.format import estimate, number, records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import CELL, Runs
 from bench.report.tables.table import (
@@ -28,6 +27,7 @@ from bench.report.tables.table import (
     words,
 )
 
+BATCH_SIZE = "batch_size"
 ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
     "of which each device has a part; weak scaling keeps each device's part. Efficiency is the speedup divided by the "
@@ -61,7 +61,7 @@ def scaling(lines: list[dict[str, Any]]) -> Table | None:
         figures("throughput (samples/s)", "samples_per_s"),
         words("one device", _one),
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
-        figures("speedup over one [95 % interval]", _speedup, status="status"),
+        figures("speedup over one [95 % interval]", lambda line: estimate(line["speedup"]), status="status"),
         figures("efficiency (%)", "efficiency_pct", 3),
         figures("communication (% of a step) [95 % interval]", _communication),
     ]
@@ -75,19 +75,12 @@ def _one(line: dict[str, Any]) -> str:
     return name if line["same_run"] else f"{name}, run {line['one']['run']}"
 
 
-def _speedup(line: dict[str, Any]) -> str:
-    return ratio(line["speedup"].center, line["speedup"].low, line["speedup"].high)
-
-
 def _communication(line: dict[str, Any]) -> str | None:
     share = line["communication_pct"]
-    if share is None or share.low is None or share.high is None:
-        return None if share is None else number(share.center, 2)
-    return f"{number(share.center, 2)} [{number(share.low, 2)}, {number(share.high, 2)}]"
-
-
-VALUE, REST = "value", "rest"
-BATCH_SIZE = "batch_size"
+    if share is None:
+        return None
+    interval = "" if share.low is None else f" [{number(share.low, 2)}, {number(share.high, 2)}]"
+    return f"{number(share.center, 2)}{interval}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +92,16 @@ class Swept:
     rows: pd.DataFrame
     """Of the summary, with ``value``, ``rest`` (the other parameters) and ``turn`` (which value came how early)."""
 
+    @property
+    def title(self) -> str:
+        """The title of its section."""
+        return f"Sweep of {self.suite}'s {self.name}"
+
+    def groups(self) -> Any:
+        """Return the rows in groups in which all but the parameter's value and the precision is equal."""
+        varied = ("parameters", *([BATCH_SIZE] if self.name == BATCH_SIZE else []))
+        return self.rows.groupby([*(key for key in CELL if key not in varied), "rest"], sort=False)
+
 
 def swept(summary: pd.DataFrame, runs: Runs) -> list[Swept]:
     """Return the parameters that runs were asked to sweep and of which two values or more were measured."""
@@ -107,38 +110,32 @@ def swept(summary: pd.DataFrame, runs: Runs) -> list[Swept]:
     timed = summary[summary["step_ms"].notna()]
     found = []
     for name in dict.fromkeys(name for asked in names.values() for name in asked):
-        asked_for = [run for run, asked in names.items() if name in asked]
-        rows = timed[timed["run"].isin(asked_for)]
-        parts = [parameters(row) for row in rows["parameters_json"]]
+        rows = timed[timed["run"].map(lambda run, name=name: name in names[run]).astype(bool)]
+        parts = [json.loads(cell) for cell in rows["parameters_json"]]
+        values = [str(part[name]) if name in part else None for part in parts]
         rows = rows.assign(
-            value=pd.Series([part.get(name) for part in parts], index=rows.index, dtype=object),
+            value=pd.Series(values, index=rows.index, dtype=object),
             rest=[" ".join(f"{key}={value}" for key, value in part.items() if key != name) for part in parts],
-            turn=[order[text] for text in rows["parameters"]],
+            turn=rows["parameters"].map(order),
         )
-        for suite, group in rows[rows[VALUE].notna()].groupby("suite", sort=False):
-            if group[VALUE].nunique() > 1:
-                found.append(Swept(suite=str(suite), name=name, rows=group))
+        groups = rows[rows["value"].notna()].groupby("suite", sort=False)
+        found += [Swept(suite=str(suite), name=name, rows=own) for suite, own in groups if own["value"].nunique() > 1]
     return found
 
 
-def parameters(cell: str) -> dict[str, str]:
-    """Return the parameters of a cell of ``parameters_json``, as text."""
-    return {name: str(value) for name, value in json.loads(cell).items()}
-
-
-def table_of(sweep: Swept) -> Table | None:
+def sweep(one: Swept) -> Table | None:
     """Return step time, its ratio to the first value's, and speedup for each value, precision by precision."""
-    lines: list[dict[Hashable, Any]] = []
-    for _, alike in groups(sweep):
+    lines: list[Row] = []
+    for _, alike in one.groups():
         first: dict[str, Row] = {}
         for row in records(alike.sort_values(["turn", "rank"], kind="stable")):
             reference = first.setdefault(row["precision"], row)
             lines.append(row | {"against_first": "first" if row is reference else _step_ratio(row, reference)})
     columns = [
         DEVICE,
-        *optional(words("other parameters", REST)),
-        *([] if sweep.name == BATCH_SIZE else [BATCH]),
-        figures(sweep.name, VALUE),
+        *optional(words("other parameters", "rest")),
+        *([] if one.name == BATCH_SIZE else [BATCH]),
+        figures(one.name, "value"),
         PRECISION,
         figures("step (ms)", "step_ms"),
         figures("× step of the first value [95 % interval]", "against_first"),
@@ -146,29 +143,22 @@ def table_of(sweep: Swept) -> Table | None:
         words("verdict", "verdict"),
     ]
     about = (
-        f"Each value of {sweep.name}; all else is equal. A step's time is compared with the time at the first value in "
+        f"Each value of {one.name}; all else is equal. A step's time is compared with the time at the first value in "
         "the same precision. The two were not measured side by side, so the interval is Welch's over processes. More "
-        "work takes more time: the cost of a value shows where its neighbours do nearly the same work. The speedup is "
-        "over fp32 at the same value."
+        "work takes more time: the cost of a value shows where the values next to it do nearly the same work. The "
+        "speedup is over fp32 at the same value."
     )
-    return table(f"{sweep.suite}: {sweep.name}", lines, columns, about)
-
-
-def groups(sweep: Swept) -> Any:
-    """Return the sweep's rows in groups in which all but the parameter's value and the precision is equal."""
-    keys = [key for key in CELL if key not in ("parameters", *([BATCH_SIZE] if sweep.name == BATCH_SIZE else []))]
-    return sweep.rows.groupby([*keys, REST], sort=False)
+    return table(f"{one.suite}: {one.name}", lines, columns, about)
 
 
 def _step_ratio(row: Row, first: Row) -> str:
     """Return the ratio of two step times, which are batch sizes over throughputs."""
-    steps, before = (np.log(one["batch_size"] / np.asarray(one["paces"], dtype=float)) for one in (row, first))
-    interval = stats.welch_interval(steps, before).exp()
-    return ratio(interval.center, interval.low, interval.high)
+    steps, before = (np.log(arm["batch_size"] / np.asarray(arm["paces"], dtype=float)) for arm in (row, first))
+    return estimate(stats.welch_interval(steps, before).exp())
 
 
 def comparison(rows: list[dict[str, Any]]) -> Table:
-    """Return the table of a comparison.
+    """Return the table of two runs of the same questions.
 
     Args:
         rows: those of ``analysis.compare.Comparison``; at least one.
@@ -186,6 +176,6 @@ def comparison(rows: list[dict[str, Any]]) -> Table:
         "fresh processes clears the A/A noise, SAME where it lies within 1 %, INCONCLUSIVE otherwise, or where either "
         "run has one process. Peaks of memory are not told apart where two processes on a CPU differ by as much anyway."
     )
-    made = table("NEW against OLD", rows, columns, about)
-    assert made is not None
-    return made
+    compared = table("NEW against OLD", rows, columns, about)
+    assert compared is not None
+    return compared

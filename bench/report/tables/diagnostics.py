@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import pandas as pd
 
 from bench.report.analysis.summary import IEEE_ERROR
-from bench.report.format import GIB, UNKNOWN, change, known, ratio, records
+from bench.report.format import GIB, UNKNOWN, change, estimate, known, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import KEY, SUBJECT, Run
 from bench.report.tables.table import ARM, PRECISION, Row, Table, figures, optional, table, whole, word, words
@@ -19,6 +21,8 @@ from bench.stats import Interval
 
 CROWDED_PCT = 10.0
 """Share of a machine's cores taken by other programs above which a note says so."""
+CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
+UNSTEADY = "step times had not settled when warm-up ended"
 SHOWN = 400
 """Characters of a detail that a note shows; the CSV has all of it."""
 
@@ -33,28 +37,22 @@ def hosts(runs: list[Run]) -> dict[str, str]:
 
 def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
-    hosts_found, devices = [], []
+    found: list[dict[str, Any]] = []
+    devices: list[dict[str, Any]] = []
     for run in runs:
         environment = run.part("environment")
-        removed = ", ".join(map(str, environment.get("removed_variables") or []))
-        hosts_found.append({**environment, "run": run.label, "removed": removed, "started": run.info.get("started")})
-        devices += [
-            {**device, "run": run.label} for device in environment.get("devices") or [] if isinstance(device, dict)
-        ]
+        removed = ", ".join(environment.get("removed_variables", ()))
+        more = {"run": run.label, "removed": removed, "started": run.info.get("started")}
+        found.append(defaultdict(str, environment | more))
+        devices += [defaultdict(str, device, run=run.label) for device in environment.get("devices", ())]
     return [
-        table("", hosts_found, [words(header, _field(name)) for header, name in HOST.items()]),
+        table("", found, [words(header, name) for header, name in HOST.items()]),
         table("", devices, DEVICE),
     ]
 
 
-def _field(name: str) -> Callable[[Row], object]:
-    """Return what takes a field that not every row has, as it was written."""
-    return lambda row: word(row.get(name))
-
-
-def _cannot_do(device: Row) -> str:
-    unsupported = device.get("unsupported")
-    return ", ".join(unsupported) if isinstance(unsupported, dict) else ""
+def _as_written(name: str) -> Callable[[Row], str]:
+    return lambda row: word(row[name])
 
 
 HOST = {
@@ -72,15 +70,15 @@ HOST = {
 """Headers of the table of hosts, and their fields."""
 DEVICE = (
     words("run", "run"),
-    words("placement", _field("placement")),
-    words("device", _field("name")),
-    words("architecture", _field("architecture")),
-    words("capability", _field("compute_capability")),
-    words("cannot do", _cannot_do),
-    figures("memory (GiB)", lambda device: device.get("memory_total_bytes"), lambda size: f"{size:.1f}", per=GIB),
-    figures("power limit (W)", _field("power_limit_w")),
-    figures("cores", _field("cores")),
-    figures("threads", _field("threads")),
+    words("placement", "placement"),
+    words("device", "name"),
+    words("architecture", "architecture"),
+    words("capability", "compute_capability"),
+    words("cannot do", lambda device: ", ".join(device["unsupported"] or ())),
+    figures("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
+    figures("power limit (W)", _as_written("power_limit_w")),
+    figures("cores", _as_written("cores")),
+    figures("threads", _as_written("threads")),
 )
 
 
@@ -89,7 +87,7 @@ def switches(trials: pd.DataFrame) -> Table | None:
     names = ["fp32_matmul", "fp32_conv", "autocast", "loss_scaling"]
     read = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
     found = read.groupby(["run", "device", "precision", *names], sort=False)["matmul_error"].max().reset_index()
-    found["rank"] = found["precision"].map({name: precision_rank(name) for name in found["precision"].unique()})
+    found["rank"] = found["precision"].map(precision_rank)
     found = found.sort_values(["run", "device", "rank"], kind="stable")
     columns = [
         words("run", "run"),
@@ -110,59 +108,6 @@ def _arithmetic(row: Row) -> str:
     if not known(row["matmul_error"]):
         return ""
     return "IEEE fp32" if row["matmul_error"] <= IEEE_ERROR else "rounded (TF32 or less)"
-
-
-def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, was not steady or was crowded, or whose training was restarted.
-
-    Equal notes are counted in one row; ablation steps of one ablation share a row where their notes are equal.
-    """
-    measured = trials["status"].isin(MEASURED)
-    unsteady = trials[trials["steady"].eq("no") & measured]
-    odd = [
-        trials[(trials["status"] != "ok") | ((trials["phase"] == "train") & (trials["detail"] != ""))],
-        unsteady.assign(status="not steady", detail="step times had not settled when warm-up ended"),
-    ]
-    rows = pd.concat([*odd, trials[(trials["foreign_load_pct"] > CROWDED_PCT) & measured].assign(status="crowded")])
-    if rows.empty:
-        return None
-    names, of_ablation = rows["precision"].astype(str), rows["phase"].isin(LADDER)
-    added = [listed(cell)[-1:] for cell in rows["arm_techniques"]]
-    shown = [f"+ {new[0]}" if new else name for name, new in zip(names, added, strict=True)]
-    rows = rows.assign(arm=names.mask(of_ablation, ""), shown=shown)
-    key = [*SUBJECT, "phase", "arm", "status"]
-    most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
-    crowd = [f"other programs took up to {share:.0f} % of the machine's cores while timing" for share in most]
-    rows["detail"] = rows["detail"].where(rows["status"] != "crowded", crowd)
-    equal = rows.sort_values("batch_size", kind="stable").groupby([*key, "detail"], sort=False)
-    counted = equal.agg(sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique"))
-    counted = counted.reset_index().merge(subjects(trials), on=SUBJECT, how="left")
-    columns = [
-        words("suite", "workload"),
-        words("device", "where"),
-        words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
-        words("phase", "phase"),
-        words("precision", lambda row: ", ".join(row["shown"])),
-        words("status", "status"),
-        figures("trials", "trials", whole),
-        words("detail", lambda row: _short(row["detail"]), wrap=True),
-    ]
-    return table("", records(counted), columns)
-
-
-def warnings(runs: list[Run]) -> list[str]:
-    """Return the warnings that the runs were given, named by run where there are several."""
-    several = len(runs) > 1
-    return [f"{run.label}: {text}" if several else str(text) for run in runs for text in run.list("warnings")]
-
-
-def _short(detail: str) -> str:
-    """Shorten a long detail to its cause, which names the device, and its end, which names the error."""
-    text = " ".join(detail.split())
-    if len(text) <= SHOWN:
-        return text
-    head = min(len(text.partition(" | ")[0]), SHOWN // 2)
-    return f"{text[:head]} … {text[head - SHOWN :]}"
 
 
 def what_ran(rows: pd.DataFrame) -> Table | None:
@@ -214,7 +159,7 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
 
     def bootstrap(row: Row) -> str:
         interval = bootstraps.get(tuple(row[name] for name in KEY))
-        return UNKNOWN if interval is None else ratio(interval.center, interval.low, interval.high)
+        return UNKNOWN if interval is None else estimate(interval)
 
     columns = [
         *ARM,
@@ -240,3 +185,51 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
         "rounds: a second estimate of the speedup's interval."
     )
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
+
+
+def notes(trials: pd.DataFrame) -> Table | None:
+    """Return every trial that was not simply ``ok``, was not steady or was crowded, or whose training was restarted.
+
+    Equal notes are counted in one row; ablation steps of one ablation share a row where their notes are equal.
+    """
+    measured = trials[trials["status"].isin(MEASURED)]
+    rows = pd.concat(
+        [
+            trials[(trials["status"] != "ok") | ((trials["phase"] == "train") & (trials["detail"] != ""))],
+            measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
+            measured[measured["foreign_load_pct"] > CROWDED_PCT].assign(status="crowded"),
+        ]
+    )
+    steps = [listed(cell) for cell in rows["arm_techniques"]]
+    shown = [f"+ {added[-1]}" if added else name for name, added in zip(rows["precision"], steps, strict=True)]
+    rows = rows.assign(arm=rows["precision"].mask(rows["phase"].isin(LADDER), ""), shown=shown)
+    key = [*SUBJECT, "phase", "arm", "status"]
+    most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
+    rows["detail"] = rows["detail"].mask(rows["status"] == "crowded", most.map(CROWDED.format))
+    equal = rows.sort_values("batch_size", kind="stable").groupby([*key, "detail"], sort=False)
+    counted = equal.agg(sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique"))
+    columns = [
+        words("suite", "workload"),
+        words("device", "where"),
+        words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
+        words("phase", "phase"),
+        words("precision", lambda row: ", ".join(row["shown"])),
+        words("status", "status"),
+        figures("trials", "trials", whole),
+        words("detail", lambda row: _short(row["detail"]), wrap=True),
+    ]
+    return table("", records(counted.reset_index().merge(subjects(trials), on=SUBJECT, how="left")), columns)
+
+
+def _short(detail: str) -> str:
+    """Shorten a long detail to its cause, which names the device, and its end, which names the error."""
+    text = " ".join(detail.split())
+    if len(text) <= SHOWN:
+        return text
+    head = min(len(text.partition(" | ")[0]), SHOWN // 2)
+    return f"{text[:head]} … {text[head - SHOWN :]}"
+
+
+def warnings(runs: list[Run]) -> list[str]:
+    """Return the warnings that the runs were given, named by run where there are several."""
+    return [f"{run.label}: {text}" if len(runs) > 1 else text for run in runs for text in run.list("warnings")]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench import stats
 from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup
-from bench.report.format import UNKNOWN, number, ratio
+from bench.report.format import UNKNOWN, estimate, number
 from bench.report.tables.table import Column, Table, figures, or_status, table, words
 
 LARGEST = 12
@@ -29,13 +28,6 @@ HOW = (
 )
 
 
-def cell(interval: stats.Interval) -> str:
-    """Write a ratio with three digits, marked where its interval holds 1 and where it has none."""
-    if interval.low is None or interval.high is None:
-        return f"{number(interval.center, 3)}{UNMEASURED}"
-    return f"{number(interval.center, 3)}{UNDECIDED if interval.low <= 1 <= interval.high else ''}"
-
-
 def has_intervals(matrix: Matrix) -> bool:
     """Say whether any two setups have an interval; where none has, one sentence replaces a mark on every cell."""
     pairs = itertools.permutations(matrix.setups, 2)
@@ -43,9 +35,17 @@ def has_intervals(matrix: Matrix) -> bool:
 
 
 def written(matrix: Matrix, row: Setup, column: Setup, marked: bool) -> str:
-    """Write one cell of the matrix, ``marked`` as ``cell`` does."""
+    """Write one cell of the matrix; where ``marked``, with a mark of an interval that holds 1 or is missing."""
+    if row is column:
+        return "1"
     over = matrix.over(row, column)
-    return "1" if row is column else f"{cell(over) if marked else number(over.center, 3)}{_unequal(row, column)}"
+    if not marked:
+        mark = ""
+    elif over.low is None or over.high is None:
+        mark = UNMEASURED
+    else:
+        mark = UNDECIDED if over.low <= 1 <= over.high else ""
+    return f"{number(over.center, 3)}{mark}{_unequal(row, column)}"
 
 
 def _unequal(row: Setup, column: Setup) -> str:
@@ -77,12 +77,12 @@ def tables(matrix: Matrix) -> list[Table | None]:
     for name in dict.fromkeys(setup.precision for setup in matrix.setups):
         alike = [setup for setup in matrix.setups if setup.precision == name]
         if 1 < len(alike) <= LARGEST:
-            found += _tables(matrix, alike, f"{title}: {name} alone", "", [])
+            found += _tables(matrix, alike, f"{title}: {name} alone")
     return found
 
 
 def _named(matrix: Matrix) -> list[Column]:
-    """Return the columns that name a setup, of rows of a number and a setup, and that show its own figure."""
+    """Return the columns that name a setup and show its own figure, of rows of a number and a setup."""
     return [
         words("setup", lambda row: f"{row[0]}. {row[1].name}"),
         figures(UNITS[matrix.basis], lambda row: or_status(row[1].status, number(row[1].figure))),
@@ -90,38 +90,40 @@ def _named(matrix: Matrix) -> list[Column]:
 
 
 def _tables(
-    matrix: Matrix, setups: Sequence[Setup], title: str, about: str, notes: Sequence[str]
+    matrix: Matrix, setups: Sequence[Setup], title: str, about: str = "", notes: Sequence[str] = ()
 ) -> list[Table | None]:
     rows, marked = list(enumerate(setups, 1)), has_intervals(matrix)
 
     def against(write: Callable[[Setup, Setup], str]) -> list[Column]:
-        def column(over: Setup) -> Callable[[tuple[int, Setup]], str]:
-            return lambda row: write(row[1], over)
+        def column(place: int, over: Setup) -> Column:
+            return figures(str(place), lambda row: write(row[1], over))
 
-        return [figures(str(place), column(setup)) for place, setup in rows]
+        return [column(*row) for row in rows]
 
     setup, figure = _named(matrix)
     ratios = against(lambda row, column: written(matrix, row, column, marked))
-    made = [table(title, rows, [setup, figure, *ratios], about, notes)]
-    if marked:
-        intervals = against(lambda row, column: UNKNOWN if row is column else _bounds(matrix, row, column))
-        made.append(table(f"{title}: 95 % intervals", rows, [setup, *intervals], HOW))
-    return made
+    if not marked:
+        return [table(title, rows, [setup, figure, *ratios], about, notes)]
+    intervals = against(lambda row, column: _bounds(matrix, row, column))
+    return [
+        table(title, rows, [setup, figure, *ratios], about, notes),
+        table(f"{title}: 95 % intervals", rows, [setup, *intervals], HOW),
+    ]
 
 
 def _bounds(matrix: Matrix, row: Setup, column: Setup) -> str:
-    interval = matrix.over(row, column)
-    if interval.low is None or interval.high is None:
+    over = matrix.over(row, column)
+    if row is column or over.low is None or over.high is None:
         return UNKNOWN
-    return f"{number(interval.low, 3)} – {number(interval.high, 3)}{_unequal(row, column)}"
+    return f"{number(over.low, 3)} – {number(over.high, 3)}{_unequal(row, column)}"
 
 
 def _ranking(matrix: Matrix, about: str, notes: Sequence[str]) -> Table | None:
     slowest = matrix.setups[-1]
 
     def over_slowest(row: tuple[int, Setup]) -> str:
-        over = matrix.over(row[1], slowest)
-        return "1" if row[1] is slowest else f"{ratio(over.center, over.low, over.high)}{_unequal(row[1], slowest)}"
+        setup = row[1]
+        return "1" if setup is slowest else f"{estimate(matrix.over(setup, slowest))}{_unequal(setup, slowest)}"
 
     columns = [*_named(matrix), figures("× the slowest [95 % interval]", over_slowest)]
     return table(f"Ranking by {matrix.basis}", enumerate(matrix.setups, 1), columns, about, notes)

@@ -8,10 +8,8 @@ import pandas as pd
 
 from bench.report.analysis import batches
 from bench.report.analysis.batches import reference_batch
-from bench.report.analysis.summary import energies
-from bench.report.format import GIB, UNKNOWN, change, known, memory_unit, number, ratio, records
-from bench.report.reading.labels import subjects
-from bench.report.reading.load import CELL, SUBJECT
+from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records
+from bench.report.reading.load import KEY, SUBJECT
 from bench.report.tables.numerics import error
 from bench.report.tables.table import (
     ARM,
@@ -32,10 +30,32 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.precisions import BASELINE, precision_rank
+from bench.spec.precisions import BASELINE
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
+SUITE = words("suite", "workload")
+KINDS = {
+    "tracked_peak_bytes": "tensors",
+    "parameter_bytes": "parameters",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "activation_bytes": "activations",
+    "temporary_bytes": "temporaries",
+}
+ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
+"""Columns of memory and what their tables call them."""
+ABOUT_MEMORY = (
+    "Peak is the figure of the tables above: allocated bytes on a GPU, resident memory on a CPU. Tensors is the most "
+    "that a step's tensors held at once, counted tensor by tensor in a step of its own. The kinds are those of that "
+    "moment and add up to it: parameters with buffers; gradients; the optimizer's state; activations, which forward "
+    "keeps for backward, autocast's 16-bit copies of weights included; temporaries, all else, the batches included. "
+    "Peak minus tensors is the memory of libraries and the allocator's rounding and slack."
+)
+ABOUT_GPU = " Reserved is what the allocator held; driver is what the process takes on the GPU, its context included."
+ABOUT_DISTRIBUTED = (
+    " Of devices that train together each figure is that of the device with the most, except for the sum of peaks."
+)
 
 
 def by_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Iterator[Table | None]:
@@ -57,11 +77,8 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
 
     def peak(row: Row) -> str:
-        if not known(row["memory_bytes"]):
-            return UNKNOWN
-        total = row["all_devices_bytes"]
-        text = f"{row['memory_bytes'] / size:,.{digits}f}"
-        return f"{text}; sum {total / size:,.{digits}f}" if known(total) else text
+        peaks = [row[name] for name in ("memory_bytes", "all_devices_bytes") if known(row[name])]
+        return "; sum ".join(f"{figure / size:,.{digits}f}" for figure in peaks)
 
     def memory_change(row: Row) -> str:
         is_baseline = row["precision"] == BASELINE and known(row["memory_bytes"])
@@ -89,16 +106,10 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
 
 def by_architecture(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     """Return the speedups of one workload on several devices side by side; None on one device."""
-    if len(rows[SUBJECT].drop_duplicates()) < 2:
-        return None
-    lines: list[Row] = []
+    lines = []
     for _, subject in rows.groupby(SUBJECT, sort=False):
         batch = reference_batch(subject)
-        first, arms = subject.iloc[0], _at(subject, batch)
-        speedups: Row = {name: _speedup(row) for name, row in arms.items()}
-        lines.append(
-            {**first[["architecture", "device", "placement", "run"]].to_dict(), "batch_size": batch, **speedups}
-        )
+        lines.append(records(subject)[0] | {"batch_size": batch} | _speedups(subject, batch))
     columns = [
         words("architecture", "architecture"),
         words("device", "device"),
@@ -108,7 +119,7 @@ def by_architecture(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         *(_of_precision(name, name) for name in _precisions(rows) if name != BASELINE),
     ]
     about = "Speedup over fp32 of the same device, with its 95 % interval, at the batch size of the verdict."
-    return table("By architecture", lines, columns, about)
+    return table("By architecture", lines if len(lines) > 1 else [], columns, about)
 
 
 def same_and_best(rows: pd.DataFrame) -> Table | None:
@@ -116,11 +127,9 @@ def same_and_best(rows: pd.DataFrame) -> Table | None:
     lines = []
     for _, subject in rows.groupby(SUBJECT, sort=False):
         batch = reference_batch(subject)
-        arms = _at(subject, batch)
+        same, named = _speedups(subject, batch), {"where": subject["where"].iloc[0], "batch_size": batch}
         for name, best in batches.best_speedups(subject).items():
-            same = _speedup(arms[name]) if name in arms else UNKNOWN
-            where = subject.iloc[0]["where"]
-            lines.append({"where": where, "precision": name, "batch_size": batch, "same": same, "best": best})
+            lines.append(named | {"precision": name, "same": same.get(name), "best": best})
     columns = [
         DEVICE,
         PRECISION,
@@ -163,18 +172,15 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
 
 
 def _over(row: Row, other: Row) -> str:
-    if row["precision"] == other["precision"]:
-        return ratio(1.0)
-    interval = batches.over(row, other)
-    return ratio(interval.center, interval.low, interval.high)
+    return ratio(1.0) if row["precision"] == other["precision"] else estimate(batches.over(row, other))
 
 
 def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     """Return the largest batch of each precision that fits; None where it was not searched for.
 
     Args:
-        trials: rows of trials.csv, of one workload.
-        rows: rows of the summary, of the same workload.
+        trials: rows of ``Runs.trials``.
+        rows: rows of the summary, of one workload.
     """
     columns = [
         DEVICE,
@@ -195,100 +201,33 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     return table("Largest batch", batches.largest(trials, rows), columns, about)
 
 
-def inference(trials: pd.DataFrame) -> Table | None:
-    """Return the inference of one workload; None where it was not measured.
+def memory(trials: pd.DataFrame) -> Table | None:
+    """Return what memory was used for, by precision; None where no trial counted it.
 
     Args:
-        trials: rows of ``Runs.trials`` with ``where``; of several seeds the lowest is shown.
+        trials: the workload's trials in the order of the summary, with its ``workload`` and ``where``.
     """
-    rows = trials[trials["phase"] == "inference"].sort_values("seed", kind="stable")
-    arms = records(rows.drop_duplicates([*CELL, "precision"], keep="first"))
-    arms.sort(key=lambda row: (row["where"], row["batch_size"], precision_rank(row["precision"])))
-    columns = [
-        *ARM,
-        *optional(
-            figures("latency p50 (ms)", "latency_p50_ms", status="status"),
-            figures("latency p95 (ms)", "latency_p95_ms"),
-            figures("samples/s", "inference_samples_per_s"),
-            figures("speedup [95 % interval]", lambda row: over_fp32(row, *INFERENCE_SPEEDUP)),
-            figures("same answer as fp32 (%)", "top1_agreement_pct", decimals),
-            figures("largest output error", "output_error", error),
-        ),
-    ]
-    about = (
-        "The forward pass in eval mode, each precision beside fp32 in one process. Latency is that of one sample; "
-        "samples/s and the speedup are at the batch size. Inputs are random, and weights are those that training "
-        "begins with. The output error is relative to fp32's largest output."
-    )
-    return table("Inference", arms, columns, about)
-
-
-def _at(subject: pd.DataFrame, batch: int) -> dict[str, Row]:
-    """Return a subject's rows at a batch size, by precision."""
-    return {str(row["precision"]): row for row in records(subject[subject["batch_size"] == batch])}
-
-
-def _of_precision(header: str, name: str) -> Column:
-    """Return a column of figures against one precision, which not every row has."""
-    return figures(header, lambda line: line.get(name))
-
-
-def _speedup(row: Row) -> str:
-    text = ratio(row["speedup"], row["low"], row["high"])
-    return or_status(
-        row["speed_status"], f"{text} {row['verdict']}" if known(row["verdict"]) else text, row["lost_speed"]
-    )
-
-
-def _precisions(rows: pd.DataFrame) -> list[str]:
-    return list(rows.sort_values("rank", kind="stable")["precision"].unique())
-
-
-KINDS = {
-    "tracked_peak_bytes": "tensors",
-    "parameter_bytes": "parameters",
-    "gradient_bytes": "gradients",
-    "optimizer_bytes": "optimizer",
-    "activation_bytes": "activations",
-    "temporary_bytes": "temporaries",
-}
-ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
-DISTRIBUTED = {"all_devices_bytes": "sum of peaks"}
-ORDER = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
-ORDER += ["batch_size", "rank"]
-SUITE = words("suite", "workload")
-ABOUT = (
-    "Peak is the figure of the tables above: allocated bytes on a GPU, resident memory on a CPU. Tensors is the most "
-    "that a step's tensors held at once, counted tensor by tensor in a step of its own. The kinds are those of that "
-    "moment and add up to it: parameters with buffers; gradients; the optimizer's state; activations, which forward "
-    "keeps for backward, autocast's 16-bit copies of weights included; temporaries, all else, the batches included. "
-    "Peak minus tensors is the memory of libraries and the allocator's rounding and slack."
-)
-ABOUT_DISTRIBUTED = (
-    " Of devices that train together each figure is that of the device with the most, except for the sum of peaks."
-)
-ABOUT_GPU = " Reserved is what the allocator held; driver is what the process takes on the GPU, its context included."
-
-
-def memory(trials: pd.DataFrame) -> Table | None:
-    """Return what memory was used for, by precision, or None where no trial counted it."""
-    peak = trials["peak_allocated_bytes"].fillna(trials["peak_resident_bytes"])
     counted = (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    rows = _named(trials.assign(peak=peak)[counted], trials)
-    on_a_gpu = rows["peak_allocated_bytes"].notna().any()
-    distributed = rows["all_devices_bytes"].notna().any()
-    kinds = {"peak": "peak"} | (DISTRIBUTED if distributed else {}) | KINDS | (ON_A_GPU if on_a_gpu else {})
+    rows = trials[counted]
+    rows = rows.assign(peak=rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"]))
+    on_a_gpu, distributed = (rows[name].notna().any() for name in ("peak_allocated_bytes", "all_devices_bytes"))
+    kinds = {"peak": "peak"} | ({"all_devices_bytes": "sum of peaks"} if distributed else {}) | KINDS
+    kinds |= ON_A_GPU if on_a_gpu else {}
     unit, size, digits = memory_unit(rows[list(kinds)].max().max())
     columns = [
         figures(f"{kind} ({unit})", name, lambda value: f"{value:,.{digits}f}", per=size)
         for name, kind in kinds.items()
     ]
-    about = ABOUT + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_DISTRIBUTED if distributed else "")
+    about = ABOUT_MEMORY + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_DISTRIBUTED if distributed else "")
     return table("Where the memory went", records(rows), [SUITE, *ARM, *columns], about)
 
 
-def energy(trials: pd.DataFrame) -> Table | None:
-    """Return what a step of each precision draws, or None where energy was not tried."""
+def energy(rows: pd.DataFrame) -> Table | None:
+    """Return what a step of each precision draws; None where energy was not tried.
+
+    Args:
+        rows: rows of the summary, of one workload.
+    """
 
     def versus_fp32(row: Row) -> str:
         is_baseline = row["precision"] == BASELINE and known(row["energy_j_per_step"])
@@ -311,11 +250,49 @@ def energy(trials: pd.DataFrame) -> Table | None:
         "integral of its power readings; the two are not compared with each other. One window of steps was measured "
         "for each precision, so there is no interval."
     )
-    return table("Energy", records(_named(energies(trials).reset_index(), trials)), columns, about)
+    return table("Energy", records(rows[rows["energy_status"].notna()]), columns, about)
 
 
-def _named(rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the names of their subjects, in the order of the tables."""
-    rows = rows.merge(subjects(trials), on=SUBJECT, how="left")
-    rows["rank"] = rows["precision"].map({name: precision_rank(name) for name in rows["precision"].unique()})
-    return rows.sort_values(ORDER, kind="stable")
+def inference(trials: pd.DataFrame) -> Table | None:
+    """Return the inference of one workload; None where it was not measured. Of several seeds the lowest is shown.
+
+    Args:
+        trials: the workload's trials in the order of the summary, with its ``where``.
+    """
+    rows = trials[trials["phase"] == "inference"].sort_values("seed", kind="stable").drop_duplicates(KEY).sort_index()
+    columns = [
+        *ARM,
+        *optional(
+            figures("latency p50 (ms)", "latency_p50_ms", status="status"),
+            figures("latency p95 (ms)", "latency_p95_ms"),
+            figures("samples/s", "inference_samples_per_s"),
+            figures("speedup [95 % interval]", lambda row: over_fp32(row, *INFERENCE_SPEEDUP)),
+            figures("same answer as fp32 (%)", "top1_agreement_pct", decimals),
+            figures("largest output error", "output_error", error),
+        ),
+    ]
+    about = (
+        "The forward pass in eval mode, each precision beside fp32 in one process. Latency is that of one sample; "
+        "samples/s and the speedup are at the batch size. Inputs are random, and weights are those that training "
+        "begins with. The output error is relative to fp32's largest output."
+    )
+    return table("Inference", records(rows), columns, about)
+
+
+def _of_precision(header: str, name: str) -> Column:
+    """Return a column of figures against one precision, which not every row has."""
+    return figures(header, lambda line: line.get(name))
+
+
+def _speedups(subject: pd.DataFrame, batch: int) -> dict[object, str]:
+    """Return the speedups with their verdicts of a subject's precisions at a batch size."""
+    return {row["precision"]: _speedup(row) for row in records(subject[subject["batch_size"] == batch])}
+
+
+def _speedup(row: Row) -> str:
+    verdict = f" {row['verdict']}" if known(row["verdict"]) else ""
+    return or_status(row["speed_status"], ratio(row["speedup"], row["low"], row["high"]) + verdict, row["lost_speed"])
+
+
+def _precisions(rows: pd.DataFrame) -> list[str]:
+    return list(rows.sort_values("rank", kind="stable")["precision"].unique())

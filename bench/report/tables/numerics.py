@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pandas as pd
 
 from bench.report.format import UNKNOWN, known, number
-from bench.report.reading.load import CELL
+from bench.report.reading.load import KEY
 from bench.report.tables.table import ARM, Table, figures, optional, table, whole, words
-from bench.spec.precisions import precision_rank
 
 FP16_LARGEST = 65504.0
 LAST = 5
@@ -34,15 +34,15 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one workload; none where its numerics phase did not run.
 
     Args:
-        rows: rows of ``Runs.numerics`` with ``where``.
+        rows: rows of ``Runs.numerics`` in the order of the summary, with its ``where``.
     """
-    arms = sorted((arm for _, arm in first_seed(rows).groupby([*CELL, "precision"], sort=False)), key=_where)
+    arms = [arm for _, arm in first_seed(rows).groupby(KEY, sort=False)]
     return [_gradients(arms), _errors(arms)]
 
 
 def first_seed(rows: pd.DataFrame) -> pd.DataFrame:
     """Keep the lowest seed of each arm: one training is shown, not a mean of several."""
-    return rows[rows["seed"] == rows.groupby([*CELL, "precision"])["seed"].transform("min")]
+    return rows[rows["seed"] == rows.groupby(KEY)["seed"].transform("min")]
 
 
 def last_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -50,19 +50,6 @@ def last_steps(rows: pd.DataFrame) -> pd.DataFrame:
     steps = sorted(rows["step"].unique(), reverse=True)
     together = [step for index, step in enumerate(steps) if steps[0] - step == index]
     return rows[rows["step"].isin(together[:LAST] if len(together) >= LAST else together[:1])]
-
-
-def float16_pct(arm: pd.DataFrame, kind: str) -> dict[str, float]:
-    """Return the per cent of the last steps' nonzero gradients that are zero, subnormal or infinite in float16."""
-    found = last_steps(arm[(arm["kind"] == kind) & (arm["layer"] == "")])
-    counts = found.groupby("name")["value"].sum()
-    nonzero = counts.get("nonzero", 0.0)
-    return {name: 100 * counts[name] / nonzero for name in ("zero", "subnormal", "overflow")} if nonzero else {}
-
-
-def _where(arm: pd.DataFrame) -> tuple[Any, ...]:
-    first = arm.iloc[0]
-    return first["where"], first["batch_size"], precision_rank(first["precision"])
 
 
 def _steps(arm: pd.DataFrame, name: str) -> pd.Series:
@@ -95,7 +82,7 @@ def _gradients(arms: list[pd.DataFrame]) -> Table | None:
         "below it becomes zero. Scaled: the same, multiplied by the loss scale, or by 2^16, GradScaler's initial "
         "scale, where there is none. The largest fp16 number is 65,504."
     )
-    rows = [_named(arm) | _course(arm) | _shares(arm) | _activation(arm) for arm in arms]
+    rows = [defaultdict(str, _named(arm) | _course(arm) | _shares(arm) | _activation(arm)) for arm in arms]
     return table("Numerics: gradients and activations", rows, columns, about)
 
 
@@ -118,14 +105,18 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
 
 
 def _shares(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return the shares, in per cent, of gradients that are zero, and that fp16 would lose."""
-    counts = last_steps(arm[(arm["kind"] == "gradient") & (arm["layer"] == "")]).groupby("name")["value"].sum()
-    shares: dict[str, Any] = dict.fromkeys(
-        f"{kind}_{name}" for kind in ("float16", "float16_scaled") for name in ("zero", "subnormal", "overflow")
-    )
-    shares["zero"] = 100 * counts.get("zero", 0.0) / counts.sum() if counts.sum() else None
+    """Return the shares, in per cent, of gradients in the last steps that are zero, and that fp16 would lose."""
+
+    def counts(kind: str) -> pd.Series:
+        return last_steps(arm[(arm["kind"] == kind) & (arm["layer"] == "")]).groupby("name")["value"].sum()
+
+    gradients = counts("gradient")
+    shares = {"zero": 100 * gradients.get("zero", 0.0) / gradients.sum()} if gradients.sum() else {}
     for kind in ("float16", "float16_scaled"):
-        shares |= {f"{kind}_{name}": share for name, share in float16_pct(arm, kind).items()}
+        rounded = counts(kind)
+        if rounded.get("nonzero"):
+            names = ("zero", "subnormal", "overflow")
+            shares |= {f"{kind}_{name}": 100 * rounded[name] / rounded["nonzero"] for name in names}
     return shares
 
 
@@ -133,12 +124,11 @@ def _activation(arm: pd.DataFrame) -> dict[str, Any]:
     """Return the largest activation with its layer, and its size where it is a number."""
     found = arm[arm["kind"] == "activation"]
     if found.empty:
-        return {"activation": None, "activation_share": None}
+        return {}
     lost = found[found["value"].isna()]
-    if len(lost):
-        return {"activation": f"NaN ({lost.iloc[0]['layer']})", "activation_share": None}
-    row = found.sort_values("value").iloc[-1]
-    return {"activation": f"{number(row['value'])} ({row['layer']})", "activation_share": row["value"]}
+    row = found.sort_values("value").iloc[-1] if lost.empty else lost.iloc[0]
+    text = number(row["value"]) if lost.empty else "NaN"
+    return {"activation": f"{text} ({row['layer']})", "activation_share": row["value"]}
 
 
 def _errors(arms: list[pd.DataFrame]) -> Table | None:
@@ -156,25 +146,23 @@ def _errors(arms: list[pd.DataFrame]) -> Table | None:
         "Relative errors of one step against float64 on the same batch with the same weights: of the loss, and of all "
         "gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient."
     )
-    rows = []
-    for arm in arms:
-        found = arm[arm["kind"] == "error"]
-        steps = sorted(found["step"].unique())
-        first, last = (found[found["step"] == step] for step in (steps if len(steps) == 2 else [*steps, -1][:2]))
-        row = _named(arm) | {"worst": _worst(last)}
-        for end, rows_of_step in (("first", first), ("last", last)):
-            whole_model = rows_of_step[rows_of_step["layer"] == ""].set_index("name")["value"]
-            row |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient")}
-        rows.append(row)
+    rows = [_named(arm) | _error(arm) for arm in arms]
     return table("Numerics: errors against float64", rows, columns, about)
 
 
-def _worst(rows: pd.DataFrame) -> str:
+def _error(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the errors of an arm in the first and the last step of those in which they were taken."""
+    found = arm[arm["kind"] == "error"].sort_values("value")
+    steps = [*sorted(found["step"].unique()), None, None][:2]
+    errors = {"worst": UNKNOWN}
+    for end, step in zip(("first", "last"), steps, strict=True):
+        rows = found[found["step"] == step]
+        whole_model = rows[rows["layer"] == ""].set_index("name")["value"]
+        errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient")}
     layers = rows[(rows["layer"] != "") & rows["value"].notna()]
-    if layers.empty:
-        return UNKNOWN
-    row = layers.sort_values("value").iloc[-1]
-    return f"{error(row['value'])} ({row['layer']})"
+    if len(layers):
+        errors["worst"] = f"{error(layers.iloc[-1]['value'])} ({layers.iloc[-1]['layer']})"
+    return errors
 
 
 def error(value: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
@@ -53,18 +54,14 @@ def load_published(folder: Path = FOLDER) -> pd.DataFrame:
         raise UsageError(
             f"There are no published figures in '{folder}'. Restore or reinstall them, or report without --published."
         )
-    return pd.concat([_read(file) for file in files], ignore_index=True)
-
-
-def _read(file: Path) -> pd.DataFrame:
-    types = dict.fromkeys(WORDS, str) | dict.fromkeys(FIGURES, float)
-    try:
-        found = pd.read_csv(
-            file, usecols=list(types), dtype=types, keep_default_na=False, na_values={name: [""] for name in FIGURES}
-        )
-    except ValueError as error:
-        raise UsageError(f"'{file}' cannot be read as published figures: {error}.") from error
-    return found
+    types, missing = dict.fromkeys(WORDS, str) | dict.fromkeys(FIGURES, float), {name: [""] for name in FIGURES}
+    found = []
+    for file in files:
+        try:
+            found.append(pd.read_csv(file, usecols=[*types], dtype=types, keep_default_na=False, na_values=missing))
+        except ValueError as error:
+            raise UsageError(f"'{file}' cannot be read as published figures: {error}.") from error
+    return pd.concat(found, ignore_index=True)
 
 
 def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> tuple[Table | None, list[str]]:
@@ -126,9 +123,7 @@ def _matching(rows: pd.DataFrame, found: pd.DataFrame) -> tuple[pd.DataFrame, pd
     """Keep what agrees in batch size; where nothing does, all that is published beside the verdict's batch size."""
     common = set(rows["batch_size"]) & set(found["batch_size"].dropna())
     if common:
-        return rows[rows["batch_size"].isin(common)], found[
-            found["batch_size"].isna() | found["batch_size"].isin(common)
-        ]
+        return rows[rows["batch_size"].isin(common)], found[found["batch_size"].isin([*common, np.nan])]
     return rows[rows["batch_size"] == reference_batch(rows)], found
 
 
@@ -138,17 +133,14 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> Iterator[Row]:
     used = memory.groupby(KEY, sort=False)["driver_used_bytes"].max()
     for row in records(rows):
         full, half = (number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes"))
-        by_epoch = over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high")
-        by_step = over_fp32(row)
+        faster, by_step = over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high"), over_fp32(row)
+        if faster == UNKNOWN and by_step != UNKNOWN:
+            faster = f"{by_step} (by step)"
         yield row | {
             "source": f"{MEASURED_HERE}: {row['run']}",
             "n_gpus": _gpus(row),
             "total_time_s": row["total_s"],
-            "times_as_fast": by_epoch
-            if by_epoch != UNKNOWN
-            else UNKNOWN
-            if by_step == UNKNOWN
-            else f"{by_step} (by step)",
+            "times_as_fast": faster,
             "memory_mb": used.get(tuple(row[name] for name in KEY), float("nan")) / MIB,
             "checkpoint": full if half == UNKNOWN else f"{full} (in 16 bit {half})",
             "note": "",
@@ -173,7 +165,7 @@ def _published(rows: pd.DataFrame) -> Iterator[Row]:
 
 def _times_as_fast(row: Row, rows: pd.DataFrame) -> str:
     """Return fp32's time divided by this row's, of the same source and context, by what both published."""
-    same = (rows[CONTEXT].fillna(-1) == [row[name] if known(row[name]) else -1 for name in CONTEXT]).all(axis=1)
+    same = (rows[CONTEXT].fillna(-1) == pd.Series(row)[CONTEXT].fillna(-1)).all(axis=1)
     for fp32 in records(rows[same & (rows["precision"] == BASELINE)]):
         for column, by in (("time_per_epoch_s", ""), ("total_time_s", " (by total time)")):
             if known(fp32[column]) and known(row[column]):
@@ -202,12 +194,12 @@ def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Ru
     parts.append(f"software: here torch {versions}, there not stated")
     if theirs["memory_mb"].notna().any():
         parts.append("memory: here less what was in use before, there all that the GPU's tools showed")
-    said = f"What differs from {name}: {'; '.join(part for part in parts if part)}."
+    text = f"What differs from {name}: {'; '.join(filter(None, parts))}."
     if ours["data"].str.startswith("folder:").any():
-        said += " Images of a folder may be re-encoded copies, such as JPEG: other pixels, and decoded in another time."
+        text += " Images of a folder may be re-encoded copies, such as JPEG: other pixels, and decoded in another time."
     if theirs["quality"].notna().any() and (epochs or data):
-        said += " Accuracies therefore do not compare."
-    return said
+        text += " Accuracies therefore do not compare."
+    return text
 
 
 def _unlike(what: str, here: pd.Series, there: pd.Series) -> str:

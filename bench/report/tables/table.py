@@ -21,6 +21,8 @@ LEGEND = {
     "†": "unconverged: the interval is wider than was asked for.",
     "‡": "some of its trials did not count; the notes say which and why.",
 }
+LOG_WIDTH = 200
+"""Characters in a line where the output is not a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,20 @@ class Table:
         """The columns' headers."""
         return [column.header for column in self.columns]
 
+    def show(self) -> None:
+        """Print the table as a terminal shows it."""
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        grid = Grid(box=SIMPLE)
+        for column in self.columns:
+            grid.add_column(Text(column.header), justify=column.align, overflow="fold")
+        for row in self.rows:
+            grid.add_row(*map(Text, row))
+        Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH).print(grid)
+
 
 def table(
     title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = "", footnotes: Sequence[str] = ()
@@ -67,15 +83,17 @@ def table(
         footnotes: sentences below the table, after the legend of the marks that are in it.
     """
     rows = list(rows)
+    if not rows:
+        return None
     written = [(column, [column.cell(row) for row in rows]) for column in columns]
     shown = [(column, cells) for column, cells in written if not (column.optional and EMPTY.issuperset(cells))]
-    body = [list(cells) for cells in zip(*(cells for _, cells in shown), strict=True)]
-    text = "".join(cell for cells in body for cell in cells)
-    legend = [f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in text]
-    if not body:
-        return None
+    text = "".join(cell for _, cells in shown for cell in cells)
     return Table(
-        columns=[column for column, _ in shown], rows=body, title=title, about=about, footnotes=[*legend, *footnotes]
+        columns=[column for column, _ in shown],
+        rows=[list(cells) for cells in zip(*(cells for _, cells in shown), strict=True)],
+        title=title,
+        about=about,
+        footnotes=[*(f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in text), *footnotes],
     )
 
 
@@ -107,13 +125,10 @@ def figures(
     get = value if callable(value) else itemgetter(value)
 
     def cell(row: Any) -> str:
-        found = get(row)
-        if isinstance(found, str):
-            text = found
-        elif not known(found):
-            text = UNKNOWN
-        else:
-            text = write(found / per) if callable(write) else number(found / per, write)
+        figure = get(row)
+        if known(figure) and not isinstance(figure, str):
+            figure = write(figure / per) if callable(write) else number(figure / per, write)
+        text = word(figure)
         return or_status(row[status], text, row[lost] if lost else 0) if status else text
 
     return Column(header, cell)
@@ -162,23 +177,3 @@ BATCH = figures("batch size", "batch_size", whole)
 PRECISION = words("precision", "precision")
 ARM = (DEVICE, BATCH, PRECISION)
 """The columns that name what was measured."""
-
-
-LOG_WIDTH = 200
-"""Characters in a line where the output is not a terminal."""
-
-
-def show(made: Table) -> None:
-    """Print a table."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    grid = Grid(box=SIMPLE)
-    for column in made.columns:
-        grid.add_column(Text(column.header), justify=column.align, overflow="fold")
-    for row in made.rows:
-        grid.add_row(*map(Text, row))
-    width = None if sys.stdout.isatty() else LOG_WIDTH
-    Console(highlight=False, width=width).print(grid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.summary import MIN_SEEDS, PARITY_MARGIN_POINTS
-from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, signed, source
+from bench.report.format import MIB, UNKNOWN, estimate, known, number, records, signed, source
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -30,6 +29,9 @@ from bench.report.tables.table import (
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, precision_rank
 
+LIGHTNING, PLAIN = "lightning", "plain"
+TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
+"""Columns in which trainings by the two trainers agree, beside precision and seed."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
 TRAINED = (
     DEVICE,
@@ -52,7 +54,7 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
     return [_learned(trained), _cost(trained)]
 
 
-def _learned(rows: list[dict[Any, Any]]) -> Table | None:
+def _learned(rows: list[Row]) -> Table | None:
     columns = [
         *TRAINED,
         *optional(
@@ -86,7 +88,7 @@ def _difference(row: Row) -> str:
     return f"{signed(row['delta_points'])}{interval}"
 
 
-def _cost(rows: list[dict[Any, Any]]) -> Table | None:
+def _cost(rows: list[Row]) -> Table | None:
     columns = [
         *TRAINED,
         *optional(
@@ -124,11 +126,6 @@ def _time_to_accuracy(row: Row) -> str:
     return f"{number(row['time_to_accuracy_s'])} (to {target:g} %{of_seeds})"
 
 
-LIGHTNING, PLAIN = "lightning", "plain"
-TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""Columns in which trainings by the two trainers agree, beside precision and seed."""
-
-
 def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
     """Compare the times per epoch of Lightning's trainings with those of the plain loop.
 
@@ -146,7 +143,7 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
         return None
     done = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
     ours = done[done["parameters"] == first["parameters"]].merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
-    theirs = done[done["parameters_json"].map(_is_plain(parameters))]
+    theirs = done[[_is_plain(json.loads(cell), parameters) for cell in done["parameters_json"]]]
     kept = [*TRAINER_KEY, "precision", "seed", "time_per_epoch_s"]
     pairs = ours.merge(theirs[kept], on=kept[:-1], suffixes=("", "_plain"))
     pairs["log_ratio"] = np.log(pairs["time_per_epoch_s"] / pairs["time_per_epoch_s_plain"])
@@ -167,25 +164,18 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
     return table("Lightning beside the plain loop", map(_trainers, arms), columns, about)
 
 
-def _is_plain(parameters: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Return whether other parameters, as JSON, are the plain loop's with the rest the same."""
-
-    def rest(parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in parameters.items() if name not in ("trainer", "devices")}
-
-    def is_plain(cell: str) -> bool:
-        others = json.loads(cell)
-        return others.get("trainer") == PLAIN and rest(others) == rest(parameters)
-
-    return is_plain
+def _is_plain(others: dict[str, Any], parameters: dict[str, Any]) -> bool:
+    """Say whether other parameters are the plain loop's, with the rest the same."""
+    free = dict.fromkeys(("trainer", "devices"))
+    return others.get("trainer") == PLAIN and others | free == parameters | free
 
 
-def _trainers(rows: pd.DataFrame) -> dict[str, Any]:
+def _trainers(rows: pd.DataFrame) -> Row:
     interval = stats.student_interval(rows["log_ratio"].to_numpy(dtype=np.float64)).exp()
     return {
         **{name: rows.iloc[0][name] for name in ("where", "batch_size", "precision")},
         "seeds": len(rows),
         "plain": rows["time_per_epoch_s_plain"].median(),
         "lightning": rows["time_per_epoch_s"].median(),
-        "ratio": ratio(interval.center, interval.low, interval.high),
+        "ratio": estimate(interval),
     }

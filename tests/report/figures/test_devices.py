@@ -1,13 +1,16 @@
 """Reports of many devices: one figure of all of them, and the choice of which figures are drawn."""
 
+import itertools
+
 import matplotlib as mpl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
-from bench.report.figures import axes, devices
-from bench.report.figures.devices import FIGURES, SPEEDUP, at_verdicts, draw_overview
+from bench.report.figures import devices, figure
+from bench.report.figures.devices import MEASURES, SPEEDUP, at_verdicts, batch_axis, batch_labels, draw_overview
 from bench.report.reading.load import load
 from bench.spec.errors import UsageError
 from perf.synthetic_run import Shape, write_run
@@ -30,7 +33,7 @@ def summary(run):
 def drawn(monkeypatch):
     """Names of the figures that would be drawn; nothing is drawn."""
     names = []
-    monkeypatch.setattr(axes, "save", lambda *_, name, **__: names.append(name))
+    monkeypatch.setattr(figure, "save", lambda *_, name, **__: names.append(name))
     return names
 
 
@@ -105,7 +108,7 @@ def test_a_mark_is_where_the_device_and_its_figure_are(summary):
     rows = at_verdicts(summary)
     with mpl.rc_context():
         axes = Figure().subplots()
-        devices._panel(axes, rows, figure=SPEEDUP)
+        devices._panel(axes, rows, measure=SPEEDUP)
     bars = {bar.get_label(): bar for bar in axes.containers}
     arm = rows[rows["precision"] == "tf32"]
     points = bars["tf32"].lines[0]
@@ -119,7 +122,7 @@ def test_a_mark_is_where_the_device_and_its_figure_are(summary):
 
 
 def test_what_nobody_measured_has_no_panel_and_nothing_no_figure(summary, tmp_path):
-    bare = summary.assign(**{figure.column: float("nan") for figure in FIGURES})
+    bare = summary.assign(**{measure.column: float("nan") for measure in MEASURES})
     assert draw_overview(bare, name="none", workload="model0", folder=tmp_path) is None
     drawn = draw_overview(
         bare.assign(memory_bytes=summary["memory_bytes"]), name="memory", workload="model0", folder=tmp_path
@@ -136,3 +139,33 @@ def test_the_choice_is_typed(words, figures):
 def test_another_choice_is_refused():
     with pytest.raises(UsageError, match="figures"):
         parse(["report", "results/a", "--figures", "some"])
+
+
+def test_batch_labels_that_would_collide_share_one() -> None:
+    assert [text for _, text in batch_labels([64, 128, 256, 512, 513])] == ["64", "128", "256", "512\n513"]
+    assert [text for _, text in batch_labels([8])] == ["8"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([4, 32768, 131072], ["4", "32768\n131072"]),
+        ([128, 32768, 131072], ["128", "32768", "131072"]),
+        ([2**power for power in range(18)], None),
+    ],
+)
+def test_labels_of_many_digits_keep_apart_in_the_figure(sizes: list[int], shown: list[str] | None) -> None:
+    drawing = Figure(figsize=(3 * 3.7, 3.5), layout="constrained")
+    drawing.set_canvas(FigureCanvasAgg(drawing))
+    with mpl.rc_context(figure.STYLE):
+        for axes in drawing.subplots(1, 3):
+            axes.plot(sizes, [10_000.0] * len(sizes))
+            batch_axis(axes, sizes)
+        drawing.canvas.draw()
+    for axes in drawing.axes:
+        labels = axes.get_xticklabels()
+        texts = [label.get_text() for label in labels]
+        assert texts == shown or shown is None
+        assert (texts[0].split()[0], texts[-1].split()[-1]) == (str(sizes[0]), str(sizes[-1]))
+        boxes = [label.get_window_extent() for label in labels]
+        assert all(after.x0 - before.x1 > 3 for before, after in itertools.pairwise(boxes))

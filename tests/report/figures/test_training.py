@@ -11,8 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.report.figures import axes as house
-from bench.report.figures import training
+from bench.report.figures import figure, training
 from bench.report.reading.load import load
 from bench.spec.precisions import PRECISIONS
 from tests.report.builders import RunBuilder
@@ -23,7 +22,7 @@ def epochs_of(run: RunBuilder) -> pd.DataFrame:
 
 
 def drawn(rows: pd.DataFrame, columns: dict[str, object], x: str = "epoch") -> Axes:
-    with mpl.rc_context(house.STYLE):
+    with mpl.rc_context(figure.STYLE):
         axes = Figure().subplots()
         training.panel(axes, rows, columns=columns, x=x)
         axes.figure.draw_without_rendering()
@@ -31,7 +30,7 @@ def drawn(rows: pd.DataFrame, columns: dict[str, object], x: str = "epoch") -> A
 
 
 def lines(axes: Axes, precision: str) -> list[tuple[list[float], list[float]]]:
-    marker = house.look(precision)["marker"]
+    marker = figure.look(precision)["marker"]
     found = [line for line in axes.lines if line.get_marker() == marker]
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in found]
 
@@ -77,7 +76,7 @@ def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their
 
 def test_every_precision_has_a_marker_and_a_colour_of_its_own() -> None:
     for part in ("color", "marker"):
-        assert len({house.look(name)[part] for name in PRECISIONS}) == len(PRECISIONS)
+        assert len({figure.look(name)[part] for name in PRECISIONS}) == len(PRECISIONS)
 
 
 def test_a_seed_that_diverged_is_crossed_where_it_was_last_finite_and_the_cross_explained(tmp_path: Path) -> None:

@@ -1,8 +1,18 @@
-"""A table's rows by their headers."""
+"""Tables of a run's report, and their rows by their headers."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from bench.report.page import compose
+from bench.report.reading.load import load
 from bench.report.tables.table import Table
+
+
+def titled(folder: Path, title: str) -> Table | None:
+    """The table of this title in a run's report; None where it has none."""
+    sections = compose(load([folder]), folder, figures="none").sections
+    return next((table for section in sections for table in section.tables if table.title == title), None)
 
 
 def lines(table: Table | None) -> list[dict[str, str]]:

@@ -5,116 +5,41 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.report import report
-from bench.report.analysis.ablation import AblationSummary, ablations
-from bench.report.page import LOADED, RESIDENT, how_to_read, publish
+from bench.report.page import LOADED, RESIDENT, how_to_read
 from bench.report.reading.load import load
-from bench.report.tables.ablation import sentence, short, table_of
+from bench.report.tables.ablation import full, sentence, short
 from bench.report.tables.diagnostics import notes
-from bench.results.records import AblationResult, Block, Device, MemoryPeak, Status, TrialResult
-from bench.results.store import Store
-from tests.report.builders import GPU, MIB, RunBuilder, timed
+from bench.results.records import Device, TrialResult
+from tests.report.ablations import (
+    AMP,
+    STEPS_MS,
+    ZEROED_AMP,
+    ablation_of,
+    ablation_result,
+    apart,
+    peaks,
+    scattered,
+    together,
+    whole,
+)
+from tests.report.builders import GPU, RunBuilder, timed, write_report
 from tests.report.tables.lines import lines, words
-
-AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
-STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
-
-
-def ablation_of(builder: RunBuilder) -> AblationSummary:
-    (found,) = ablations(load([builder.folder]))
-    return found
-
-
-def climb(step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationResult:
-    return AblationResult(
-        ablation_step=step, loader_ms=loader_ms, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited
-    )
-
-
-def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
-    """Add the steady peaks of ablation steps; None is not measured."""
-    field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
-    for name, size in mib.items():
-        if size is not None:
-            result = TrialResult(precision=name, status="ok", memory=MemoryPeak(**{field: int(size * MIB)}))
-            builder.add(builder.trial("ladder_memory", [name], 64), result)
-
-
-def climbing(
-    builder: RunBuilder,
-    speeds: dict[str, list[list[float]]],
-    *,
-    status: Status = "ok",
-    host_ratios: tuple[float | None, ...] = (None,) * 9,
-    limited: int | None = None,
-) -> AblationSummary:
-    """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
-
-    ``status`` is that of the first process; ``limited`` is the step that the loader limits.
-    """
-    for replicate in range(len(speeds["fp32"])):
-        trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
-        blocks = [
-            Block(trial=trial.id, precision=name, round=number, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
-            for name, processes in speeds.items()
-            for number, speed in enumerate(processes[replicate])
-        ]
-        with Store(builder.folder) as store:
-            store.add_blocks(blocks)
-        results = [
-            TrialResult(
-                precision=name,
-                status=status if replicate == 0 else "ok",
-                speed=timed(8 / float(np.median(processes[replicate])), 64, host_ratio=host_ratios[step]),
-                ablation=climb(step, loader_ms=3.0, limited=step == limited),
-            )
-            for step, (name, processes) in enumerate(speeds.items())
-        ]
-        builder.add(trial, *results)
-    return ablation_of(builder)
-
-
-def scattered(center: float, *noise: float) -> list[list[float]]:
-    """Three processes of five rounds, all of a process off by the same."""
-    return [[center * (1 + off)] * 5 for off in noise or (0.0, 0.0, 0.0)]
-
-
-def drifting(step_ms: float) -> list[list[float]]:
-    """Three processes of rounds in which the machine slows down, alike for all; the middle one takes ``step_ms``."""
-    return [[8 / step_ms / (1 + 0.1 * number) for number in (-2, -1, 0, 1, 2)]] * 3
-
-
-def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
-    """Ablation steps that do not fit together: all at once run out of memory, and then each is alone."""
-    for replicate in range(max(map(len, steps_ms.values()))):
-        joint = builder.trial("ladder", list(steps_ms), 64, replicate=replicate)
-        builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
-        for step, (name, values) in enumerate(steps_ms.items()):
-            if replicate < len(values):
-                speed = timed(values[replicate], 64, paired=False)
-                result = TrialResult(precision=name, status="ok", speed=speed, ablation=climb(step))
-                builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
-    return builder
 
 
 def shown(builder: RunBuilder) -> dict[str, dict[str, str]]:
-    return {line["ablation step"]: line for line in lines(table_of(ablation_of(builder)))}
+    return {line["ablation step"]: line for line in lines(full(ablation_of(builder)))}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunBuilder:
-    builder = RunBuilder(tmp_path / "run", suite="vit_b_16")
-    peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
-    speeds = {name: drifting(step_ms) for name, step_ms in STEPS_MS.items()}
-    climbing(builder, speeds, host_ratios=(0.9, 0.2, 0.9), limited=2)
-    return builder.lost("ladder", "amp-bf16+set-to-none+non-blocking", "unsupported", "no GPU", batch=64)
+    return whole(RunBuilder(tmp_path / "run", suite="vit_b_16"))
 
 
 def test_ablation_steps_are_in_order_with_both_ratios_time_per_epoch_and_memory(run: RunBuilder) -> None:
-    columns = lines(table_of(ablation_of(run)))
+    columns = lines(full(ablation_of(run)))
     assert [row["ablation step"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
     assert [row["time/epoch (s)"] for row in columns] == ["4.000", "2.000", "1.600", "–"]
     assert [row["over fp32 [95 % interval]"] for row in columns[1:3]] == [
@@ -157,7 +82,7 @@ def test_ablation_steps_are_not_precisions_and_the_page_has_their_plot(run: RunB
     runs = load([run.folder])
     assert runs.trials.empty
     assert runs.blocks.empty
-    text = publish(runs, tmp_path / "report")[0].read_text()
+    text = write_report([run.folder], tmp_path / "report").read_text()
     assert "go up to + set-to-none" in text
     assert (tmp_path / "report" / "vit-b-16-nvidia-test-1-b64-ladder.png").stat().st_size > 10_000
 
@@ -203,7 +128,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.000 [")
     ladder = ablation_of(builder)
     assert sentence(ladder).advice == "no verdict"
-    publish(load([builder.folder]), tmp_path / "report")
+    write_report([builder.folder], tmp_path / "report")
     assert list((tmp_path / "report").glob("*-ladder.svg"))
 
 
@@ -219,7 +144,7 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -
         "89.50 (one seed, no interval)",
         "not trained",
     ]
-    publish(load([builder.folder]), tmp_path / "report")
+    write_report([builder.folder], tmp_path / "report")
     (drawn,) = (tmp_path / "report").glob("*-ladder.svg")
     assert "Accuracy where trained" in drawn.read_text()
 
@@ -241,7 +166,7 @@ def test_steps_with_equal_notes_share_a_row(tmp_path: Path) -> None:
                 status="unconverged",
                 detail="too wide",
                 speed=timed(4.0, 64, foreign_load_pct=30.0, steady=step != 1),
-                ablation=climb(step),
+                ablation=ablation_result(step),
             )
             for step, name in enumerate(STEPS_MS)
         ]
@@ -268,7 +193,7 @@ def test_how_to_read_describes_the_steps_that_were_timed(run: RunBuilder, tmp_pa
 
 def test_a_step_that_is_not_shown_to_gain_on_a_lower_one_is_not_advised(tmp_path: Path) -> None:
     speeds = {"fp32": scattered(1), AMP: scattered(2), ZEROED_AMP: scattered(2.1, -0.1, 0.0, 0.1)}
-    said = sentence(climbing(RunBuilder(tmp_path / "run"), speeds))
+    said = sentence(together(RunBuilder(tmp_path / "run"), speeds))
     assert said.advice == "go up to amp-bf16"
     assert "2.000 [2.000, 2.000]× as fast as fp32 (FASTER)" in said.evidence
     assert "; the fastest, + set-to-none, is not shown to beat it (1.046 [0.8" in said.evidence
@@ -279,7 +204,7 @@ def test_a_higher_step_is_advised_where_the_interval_between_the_two_shows_a_gai
 ) -> None:
     noise = (-0.1, 0.0, 0.1)
     speeds = {"fp32": scattered(1), AMP: scattered(2, *noise), ZEROED_AMP: scattered(2.2, *noise)}
-    ladder = climbing(RunBuilder(tmp_path / "run"), speeds)
+    ladder = together(RunBuilder(tmp_path / "run"), speeds)
     lower, higher = ladder.rows["over_first"].iloc[1:]
     assert lower.high > higher.center
     assert sentence(ladder).advice == "go up to + set-to-none"
@@ -289,22 +214,22 @@ def test_a_higher_step_is_advised_where_the_interval_between_the_two_shows_a_gai
 def test_a_step_below_one_without_a_gain_is_beaten_by_the_one_above_both(tmp_path: Path) -> None:
     speeds = {"fp32": scattered(1), AMP: scattered(2), ZEROED_AMP: scattered(2.0, -0.01, 0.0, 0.01)}
     speeds |= {f"{ZEROED_AMP}+compile": scattered(3), f"{ZEROED_AMP}+compile+checkpointing": scattered(2.5)}
-    assert sentence(climbing(RunBuilder(tmp_path / "run"), speeds)).advice == "go up to + compile"
+    assert sentence(together(RunBuilder(tmp_path / "run"), speeds)).advice == "go up to + compile"
 
 
 def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge(tmp_path: Path) -> None:
     one = {"fp32": [[1.0] * 5], AMP: [[1.2, 1.3, 1.25, 1.24, 1.26]]}
-    said = sentence(climbing(RunBuilder(tmp_path / "one"), one, status="unconverged"))
+    said = sentence(together(RunBuilder(tmp_path / "one"), one, status="unconverged"))
     assert said.advice == "go up to amp-bf16"
     assert "× as fast as fp32 (FASTER, one process, unconverged)" in said.evidence
     assert said.evidence.endswith("× as fast as the one that it builds on (FASTER, one process, unconverged)")
-    three = climbing(RunBuilder(tmp_path / "three"), {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
+    three = together(RunBuilder(tmp_path / "three"), {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
     assert "× as fast as fp32 (FASTER, unconverged)" in sentence(three).evidence  # one of the three is
     assert list(three.rows["status"]) == ["unconverged"] * 2
     steps = {"fp32": [8.0, 8.1], AMP: [4.0, 4.1]}
-    (alone,) = ablations(load([apart(RunBuilder(tmp_path / "apart"), steps).folder]))
+    alone = ablation_of(apart(RunBuilder(tmp_path / "apart"), steps))
     assert "× as fast as fp32 (FASTER, 2 processes apart)" in sentence(alone).evidence
-    wide = climbing(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
+    wide = together(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
     assert sentence(wide).advice == "no verdict"
     assert "× as fast as fp32 (INCONCLUSIVE, one process)" in sentence(wide).evidence
 
@@ -327,9 +252,9 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(
         trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))  # which are ablation steps
         speed = timed(8.0, batch, speedup=ratio, speedup_low=ratio - 0.01, speedup_high=ratio + 0.01)
         builder.add(trial, TrialResult(precision="fp32", status="ok", speed=speed))
-    ladder = climbing(builder, {"fp32": scattered(1), AMP: scattered(gain)})
+    ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})
     assert sentence(ladder).advice == said[0]
-    assert said[1] in table_of(ladder).about
+    assert said[1] in full(ladder).about
 
 
 @pytest.mark.parametrize(
@@ -348,5 +273,5 @@ def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(
     device = GPU if kind == "cuda" else Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x")
     builder = RunBuilder(tmp_path / "run", device=device)
     peaks(builder, dict(zip(("fp32", AMP), mib, strict=True)))
-    ladder = climbing(builder, {"fp32": scattered(1), AMP: scattered(2)})
+    ladder = together(builder, {"fp32": scattered(1), AMP: scattered(2)})
     assert f"as fast as fp32 {told}" in sentence(ladder).evidence

@@ -10,10 +10,11 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.summary import summarise
-from bench.report.figures.comparisons import _places, draw_sweep
+from bench.report.figures.comparisons import draw_sweep, positions
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import swept, table_of
+from bench.report.tables.comparisons import sweep as sweep_table
+from bench.report.tables.comparisons import swept
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column, lines
@@ -45,7 +46,7 @@ ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 def test_each_value_stands_against_the_first_with_welchs_interval(tmp_path: Path) -> None:
     variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
     (sweep,), _ = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
-    made = table_of(sweep)
+    made = sweep_table(sweep)
     order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
     assert [(line["width"], line["precision"]) for line in lines(made)] == order
     assert column(made, FIRST)[:2] == ["first", "first"]
@@ -60,7 +61,7 @@ def test_each_value_stands_against_the_first_with_welchs_interval(tmp_path: Path
 def test_batch_sizes_that_were_swept_stand_together(tmp_path: Path) -> None:
     variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
     (sweep,), _ = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
-    made = table_of(sweep)
+    made = sweep_table(sweep)
     assert "batch size" not in made.headers
     assert column(made, "batch_size") == ["512", "512", "513", "513"]
     assert column(made, FIRST)[-1].startswith("1.503 [")
@@ -71,7 +72,7 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
     variants = [((("depth", d), ("width", w)), [ms, ms * 1.01]) for (w, d), ms in steps.items()]
     sweeps, _ = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
     assert [sweep.name for sweep in sweeps] == ["width", "depth"]
-    fp32 = [line for line in lines(table_of(sweeps[0])) if line["precision"] == "fp32"]
+    fp32 = [line for line in lines(sweep_table(sweeps[0])) if line["precision"] == "fp32"]
     assert {(line["other parameters"], line["width"]): line[FIRST].split(" ")[0] for line in fp32} == {
         ("depth=2", "4096"): "first",
         ("depth=2", "4097"): "2.000",
@@ -99,18 +100,18 @@ def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path: Path) -> None:
 def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
     (sweep,), runs = swept_in(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))
-    (plot,) = draw_sweep(sweep, tmp_path)
+    plot = draw_sweep(sweep, tmp_path)
     assert plot.name == "sweep-mlp-width"
     assert (tmp_path / "sweep-mlp-width.svg").exists()
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
     (sweep,), _ = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
-    assert draw_sweep(sweep, tmp_path) == []
-    assert len(table_of(sweep).rows) == 4
+    assert draw_sweep(sweep, tmp_path) is None
+    assert len(sweep_table(sweep).rows) == 4
     report = compose(runs, tmp_path)
     assert report.sections[1].title == "Sweep of mlp's width"
     assert [section.title for section in report.sections[2:4]] == ["mlp (width=1024)", "mlp (width=8)"]
 
 
 def test_values_that_would_touch_are_drawn_evenly_spaced() -> None:
-    assert _places([512, 1024], [256, 512, 1024]) == [512.0, 1024.0]
-    assert _places([64, 128], [64, 65, 128]) == [0.0, 2.0]
+    assert positions([512, 1024], [256, 512, 1024]) == [512.0, 1024.0]
+    assert positions([64, 128], [64, 65, 128]) == [0.0, 2.0]

@@ -2,48 +2,62 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.report.analysis.summary import energies, summarise
+from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
-from bench.report.reading.load import KEY, load
-from bench.report.tables.measurements import SUM, energy, inference, memory
-from bench.results.records import Device, Energy, Inference, MemoryPeak, TrialResult
+from bench.report.reading.load import load
+from bench.report.tables.measurements import SUM
+from bench.report.tables.table import Table
+from bench.results.records import Device, Energy, Inference, MemoryPeak, Status, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
-from tests.report.tables.lines import column, lines, words
+from tests.report.tables.lines import column, lines, titled, words
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
 KINDS_MIB = {"tracked_peak": 90, "parameter": 20, "gradient": 18, "optimizer": 40, "activation": 11, "temporary": 1}
 GPU_MIB = {"peak_allocated": 100, "first_peak": 150, "peak_reserved": 200, "driver_used": 500}
 KINDS = {f"{name}_bytes": size * MIB for name, size in KINDS_MIB.items()}
-ON_A_GPU = {f"{name}_bytes": size * MIB for name, size in GPU_MIB.items()}
+ON_A_GPU = KINDS | {f"{name}_bytes": size * MIB for name, size in GPU_MIB.items()}
+NAMED = {"suite": "vit", "device": "NVIDIA Test 1", "batch size": "128"}
 
 
 class Run(RunBuilder):
     """A run whose memory and energy trials have their details."""
 
-    def held(self, precision: str, *, batch: int = 128, status: str = "ok", **figures: int | None) -> Run:
-        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))
+    def held(self, precision: str, *, batch: int = 128, status: Status = "ok", **figures: int | None) -> Run:
+        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))  # type: ignore[arg-type]
         self.add(self.trial("memory", [precision], batch), result)
         return self
 
     def drew(
-        self, precision: str, joules: float, *, batch: int = 128, source: str = "counter", status: str = "ok", **more
+        self,
+        precision: str,
+        joules: float,
+        *,
+        batch: int = 128,
+        source: str = "counter",
+        status: Status = "ok",
+        **more: Any,
     ) -> Run:
         figures = {"energy_net_j_per_step": joules - 0.5, "idle_power_w": 71.2, "mean_power_w": 312.4} | more
-        found = Energy(energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=100, **figures)
-        self.add(
-            self.trial("energy", [precision], batch), TrialResult(precision=precision, status=status, energy=found)
+        energy = Energy(
+            energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=100, **figures
         )
+        result = TrialResult(precision=precision, status=status, energy=energy)
+        self.add(self.trial("energy", [precision], batch), result)
         return self
 
-    def table(self, of=memory):
-        return of(load([self.folder]).trials)
+    @property
+    def memory_table(self) -> Table | None:
+        return titled(self.folder, "Where the memory went")
+
+    @property
+    def energy_table(self) -> Table | None:
+        return titled(self.folder, "Energy")
 
 
 @pytest.fixture
@@ -52,31 +66,19 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_every_kind_of_memory_has_its_own_column(run: Run) -> None:
-    table = run.held("fp32", **KINDS, **ON_A_GPU).table()
-    assert lines(table) == [
-        {
-            "suite": "vit",
-            "device": "NVIDIA Test 1",
-            "batch size": "128",
-            "precision": "fp32",
-            "peak (MiB)": "100.0",
-            "tensors (MiB)": "90.0",
-            "parameters (MiB)": "20.0",
-            "gradients (MiB)": "18.0",
-            "optimizer (MiB)": "40.0",
-            "activations (MiB)": "11.0",
-            "temporaries (MiB)": "1.0",
-            "first step (MiB)": "150.0",
-            "reserved (MiB)": "200.0",
-            "driver (MiB)": "500.0",
-        }
-    ]
+    table = run.held("fp32", **ON_A_GPU).memory_table
+    kinds = {"peak": 100, "tensors": 90, "parameters": 20, "gradients": 18, "optimizer": 40, "activations": 11}
+    kinds |= {"temporaries": 1, "first step": 150, "reserved": 200, "driver": 500}
+    shown = {f"{kind} (MiB)": f"{size}.0" for kind, size in kinds.items()}
+    assert lines(table) == [{**NAMED, "precision": "fp32", **shown}]
+    assert table is not None
     assert words(table) == ["suite", "device", "precision"]
 
 
 def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path: Path) -> None:
-    table = Run(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB).table()
+    table = Run(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB).memory_table
     kinds = ("peak", "tensors", "parameters", "gradients", "optimizer", "activations", "temporaries")
+    assert table is not None
     assert table.headers[4:] == [f"{kind} (MiB)" for kind in kinds]
     assert column(table, "peak (MiB)") == ["95.0"]
     assert "driver" not in table.about
@@ -84,31 +86,30 @@ def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_p
 
 def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run: Run) -> None:
     for precision, batch in (("amp-bf16", 256), ("amp-bf16", 64), ("fp32", 256), ("fp32", 64)):
-        run.held(precision, batch=batch, **KINDS, **ON_A_GPU)
+        run.held(precision, batch=batch, **ON_A_GPU)
     order = [("64", "fp32"), ("64", "amp-bf16"), ("256", "fp32"), ("256", "amp-bf16")]
-    assert [(line["batch size"], line["precision"]) for line in lines(run.table())] == order
+    assert [(line["batch size"], line["precision"]) for line in lines(run.memory_table)] == order
 
 
 def test_large_figures_are_in_gib_and_an_unknown_one_is_a_dash(run: Run) -> None:
-    figures = KINDS | ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None}
-    (line,) = lines(run.held("fp32", **figures).table())
+    figures = ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None}
+    (line,) = lines(run.held("fp32", **figures).memory_table)
     assert (line["reserved (GiB)"], line["driver (GiB)"], line["peak (GiB)"]) == ("20.00", "–", "0.10")
 
 
 def test_only_trials_that_count_are_in_the_table_of_memory(run: Run) -> None:
     run.memory("fp32", 10).lost("memory", "amp-fp16", "oom").speed()
-    assert run.table() is None
-    run.held("amp-bf16", **KINDS, **ON_A_GPU).held("tf32", status="invalid", **KINDS, **ON_A_GPU)
-    assert column(run.table(), "precision") == ["amp-bf16"]
+    assert run.memory_table is None
+    run.held("amp-bf16", **ON_A_GPU).held("tf32", status="invalid", **ON_A_GPU)
+    assert column(run.memory_table, "precision") == ["amp-bf16"]
 
 
-def test_the_sum_over_devices_stands_beside_the_largest_ones_peak(tmp_path: Path) -> None:
+def test_the_sum_over_devices_is_beside_the_largest_ones_peak(tmp_path: Path) -> None:
     both = Run(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
-    alone = Run(tmp_path / "alone").held("fp32", **KINDS, **ON_A_GPU)
-    both.held("fp32", **KINDS, **ON_A_GPU, all_devices_bytes=190 * MIB)
-    assert both.table().headers[4:7] == ["peak (MiB)", "sum of peaks (MiB)", "tensors (MiB)"]
-    assert column(both.table(), "sum of peaks (MiB)") == ["190.0"]
-    assert "sum of peaks" not in " ".join(alone.table().headers)
+    both.held("fp32", **ON_A_GPU, all_devices_bytes=190 * MIB)
+    alone = Run(tmp_path / "alone").held("fp32", **ON_A_GPU)
+    assert list(lines(both.memory_table)[0].items())[4:6] == [("peak (MiB)", "100.0"), ("sum of peaks (MiB)", "190.0")]
+    assert "sum of peaks (MiB)" not in lines(alone.memory_table)[0]
     for folder, held in ((both.folder, "100.0; sum 190.0"), (alone.folder, "100.0")):
         page = write_report([folder], tmp_path / "out", figures="none").read_text()
         assert f"| {held} | baseline |" in page
@@ -132,40 +133,27 @@ def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart
     assert evidence in sentence.evidence
 
 
-def energy_change(run: Run, precision: str, batch: int = 128) -> float:
-    found = run.table(energies).reset_index()
-    return found[(found["precision"] == precision) & (found["batch_size"] == batch)]["energy_change"].item()
-
-
 def test_a_run_without_energy_has_no_table_of_it(run: Run) -> None:
     run.speed().memory("fp32", 10)
-    assert run.table(energy) is None
-    assert run.table(energies).empty
+    assert run.energy_table is None
 
 
-def test_energy_is_compared_with_fp32_of_the_same_cell(run: Run) -> None:
+def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run: Run) -> None:
     run.drew("fp32", 4.0).drew("amp-bf16", 1.0).drew("fp32", 8.0, batch=256).drew("amp-bf16", 6.0, batch=256)
-    run.drew("tf32", 3.0, batch=64).speed().memory("fp32", 10)
-    assert energy_change(run, "amp-bf16") == pytest.approx(-0.75)
-    assert energy_change(run, "amp-bf16", 256) == pytest.approx(-0.25)
-    assert math.isnan(energy_change(run, "fp32"))
-    assert math.isnan(energy_change(run, "tf32", 64))
-    assert list(run.table(energies).index.names) == KEY
-
-
-def test_energies_of_different_sources_are_not_compared(run: Run) -> None:
-    run.drew("fp32", 4.0).drew("amp-bf16", 1.0, source="power")
-    assert math.isnan(energy_change(run, "amp-bf16"))
-    assert column(run.table(energy), "energy ÷ fp32") == ["baseline", "–"]
+    run.drew("tf32", 3.0, batch=64).drew("amp-fp16", 1.0, source="power").speed()
+    assert [(line["batch size"], line["precision"], line["energy ÷ fp32"]) for line in lines(run.energy_table)] == [
+        ("64", "tf32", "–"),
+        ("128", "fp32", "baseline"),
+        ("128", "amp-fp16", "–"),
+        ("128", "amp-bf16", "0.250"),
+        ("256", "fp32", "baseline"),
+        ("256", "amp-bf16", "0.750"),
+    ]
 
 
 def test_the_table_of_energy_has_what_was_read_and_its_source(run: Run) -> None:
-    first, second = lines(run.drew("amp-bf16", 1.6).drew("fp32", 4.0).table(energy))
-    assert (first["precision"], first["energy ÷ fp32"]) == ("fp32", "baseline")
-    assert second == {
-        "suite": "vit",
-        "device": "NVIDIA Test 1",
-        "batch size": "128",
+    _, line = lines(run.drew("amp-bf16", 1.6).drew("fp32", 4.0).energy_table)
+    assert line == NAMED | {
         "precision": "amp-bf16",
         "source": "counter",
         "energy/step (J)": "1.600",
@@ -179,32 +167,38 @@ def test_the_table_of_energy_has_what_was_read_and_its_source(run: Run) -> None:
 
 def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(run: Run) -> None:
     run.drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None).lost("energy", "amp-bf16", "unsupported")
-    first, second, third = run.drew("tf32", 1.0, status="nonfinite").table(energy).rows
-    assert (first[6], first[9]) == ("–", "–")
-    assert [row[4:] for row in (second, third)] == [
+    table = run.drew("tf32", 1.0, status="nonfinite").energy_table
+    assert table is not None
+    assert (table.rows[0][6], table.rows[0][9]) == ("–", "–")
+    assert [row[4:] for row in table.rows[1:]] == [
         ["–", word, "–", "–", "–", "–", "–"] for word in ("nonfinite", "unsupported")
     ]
-    assert math.isnan(energy_change(run, "tf32"))
 
 
-def answered(**changes: Any) -> Inference:
-    usual = {"latency_p50_ms": 1.5, "latency_p95_ms": 2.0, "inference_samples_per_s": 1000.0, "inference_rounds": 20}
-    speedup = dict.fromkeys(("inference_speedup", "inference_speedup_low", "inference_speedup_high"))
-    return Inference(**usual | speedup | {"top1_agreement_pct": 100.0, "output_error": 0.0} | changes)
+def answered(speedup: float | None, agreement: float = 100.0, error: float = 0.0) -> Inference:
+    low, high = (None, None) if speedup is None else (1.9, 2.1)
+    return Inference(
+        latency_p50_ms=1.5,
+        latency_p95_ms=2.0,
+        inference_samples_per_s=1000.0,
+        inference_rounds=20,
+        inference_speedup=speedup,
+        inference_speedup_low=low,
+        inference_speedup_high=high,
+        top1_agreement_pct=agreement,
+        output_error=error,
+    )
 
 
-def test_each_precision_has_its_row_in_order_and_of_the_lowest_seed(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").memory("fp32", 100)
-    assert inference(load([run.folder]).trials.assign(where="GPU")) is None
+def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(run: Run) -> None:
+    run.memory("fp32", 100)
+    assert titled(run.folder, "Inference") is None
     for seed in (1, 0):
-        speed = {"inference_speedup": 2.0 + seed, "inference_speedup_low": 1.9, "inference_speedup_high": 2.1}
-        mixed = answered(**speed, top1_agreement_pct=98.75, output_error=0.004)
-        trial = run.trial("inference", ["amp-bf16"], 128, seed=seed)
-        run.add(trial, TrialResult(precision="amp-bf16", status="ok", inference=mixed))
-    trial = run.trial("inference", ["fp32"], 128)
-    run.add(trial, TrialResult(precision="fp32", status="unconverged", inference=answered()))
-    assert [row[2:] for row in inference(load([run.folder]).trials.assign(where="GPU")).rows] == [
+        result = TrialResult(precision="amp-bf16", status="ok", inference=answered(2.0 + seed, 98.75, 0.004))
+        run.add(run.trial("inference", ["amp-bf16"], 128, seed=seed), result)
+    result = TrialResult(precision="fp32", status="unconverged", inference=answered(None))
+    run.add(run.trial("inference", ["fp32"], 128), result)
+    assert [list(line.values())[2:] for line in lines(titled(run.folder, "Inference"))] == [
         ["fp32", "1.500†", "2.000", "1,000", "baseline", "100.00", "0"],
         ["amp-bf16", "1.500", "2.000", "1,000", "2.000 [1.900, 2.100]", "98.75", "0.004"],
     ]
-    assert "### Inference" in write_report([run.folder], tmp_path / "report", figures="none").read_text()

@@ -1,20 +1,18 @@
-"""What all figures share: colours, axes whose labels do not collide, and the files of a figure.
+"""What all figures share: colours, axes, and the files of a figure.
 
-matplotlib takes half a second to import, and is imported inside the functions that use it: a report without figures
-does without it.
+matplotlib takes half a second to import, so only the functions that use it import it.
 """
 
 from __future__ import annotations
 
 import io
-import math
+import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from bench.spec.precisions import BASELINE, PRECISIONS, precision_rank
@@ -22,7 +20,6 @@ from bench.spec.precisions import BASELINE, PRECISIONS, precision_rank
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.ticker import FuncFormatter
 
 INK, FAINT = "#24292f", "#d0d7de"
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -50,15 +47,11 @@ STYLE: Any = {
     "lines.markersize": 5,
     "legend.frameon": False,
 }
-Panel = Callable[["Axes", pd.DataFrame], None]
-"""Draws rows into axes."""
+Panel = Callable[["Axes"], None]
+"""Draws into axes."""
 NARROWEST_INCHES = 6.0
 MOST_TICKS = 20
 """An axis with more values than this has no tick at each."""
-APART = 0.11
-"""Share of an axis below which two short labels would touch."""
-CHARACTER = 0.03
-"""Share of a panel's axis that a digit takes: 5.7 of some 190 points."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +65,6 @@ class Plot:
 
 def save(
     grid: Sequence[Sequence[Panel]],
-    rows: pd.DataFrame,
     *,
     name: str,
     caption: str,
@@ -81,11 +73,10 @@ def save(
     share_y: bool = False,
     legend: Sequence[Artist] = (),
 ) -> Plot:
-    """Draw ``rows`` into each panel of ``grid`` and write the figure as SVG and PNG.
+    """Draw each panel of ``grid`` and write the figure as SVG and PNG.
 
     Args:
         grid: rows of panels, all of one length.
-        rows: what the panels draw.
         name: name of the files, without suffix.
         caption: the figure's title.
         folder: where the files go.
@@ -100,8 +91,8 @@ def save(
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, panel_inches[1] * len(grid)), layout="constrained")
         frames = figure.subplots(len(grid), len(grid[0]), squeeze=False, sharey="row" if share_y else False)
-        for axes, panel in zip(np.ravel(frames), (panel for row in grid for panel in row), strict=True):
-            panel(axes, rows)
+        for axes, panel in zip(frames.flat, itertools.chain(*grid), strict=True):
+            panel(axes)
         figure.suptitle(textwrap.fill(caption, int(10 * width)), fontsize=11, fontweight="bold")
         handles = {str(handle.get_label()): handle for handle in legend} or {
             text: line for axes in figure.axes for line, text in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -138,21 +129,13 @@ def arms(rows: pd.DataFrame, by: str = "") -> list[tuple[str, pd.DataFrame]]:
 def grid(panels: Sequence[Panel], columns: int = 3) -> list[list[Panel]]:
     """Return panels in rows of at most so many, the last row filled up with empty ones."""
     columns = min(columns, len(panels))
-    panels = [*panels, *[_empty] * (-len(panels) % columns)]
+    panels = [*panels, *[lambda axes: axes.set_axis_off()] * (-len(panels) % columns)]
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
 
 
-def _empty(axes: Axes, _rows: pd.DataFrame) -> None:
-    axes.set_axis_off()
-
-
-def baseline(axes: Axes) -> None:
-    """Draw the line of fp32, at 1 on an axis of speedups."""
-    axes.axhline(1.0, color=colour(BASELINE), linewidth=1.4, linestyle="--", label=BASELINE)
-
-
 def speedup_axis(axes: Axes) -> None:
-    """Make y an axis of speedups, from 0."""
+    """Make y an axis of speedups, from 0, with a line for fp32 at 1."""
+    axes.axhline(1.0, color=colour(BASELINE), linewidth=1.4, linestyle="--", label=BASELINE, zorder=1.9)
     axes.set_ylim(0, axes.get_ylim()[1])
     axes.set_ylabel("speedup (×), 95 % interval")
 
@@ -162,53 +145,6 @@ def errors(center: pd.Series, low: pd.Series, high: pd.Series) -> list[Any]:
     return [(center - low).fillna(0).to_numpy(), (high - center).fillna(0).to_numpy()]
 
 
-def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
-    """Place labels on a logarithmic axis; sizes that are too near each other for their digits share one label."""
-    logs = [math.log2(size) for size in sizes]
-    span = max(logs[-1] - logs[0], 1.0)
-    groups = [[index] for index in range(len(sizes))]
-    while len(groups) > 1:
-        places = [sum(logs[index] for index in group) / len(group) / span for group in groups]
-        widths = [CHARACTER * max(map(len, _label(sizes, group).split("\n"))) for group in groups]
-        rooms = [
-            places[at + 1] - places[at] - (widths[at] + widths[at + 1]) / 2 - CHARACTER for at in range(len(groups) - 1)
-        ]
-        tightest = min(range(len(rooms)), key=rooms.__getitem__)
-        if rooms[tightest] >= 0:
-            break
-        groups[tightest : tightest + 2] = [groups[tightest] + groups[tightest + 1]]
-    return [(2 ** (sum(logs[index] for index in group) / len(group)), _label(sizes, group)) for group in groups]
-
-
-def _label(sizes: list[int], group: list[int]) -> str:
-    names = [str(sizes[index]) for index in group]
-    return "\n".join(names) if len(names) <= 2 else f"{names[0]}\n… {names[-1]}"
-
-
-def batch_axis(axes: Axes, sizes: list[int]) -> None:
-    """Make x a log2 axis of batch sizes, with a tick at each size that was measured, labels permitting."""
-    from matplotlib.ticker import FixedLocator, NullFormatter
-
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("batch size")
-    labels = batch_labels(sizes)
-    ticks = [float(size) for size in sizes] if len(sizes) <= MOST_TICKS else []
-    axes.xaxis.set_minor_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xticks([place for place, _ in labels], [text for _, text in labels])
-    axes.tick_params(axis="x", which="major", length=0, pad=6)
-    axes.grid(visible=False, axis="x")
-
-
-def precision_axis(axes: Axes, names: list[str], batch: int) -> None:
-    """Make x an axis of precisions, for figures at one batch size."""
-    axes.set_xticks(range(len(names)), names)
-    margin = 0.6 if len(names) > 1 else 1.0
-    axes.set_xlim(-margin, len(names) - 1 + margin)
-    axes.set_xlabel(f"precision, at batch size {batch}")
-    axes.grid(visible=False, axis="x")
-
-
 def handle(label: str, **look: Any) -> Artist:
     """Return a legend's line or marker."""
     from matplotlib.lines import Line2D
@@ -216,32 +152,19 @@ def handle(label: str, **look: Any) -> Artist:
     return Line2D([], [], label=label, **look)
 
 
-def in_full() -> FuncFormatter:
-    """Return a formatter that writes ticks in full, with thousands separated."""
-    from matplotlib.ticker import FuncFormatter
-
-    return FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
+def in_full(value: float, _place: object = None) -> str:
+    """Write a tick in full, with thousands separated."""
+    return f"{value:,.10g}".replace("-", "−")
 
 
 def log_axis(axes: Axes) -> None:
     """Make y logarithmic, its ticks written in full: 0.1, 0.2, 0.5, 1."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-
-
-def epoch_axis(axes: Axes, last: int) -> None:
-    """Make x an axis of whole epochs."""
-    from matplotlib.ticker import NullLocator
-
-    step = max(1, math.ceil(last / 8))
-    axes.set_xticks([1, *(epoch for epoch in range(step, last + 1, step) if epoch > 1)])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("epoch")
-    axes.grid(visible=False, axis="x")
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -1,0 +1,95 @@
+"""Runs of ablations, from blocks and step times that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.report.analysis.ablation import AblationSummary, ablations
+from bench.report.reading.load import load
+from bench.results.records import AblationResult, Block, MemoryPeak, Status, TrialResult
+from bench.results.store import Store
+from tests.report.builders import MIB, RunBuilder, timed
+
+AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
+STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
+
+
+def ablation_of(builder: RunBuilder) -> AblationSummary:
+    (found,) = ablations(load([builder.folder]))
+    return found
+
+
+def ablation_result(step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationResult:
+    return AblationResult(
+        ablation_step=step, loader_ms=loader_ms, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited
+    )
+
+
+def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
+    """Add the steady peaks of ablation steps; None is not measured."""
+    field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
+    for name, size in mib.items():
+        if size is not None:
+            result = TrialResult(precision=name, status="ok", memory=MemoryPeak(**{field: int(size * MIB)}))
+            builder.add(builder.trial("ladder_memory", [name], 64), result)
+
+
+def together(
+    builder: RunBuilder,
+    speeds: dict[str, list[list[float]]],
+    *,
+    status: Status = "ok",
+    host_ratios: tuple[float | None, ...] = (None,) * 9,
+    limited: int | None = None,
+) -> AblationSummary:
+    """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
+
+    ``status`` is that of the first process; ``limited`` is the step that the loader limits.
+    """
+    for replicate in range(len(speeds["fp32"])):
+        trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
+        blocks = [
+            Block(trial=trial.id, precision=name, round=number, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
+            for name, processes in speeds.items()
+            for number, speed in enumerate(processes[replicate])
+        ]
+        with Store(builder.folder) as store:
+            store.add(blocks)
+        results = [
+            TrialResult(
+                precision=name,
+                status=status if replicate == 0 else "ok",
+                speed=timed(8 / float(np.median(processes[replicate])), 64, host_ratio=host_ratios[step]),
+                ablation=ablation_result(step, loader_ms=3.0, limited=step == limited),
+            )
+            for step, (name, processes) in enumerate(speeds.items())
+        ]
+        builder.add(trial, *results)
+    return ablation_of(builder)
+
+
+def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
+    """Ablation steps that do not fit together: all at once run out of memory, and then each is alone."""
+    for replicate in range(max(map(len, steps_ms.values()))):
+        joint = builder.trial("ladder", list(steps_ms), 64, replicate=replicate)
+        builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
+        for step, (name, values) in enumerate(steps_ms.items()):
+            if replicate < len(values):
+                speed = timed(values[replicate], 64, paired=False)
+                result = TrialResult(precision=name, status="ok", speed=speed, ablation=ablation_result(step))
+                builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
+    return builder
+
+
+def scattered(center: float, *noise: float) -> list[list[float]]:
+    """Three processes of five rounds, all of a process off by the same."""
+    return [[center * (1 + off)] * 5 for off in noise or (0.0, 0.0, 0.0)]
+
+
+def whole(builder: RunBuilder) -> RunBuilder:
+    """fp32, amp-bf16 and set-to-none timed together on a machine that slows down, and non-blocking unsupported."""
+    peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
+    drift = [1 + 0.1 * number for number in (-2, -1, 0, 1, 2)]
+    speeds = {name: [[8 / step_ms / slower for slower in drift]] * 3 for name, step_ms in STEPS_MS.items()}
+    together(builder, speeds, host_ratios=(0.9, 0.2, 0.9), limited=2)
+    return builder.lost("ladder", "amp-bf16+set-to-none+non-blocking", "unsupported", "no GPU", batch=64)

@@ -1,0 +1,81 @@
+"""Small models, batches of random numbers, and the arms that train them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from bench.spec.precisions import parse_precision
+from bench.spec.suite import Data, Suite
+from bench.spec.techniques import PLAIN
+from bench.training.step import build_arm, training_step
+
+CPU = torch.device("cpu")
+IMAGES = Data(input_shape=(3, 8, 8), classes=3)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def plain_sgd(lr):
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr)
+
+
+def layers(data):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def norms(data):
+    """A model with batch norm, within blocks and outside."""
+    blocks = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(2)]
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *blocks, nn.Flatten(), nn.Linear(144, 3))
+
+
+def make_suite(model=layers, optimizer=momentum, data=IMAGES, **fields):
+    return Suite(name="small", title="", data=data, model=model, optimizer=optimizer, batch_size=8, **fields)
+
+
+def make(
+    precision="fp32",
+    techniques=PLAIN,
+    *,
+    model=layers,
+    optimizer=momentum,
+    data=IMAGES,
+    device=CPU,
+    seed=0,
+    steps=None,
+    clip_grad=None,
+    **fields,
+):
+    """Build an arm; ``fields`` are the suite's others."""
+    suite = make_suite(model, optimizer, data, **fields)
+    given = {"seed": seed, "steps": steps, "clip_grad": clip_grad, "techniques": techniques}
+    return build_arm(suite, data, parse_precision(precision), device, **given)
+
+
+def batches(count=4, shape=(3, 8, 8)):
+    rng = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, *shape, generator=rng), torch.randint(0, 3, (8,), generator=rng)) for _ in range(count)]
+
+
+def train(arm, data):
+    """Train on batches; return the losses."""
+    return [training_step(arm, *batch).item() for batch in data]
+
+
+def weights(arm):
+    return torch.cat([weight.detach().flatten() for weight in arm.model.parameters()])
+
+
+def state(arm):
+    """Return all that was learned, batch norm's statistics and counters included."""
+    return torch.cat([value.double().flatten() for value in arm.model.state_dict().values()])
+
+
+def same(one, other):
+    """Return whether all tensors of two sequences, or two dicts with equal keys, have the same bits."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
