@@ -29,7 +29,7 @@ from bench.spec.suite import Data
 from bench.spec.techniques import build_ablation
 from bench.training.step import build_arm
 from tests.arms import arm, arms
-from tests.phases.run_phase import result_of, run_phase
+from tests.phases.conftest import result_of, run_phase
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
