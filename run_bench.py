@@ -131,7 +131,7 @@ def _signals_as_ctrl_c() -> Iterator[list[int]]:
 def _unread() -> bool:
     """Say whether nobody reads what is printed; if so, nothing more is."""
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # errors are told unasked, and of a pipe that it has no reader
+    output.register(sys.stdout.fileno(), 0)  # POLLERR, which is always reported: the pipe has no reader
     if not any(event & select.POLLERR for _, event in output.poll(0)):
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends

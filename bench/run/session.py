@@ -116,7 +116,7 @@ def report(
     layers: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
 ) -> None:
-    """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
+    """Write the report of some runs, print its ablations, its verdict and where it is."""
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     for ladder in ladders:
@@ -204,7 +204,7 @@ def _read_run(folder: Path) -> dict[str, Any]:
     run = read_run(folder)
     request = run.get("request")
     if not isinstance(request, dict) or "argv" not in request or not {"environment", "started"} <= run.keys():
-        raise UsageError(f"'{folder / 'run.json'}' lacks what was asked. Restore it, or start a new run.")
+        raise UsageError(f"'{folder / 'run.json'}' lacks the request. Restore it, or start a new run.")
     return run
 
 
