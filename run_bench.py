@@ -85,9 +85,16 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Compare a run with an earlier one of the same questions."""
-    from bench.run import session
+    from bench.report.analysis.compare import compare
+    from bench.report.tables.comparisons import comparison
 
-    session.compare(options.old, options.new)
+    found = compare(options.old, options.new)
+    print(f"OLD: {options.old}\nNEW: {options.new}")
+    for text in (*found.cautions, *found.apart):
+        print(f"- {text}")
+    table = comparison(found.rows)
+    table.show()
+    print(table.about)
     return 0
 
 
@@ -101,10 +108,15 @@ def doctor(options: argparse.Namespace) -> int:
 
 def show_list(options: argparse.Namespace) -> int:
     """Show the suites, precisions and techniques, or the devices."""
-    from bench.cli.listing import describe_registries
-    from bench.run import session
+    from bench.cli.listing import describe_devices, describe_registries
+    from bench.devices.processes import gpu_processes
+    from bench.launch.local import LocalLauncher
 
-    print("\n".join(session.devices() if options.gpus else describe_registries()))
+    if options.gpus:
+        lines = describe_devices(*LocalLauncher().call("bench.devices.survey:look"), gpu_processes())
+    else:
+        lines = describe_registries()
+    print("\n".join(lines))
     return 0
 
 
