@@ -113,7 +113,8 @@ def show_list(options: argparse.Namespace) -> int:
     from bench.launch.local import LocalLauncher
 
     if options.gpus:
-        lines = describe_devices(*LocalLauncher().call("bench.devices.survey:look"), gpu_processes())
+        seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
+        lines = describe_devices(seen, no_gpu, gpu_processes())
     else:
         lines = describe_registries()
     print("\n".join(lines))
