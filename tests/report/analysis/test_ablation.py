@@ -19,11 +19,12 @@ def test_blocks_that_were_disturbed_count_for_nothing(tmp_path: Path) -> None:
     together(run, {"fp32": [[1.0] * 6], AMP: [[2.0] * 6]})
     trial = run.trial("ladder", STEPS, 64, replicate=0).id
     disturbed = {"position": 0, "steps": 1, "start_s": 0.0, "discarded": "thermal"}
+    times_ms = {"fp32": 9.0, AMP: 1.0}
     with Store(run.folder) as store:
         for number in range(6, 12):
-            pairs = zip(STEPS, (9.0, 1.0), strict=True)
             store.add(
-                Block(trial=trial, precision=name, round=number, time_ms=ms, **disturbed) for name, ms in times_ms
+                Block(trial=trial, precision=name, round=number, time_ms=time_ms, **disturbed)
+                for name, time_ms in times_ms.items()
             )
     over = ablation_of(run).rows.set_index("added").loc[AMP, "over_first"]
     assert (over.center, over.n) == (pytest.approx(2.0), 6)
