@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.data.cifar10 import FAILURES, patience
+from bench.data.cifar10 import FAILURES, connection_timeout
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError, first_line
 from bench.spec.suite import Data
@@ -62,7 +62,7 @@ def _download(name: str) -> dict[str, Tensor]:
     entry = api.get_model_weights(name).DEFAULT
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     try:
-        with patience():
+        with connection_timeout():
             state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except FAILURES as error:
         raise UsageError(

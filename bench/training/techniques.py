@@ -192,7 +192,7 @@ def _forward_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _forward_layers(layers: nn.Sequential, inputs: Any) -> Any:
     """Run plain layers; in training only the inputs of each run of them are kept."""
     if not layers.training:
-        return nn.Sequential.forward(layers, inputs)
+        return _run(layers, inputs)
     listed = list(layers)
     size = math.ceil(len(listed) / round(math.sqrt(len(listed))))
     for start in range(0, len(listed), size):
@@ -201,7 +201,7 @@ def _forward_layers(layers: nn.Sequential, inputs: Any) -> Any:
     return inputs
 
 
-def _run(layers: Sequence[nn.Module], inputs: Any) -> Any:
+def _run(layers: Iterable[nn.Module], inputs: Any) -> Any:
     for layer in layers:
         inputs = layer(inputs)
     return inputs
