@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.report import report
+from bench.report.figures.ablation import draw
 from bench.report.page import LOADED, RESIDENT, how_to_read
 from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
@@ -57,25 +58,20 @@ def test_ablation_steps_are_in_order_with_both_ratios_time_per_epoch_and_memory(
 
 
 def test_the_verdict_advises_up_to_where_techniques_pay_off(run: RunBuilder) -> None:
-    ladder = ablation_of(run)
-    said = sentence(ladder)
-    assert said.advice == "go up to + set-to-none"
-    assert said.evidence == (
+    verdict = sentence(ablation_of(run))
+    assert verdict.advice == "go up to + set-to-none"
+    assert verdict.evidence == (
         "2.500 [2.500, 2.500]× as fast as fp32 (FASTER) at −50 % peak memory; limited by the loader, not by "
         "arithmetic; the largest gain is that of amp-bf16, 2.000 [2.000, 2.000]× as fast as the one that it builds on "
         "(FASTER)"
     )
-    assert report([run.folder], run.folder / "report", figures="none")[1] == [str(said)]
+    assert report([run.folder], run.folder / "report", figures="none")[1] == [str(verdict)]
 
 
-def test_where_nothing_gains_the_advice_is_fp32(run: RunBuilder) -> None:
-    blocks = run.folder / "blocks.csv"
-    lines = blocks.read_text().splitlines()
-    swapped = [line.replace(",fp32,", ",swap,").replace(",amp-bf16+set-to-none,", ",fp32,") for line in lines]
-    blocks.write_text("\n".join(line.replace(",swap,", ",amp-bf16+set-to-none,") for line in swapped) + "\n")
-    ladder = ablation_of(run)
-    assert sentence(ladder).advice == "stay with fp32"
-    assert sentence(ladder).evidence.startswith("nothing gains: the fastest, amp-bf16, is 0.800")
+def test_where_nothing_gains_the_advice_is_fp32(tmp_path: Path) -> None:
+    verdict = sentence(together(RunBuilder(tmp_path / "run"), {"fp32": scattered(1), AMP: scattered(0.8)}))
+    assert verdict.advice == "stay with fp32"
+    assert verdict.evidence.startswith("nothing gains: the fastest, amp-bf16, is 0.800")
 
 
 def test_ablation_steps_are_not_precisions_and_the_page_has_their_plot(run: RunBuilder, tmp_path: Path) -> None:
@@ -128,8 +124,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path: 
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.000 [")
     ladder = ablation_of(builder)
     assert sentence(ladder).advice == "no verdict"
-    write_report([builder.folder], tmp_path / "report")
-    assert list((tmp_path / "report").glob("*-ladder.svg"))
+    assert draw(ladder, tmp_path) is not None
 
 
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -> None:
@@ -144,14 +139,14 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path: Path) -
         "89.50 (one seed, no interval)",
         "not trained",
     ]
-    write_report([builder.folder], tmp_path / "report")
-    (drawn,) = (tmp_path / "report").glob("*-ladder.svg")
-    assert "Accuracy where trained" in drawn.read_text()
+    plot = draw(ablation_of(builder), tmp_path)
+    assert plot is not None
+    assert "Accuracy where trained" in plot.svg
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run: RunBuilder) -> None:
-    ladder = ablation_of(run)
-    made = short(ladder)
+    made = short(ablation_of(run))
+    assert made is not None
     assert words(made) == ["ablation step", "limited by", "status"]
     assert {"over fp32 [95 % interval]", "over the one it builds on [95 % interval]"} <= set(made.headers)
     assert made.title.startswith("Ladder of vit_b_16")
@@ -191,30 +186,32 @@ def test_how_to_read_describes_the_steps_that_were_timed(run: RunBuilder, tmp_pa
     assert described(RunBuilder(tmp_path / "speed").memory("fp32", 100.0)) == (True, False)
 
 
-def test_a_step_that_is_not_shown_to_gain_on_a_lower_one_is_not_advised(tmp_path: Path) -> None:
-    speeds = {"fp32": scattered(1), AMP: scattered(2), ZEROED_AMP: scattered(2.1, -0.1, 0.0, 0.1)}
-    said = sentence(together(RunBuilder(tmp_path / "run"), speeds))
-    assert said.advice == "go up to amp-bf16"
-    assert "2.000 [2.000, 2.000]× as fast as fp32 (FASTER)" in said.evidence
-    assert "; the fastest, + set-to-none, is not shown to beat it (1.046 [0.8" in said.evidence
+NOISE = (-0.1, 0.0, 0.1)
 
 
-def test_a_higher_step_is_advised_where_the_interval_between_the_two_shows_a_gain(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("speeds", "advised", "fastest"),
+    [
+        ({AMP: scattered(2), ZEROED_AMP: scattered(2.1, *NOISE)}, AMP, "+ set-to-none, is not shown to beat it (1.046"),
+        ({AMP: scattered(2, *NOISE), ZEROED_AMP: scattered(2.2, *NOISE)}, "+ set-to-none", ""),  # noise that both share
+        (
+            {
+                AMP: scattered(2),
+                ZEROED_AMP: scattered(2.0, -0.01, 0.0, 0.01),
+                f"{ZEROED_AMP}+compile": scattered(3),
+                f"{ZEROED_AMP}+compile+checkpointing": scattered(2.5),
+            },
+            "+ compile",
+            "",
+        ),
+    ],
+)
+def test_the_lowest_step_that_no_higher_one_is_shown_to_beat_is_advised(
+    tmp_path: Path, speeds: dict[str, list[list[float]]], advised: str, fastest: str
 ) -> None:
-    noise = (-0.1, 0.0, 0.1)
-    speeds = {"fp32": scattered(1), AMP: scattered(2, *noise), ZEROED_AMP: scattered(2.2, *noise)}
-    ladder = together(RunBuilder(tmp_path / "run"), speeds)
-    lower, higher = ladder.rows["over_first"].iloc[1:]
-    assert lower.high > higher.center
-    assert sentence(ladder).advice == "go up to + set-to-none"
-    assert "the fastest," not in sentence(ladder).evidence
-
-
-def test_a_step_below_one_without_a_gain_is_beaten_by_the_one_above_both(tmp_path: Path) -> None:
-    speeds = {"fp32": scattered(1), AMP: scattered(2), ZEROED_AMP: scattered(2.0, -0.01, 0.0, 0.01)}
-    speeds |= {f"{ZEROED_AMP}+compile": scattered(3), f"{ZEROED_AMP}+compile+checkpointing": scattered(2.5)}
-    assert sentence(together(RunBuilder(tmp_path / "run"), speeds)).advice == "go up to + compile"
+    verdict = sentence(together(RunBuilder(tmp_path / "run"), {"fp32": scattered(1), **speeds}))
+    assert verdict.advice == f"go up to {advised}"
+    assert f"; the fastest, {fastest}" in verdict.evidence if fastest else "the fastest," not in verdict.evidence
 
 
 def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge(tmp_path: Path) -> None:
