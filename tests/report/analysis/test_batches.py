@@ -33,7 +33,7 @@ def titled(run: RunBuilder, title: str) -> list[list[str]]:
 
 
 def table_of(run: RunBuilder, title: str) -> Table | None:
-    sections = compose(load([run.folder]), run.folder.parent).sections
+    sections = compose(load([run.folder]), run.folder.parent, figures="none").sections
     return next((made for section in sections for made in section.tables if made.title == title), None)
 
 

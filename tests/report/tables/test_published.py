@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.report.tables.published import FIGURES, FOLDER, WORDS, load_published, published_beside
 from bench.report.tables.table import Table
 from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
-from tests.report.builders import MIB, RunBuilder, write_report
+from tests.conftest import call
+from tests.report.builders import MIB, RunBuilder
 from tests.report.fleet import edit_rows
 from tests.report.tables.lines import column, lines
-
-ROOT = Path(__file__).parents[3]
 
 
 def figure(**given: object) -> dict[str, object]:
@@ -158,11 +154,9 @@ def test_further_files_of_published_figures_are_read_too(tmp_path: Path) -> None
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path: Path) -> None:
-    assert parse(["report", "--published", "results/x"]).published
-    assert not parse(["report", "results/x"]).published
-    run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0])
-    out = tmp_path / "out"
-    words = ["report", "--published", str(run.folder), "--out", str(out)]
-    subprocess.run([sys.executable, str(ROOT / "run_bench.py"), *words], check=True, cwd=tmp_path)
-    assert "### Beside published figures" in (out / "report.md").read_text()
-    assert "suvojit-0x55aa" not in write_report([run.folder], tmp_path / "plain", figures="none").read_text()
+    run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0]).folder
+    words = ["report", run, "--figures", "none", "--out", tmp_path / "out"]
+    page = tmp_path / "out" / "report.md"
+    for more, shown in (["--published"], True), ([], False):
+        call(*words, *more, cwd=tmp_path)
+        assert ("### Beside published figures" in page.read_text()) == shown
