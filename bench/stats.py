@@ -46,6 +46,11 @@ class Interval:
         """The larger distance of its ends from zero; infinite where they are not known."""
         return math.inf if self.low is None or self.high is None else max(abs(self.low), abs(self.high))
 
+    def inverse(self) -> Interval:
+        """Turn a ratio round: one over the estimate, its ends swapped."""
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Interval(center=1 / self.center, low=low, high=high, n=self.n)
+
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
         low = None if self.low is None else math.exp(self.low)
@@ -77,17 +82,21 @@ def robust_interval(values: Values) -> Interval:
         return Interval(center=center, low=None, high=None, n=count)
     winsorised = data.clip(kept[0], kept[-1])
     error = float(winsorised.std(ddof=1)) / ((1 - 2 * TRIM) if trimmed else 1.0) / math.sqrt(count)
-    half = float(special.stdtrit(kept.size - 1, (1 + CONFIDENCE) / 2)) * error
-    return Interval(center=center, low=center - half, high=center + half, n=count)
+    return _student(center, error, kept.size - 1, count)
 
 
-def student_interval(values: Values) -> Interval:
+def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
     """Return the mean with Student's interval."""
     data = np.asarray(values, dtype=np.float64)
     center, count = float(data.mean()), int(data.size)
     if count < 2:
         return Interval(center=center, low=None, high=None, n=count)
-    half = float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2) * data.std(ddof=1) / math.sqrt(count))
+    return _student(center, float(data.std(ddof=1)) / math.sqrt(count), count - 1, count, confidence)
+
+
+def _student(center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return an estimate of ``count`` values with Student's interval, from its standard error."""
+    half = float(special.stdtrit(freedom, (1 + confidence) / 2)) * error
     return Interval(center=center, low=center - half, high=center + half, n=count)
 
 
@@ -124,8 +133,7 @@ def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interva
         return Interval(center=center, low=center, high=center, n=count)
     of_a, of_b = a.variance / a.n, b.variance / b.n
     freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1))
-    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(of_a + of_b)
-    return Interval(center=center, low=center - half, high=center + half, n=count)
+    return _student(center, math.sqrt(of_a + of_b), freedom, count)
 
 
 def merge_correlated(values: Values, smallest: int = 10) -> NDArray[np.float64]:

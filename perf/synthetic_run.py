@@ -95,8 +95,7 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                             blocks += _blocks(trial, results, rng)
                         if trial.phase == "train":
                             epochs += _epochs(trial, rng)
-        store.add_blocks(blocks)
-        store.add_epochs(epochs)
+        store.add([*blocks, *epochs])
     return folder
 
 

@@ -27,43 +27,55 @@ def cifar_data(*, crop_padding: int, flip: bool) -> Data:
     return Data(input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=crop_padding, flip=flip)
 
 
-def cifar_suite(
-    *,
-    name: str,
-    title: str,
-    model: Callable[[Data], nn.Module],
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    warmup: float,
-    crop_padding: int,
-    flip: bool,
-    batch_size: int,
-    cpu_batch_sizes: tuple[int, ...],
-    source: str,
-) -> Suite:
-    """Return the CIFAR-10 recipe around ``model``: SGD, cosine, random crop and flip, 200 epochs."""
-    require_share(warmup)
+def cifar_recipe(
+    *, name: str, title: str, model: Callable[[Data], nn.Module], cpu_batch_sizes: tuple[int, ...], source: str
+) -> Callable[..., Suite]:
+    """Return a suite function around ``model``."""
 
-    def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        from torch import optim
+    def suite(
+        *,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        warmup: float = 0.0,
+        crop_padding: int = 4,
+        flip: bool = True,
+        batch_size: int = 128,
+    ) -> Suite:
+        """Return the recipe: SGD with momentum, cosine over the run, random crop and flip, batch 128, 200 epochs.
 
-        return optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        Args:
+            lr: peak learning rate of SGD.
+            momentum: of SGD.
+            weight_decay: of SGD.
+            warmup: share of the run that the rate rises for.
+            crop_padding: pixels around an image out of which it is cropped; 0 is off.
+            flip: whether images are mirrored at random.
+            batch_size: samples in a batch.
+        """
+        require_share(warmup)
 
-    def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
-        return cosine(optimizer, steps, warmup)
+        def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+            from torch import optim
 
-    return Suite(
-        name=name,
-        title=title,
-        data=cifar_data(crop_padding=crop_padding, flip=flip),
-        model=model,
-        optimizer=optimizer,
-        schedule=schedule,
-        batch_size=batch_size,
-        batch_sizes=(64, 128, 256, 512, 1024),
-        cpu_batch_sizes=cpu_batch_sizes,
-        epochs=5,
-        full_epochs=200,
-        source=source,
-    )
+            return optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+        def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
+            return cosine(optimizer, steps, warmup)
+
+        return Suite(
+            name=name,
+            title=title,
+            data=cifar_data(crop_padding=crop_padding, flip=flip),
+            model=model,
+            optimizer=optimizer,
+            schedule=schedule,
+            batch_size=batch_size,
+            batch_sizes=(64, 128, 256, 512, 1024),
+            cpu_batch_sizes=cpu_batch_sizes,
+            epochs=5,
+            full_epochs=200,
+            source=source,
+        )
+
+    return suite

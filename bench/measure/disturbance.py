@@ -1,8 +1,8 @@
 """What disturbed a device between two polls, so that what was measured meanwhile can be discarded.
 
 On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
-A power cap disturbs nothing: it is part of real speed, and is told apart, as a label. On a CPU nothing is discarded;
-the load of other programs is one figure.
+A power cap disturbs nothing: it is part of real speed, and only labelled. On a CPU nothing is discarded; the load of
+other programs is one figure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from typing import Protocol as Interface
 
 import psutil
 
@@ -25,27 +24,13 @@ CAUSES = {
     "hw_power_brake": "hardware power brake",
     "hw_slowdown": "hardware slowdown",
 }
-"""The clock event reasons that discarded, and what they are called."""
+"""The clock event reasons that disturb, and what they are called."""
 SPECIFIC = ("hw_thermal", "hw_power_brake")
 """What a hardware slowdown is due to. Where both are counted, the bare reason adds nothing but changes of clocks."""
-POLL_S = 0.1
-"""Who computed is asked no more often than this."""
+PROCESSES_S = 0.1
+"""Processes are polled no more often than this."""
 FOREIGN_PCT = 5.0
 """Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
-
-
-class Watch(Interface):
-    """Looks at one device."""
-
-    def poll(self) -> str:
-        """Return what disturbed the device since the last call, or an empty text. Never raises."""
-
-    def foreign_load_pct(self) -> float | None:
-        """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
-
-    def label(self) -> str:
-        """Return what held the device back and is part of its real speed, or an empty text."""
-
 
 Gather = Callable[[Any], tuple[Any, ...]]
 """Returns what each of the processes that train together gave, in the order of their ranks."""
@@ -56,56 +41,53 @@ def alone(own: Any) -> tuple[Any, ...]:
     return (own,)
 
 
+class Watch:
+    """Looks at one device. This one sees nothing, and so claims nothing."""
+
+    def poll(self) -> str:
+        """Return what disturbed the device since the last call, or an empty text. Never raises."""
+        return ""
+
+    def foreign_load_pct(self) -> float | None:
+        """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
+        return None
+
+    def label(self) -> str:
+        """Return what held the device back and is part of its real speed, or an empty text."""
+        return ""
+
+
 @contextmanager
 def open_watch(
     device: Device, clock: Callable[[], float] = time.monotonic, *, gather: Gather = alone, rank: int = 0
 ) -> Iterator[Watch]:
-    """Watch a device from now on.
-
-    A GPU that NVML does not know is never called disturbed. Processes that train together each watch their own device;
-    the caller gathers what they saw.
+    """Watch a device from now on; a GPU that the driver's library does not know is never called disturbed.
 
     Args:
-        device: the device.
+        device: the device; processes that train together each watch their own.
         clock: a clock in seconds.
         gather: exchanges values with the processes that train together; called by all of them alike.
-        rank: this process's place among them.
+        rank: this process's rank among them.
     """
-    if device.kind == "cpu":
+    if not device.is_gpu:
         yield CpuWatch(gather)
         return
     own_pids = gather(os.getpid())
     uuid = device.uuids[rank] if len(device.uuids) == len(own_pids) > 1 else device.uuid
     monitor = open_monitor() if uuid else None
     if monitor is None or uuid is None:
-        yield BlindWatch()
+        yield Watch()
         return
     with monitor:
+        watch = Watch()
         try:
-            watch: Watch = GpuWatch(monitor, uuid, clock, own_pids)
+            watch = GpuWatch(monitor, uuid, clock, own_pids)
         except DeviceLostError as failure:
-            print(f"Throttling and neighbours are not watched: {failure}")
-            watch = BlindWatch()
+            print(f"Throttling and other processes are not watched: {failure}")
         yield watch
 
 
-class BlindWatch:
-    """Sees nothing, and so claims nothing."""
-
-    def poll(self) -> str:
-        """Name no cause."""
-        return ""
-
-    def foreign_load_pct(self) -> float | None:
-        """Return unknown."""
-        return None
-
-    def label(self) -> str:
-        """Return nothing."""
-        return ""
-
-
-class CpuWatch(BlindWatch):
+class CpuWatch(Watch):
     """Compares what all programs took of the CPU with what this process took, its loader, and who trains with it."""
 
     def __init__(self, gather: Gather = alone) -> None:
@@ -147,20 +129,17 @@ def _family_time(process: psutil.Process) -> float:
     return total_s
 
 
-class GpuWatch(BlindWatch):
+class GpuWatch(Watch):
     """Reads one GPU's throttle counters and process loads."""
 
     def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
-        """Begin now.
+        """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost.
 
         Args:
-            monitor: a session.
+            monitor: an open library.
             uuid: the GPU's.
             clock: a clock in seconds.
             own_pids: this process, and those that train with it.
-
-        Raises:
-            DeviceLostError: NVML does not know the GPU, or it is lost.
         """
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
@@ -170,18 +149,18 @@ class GpuWatch(BlindWatch):
     def poll(self) -> str:
         """Name the causes since the last call, joined by "; ".
 
-        The driver's throttle counters move about every 100 ms, and its samples of processes cover up to a second: a
-        cause may be told that much after it began.
+        A cause may be named up to a second after it began: the driver's throttle counters move about every 100 ms, and
+        its samples of processes cover up to a second.
         """
         if not self._lost:
             try:
-                return "; ".join([*self._throttling(), *self._neighbours()])
+                return "; ".join([*self._throttling(), *self._others()])
             except DeviceLostError as failure:
                 self._lost = f"the GPU was lost to NVML: {failure}"
         return self._lost
 
     def label(self) -> str:
-        """Tell how much of the time the power cap held the clocks down."""
+        """Return how much of the time the power cap held the clocks down."""
         elapsed_s = self._last_s - self._began_s
         share_pct = min(100.0, 100 * self._capped_s / elapsed_s) if elapsed_s > 0 else 0.0
         return f"the power cap held the clocks down {share_pct:.0f} % of the time" if share_pct >= 0.5 else ""
@@ -200,20 +179,15 @@ class GpuWatch(BlindWatch):
             if reason in held_s or reason in active
         ]
 
-    def _neighbours(self) -> list[str]:
-        if self._clock() - self._polled_s < POLL_S:
+    def _others(self) -> list[str]:
+        if self._clock() - self._polled_s < PROCESSES_S:
             return []
         self._polled_s = self._clock()
         loads = self._loads() or {}
         busy = {pid: load for pid, load in loads.items() if pid not in self._own_pids and load >= FOREIGN_PCT}
-        if not busy or not self._sees_us(loads):
+        # In a container NVML may give the host's ids, and what looks foreign would be this very process.
+        known = loads.keys() | (self._monitor.process_bytes(self._uuid) or {}).keys() if busy else ()
+        if os.getpid() not in known:
             return []
         names = ", ".join(f"pid {pid}, {load:.0f} % of its time" for pid, load in sorted(busy.items()))
         return [f"{'another process' if len(busy) == 1 else 'other processes'} used the GPU ({names})"]
-
-    def _sees_us(self, loads: dict[int, float]) -> bool:
-        """Say whether NVML knows this process by its own id.
-
-        In a container it may give the host's ids, and what looks foreign would be this very process.
-        """
-        return os.getpid() in loads or os.getpid() in (self._monitor.process_bytes(self._uuid) or ())

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -66,18 +65,18 @@ class Stream:
         self.times_s, self.done = [clock()], [0]
         """When a burst was seen to end, and how many steps were done then."""
 
-    def turn(self, look: Callable[[], object]) -> None:
-        """Wait for a burst to end, with others queued behind it, calling ``look`` at least once meanwhile."""
+    def finish_burst(self, poll: Callable[[], object]) -> None:
+        """Wait for a burst to end, with others queued behind it, calling ``poll`` at least once meanwhile."""
         while len(self._queued) < AHEAD:
             self._queued.append(self._load.queue(self._burst))
-        look()
-        self._wait(look)
+        poll()
+        self._wait(poll)
 
     def run(self, seconds: float) -> None:
-        """Turn for that long."""
+        """Run bursts for that long."""
         until_s = self._clock() + seconds
         while self._clock() < until_s:
-            self.turn(lambda: None)
+            self.finish_burst(lambda: None)
 
     def drain(self) -> None:
         """Wait for all that is queued."""
@@ -88,11 +87,11 @@ class Stream:
         """Return how many steps were done at a moment, at an even pace within each burst."""
         return float(np.interp(moment_s, self.times_s, self.done))
 
-    def _wait(self, look: Callable[[], object]) -> None:
+    def _wait(self, poll: Callable[[], object]) -> None:
         done = self._queued.popleft()
         while not done():
             self._sleep(POLL_S)
-            look()
+            poll()
         self.times_s.append(self._clock())
         self.done.append(self.done[-1] + self._burst)
 
@@ -132,12 +131,12 @@ def measure(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> Window | None:
-    """Return the energy of continuous steps, or None where neither all counters nor all powers are told.
+    """Return the energy of continuous steps, or None where neither all counters nor all powers are known.
 
     Args:
         load: the steps.
-        meters: the device's, or each of those that run the steps together; the window is then one for all of them.
-        burst: steps queued at a time (``stream.burst_steps``).
+        meters: of all devices that run the steps, in one window.
+        burst: steps queued at a time (``burst_steps``).
         seconds: least length of the window; ``WINDOW_S`` by default.
         clock: a clock in seconds.
         sleep: how to wait on it.
@@ -166,25 +165,26 @@ def energy_of(window: Window, idle_power_w: float | None) -> Energy:
 
 
 def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
-    """Integrate samples of power (seconds, watts) from ``begin_s`` to ``end_s``.
+    """Integrate samples of power (seconds, watts) from ``begin_s`` to ``end_s``, by trapezoids between samples.
 
-    Between samples by the trapezoid, which a drift of power leaves unbiased; before the first and after the last one
-    that sample is held, since nothing is known of power there.
+    Before the first sample and after the last one that sample is held, since nothing is known of power there.
     """
-    inside = sum((later - at) * (power + next_power) / 2 for (at, power), (later, next_power) in pairwise(samples))
-    (first_s, first_w), (last_s, last_w) = samples[0], samples[-1]
-    return inside + (first_s - begin_s) * first_w + (end_s - last_s) * last_w
+    times_s, powers_w = zip(*samples, strict=True)
+    moments_s = [begin_s, *times_s, end_s]
+    held_w = np.interp(moments_s, times_s, powers_w)
+    return float(np.sum(np.diff(moments_s) * (held_w[1:] + held_w[:-1]) / 2))
 
 
 @dataclass(slots=True)
 class _Counter:
-    """An energy counter while steps run: when it ticked, and what it then said."""
+    """An energy counter while steps run."""
 
     meter: GpuMeter
     clock: Clock
     ticks: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and joules."""
     sound: bool = True
-    """Told, rising and ticking so far; a counter that falls has wrapped."""
+    """Known, rising and ticking so far; a counter that falls has wrapped."""
     reading: float | None = None
     quiet_s: float = 0.0
 
@@ -192,7 +192,7 @@ class _Counter:
         self.reading, self.quiet_s = self.meter.energy_j(), self.clock()
         self.sound = self.reading is not None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read it."""
         now = self.meter.energy_j()
         self.sound = self.sound and now is not None and self.reading is not None and now >= self.reading
@@ -209,19 +209,19 @@ class _Counter:
 
 
 def _by_counter(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
-    """Measure from one tick of the counter to another; None if it is not told, does not tick, or falls (wraps).
+    """Measure from one tick of the counter to another; None if it is unknown, does not tick, or falls (wraps).
 
-    Of several counters, which tick at moments of their own, from the moment when the last of them has ticked to the
-    latest up to which all of them have.
+    Several counters tick at different moments: the window begins when each has ticked, and ends at the earliest of
+    their last ticks.
     """
     counters = [_Counter(meter, clock) for meter in meters]
 
-    def look() -> None:
+    def poll() -> None:
         for counter in counters:
-            counter.look()
+            counter.poll()
 
     while counters and all(counter.sound for counter in counters):
-        stream.turn(look)
+        stream.finish_burst(poll)
         if all(counter.sound and len(counter.ticks) > 1 for counter in counters):
             begin_s = max(counter.ticks[0][0] for counter in counters)
             end_s = min(counter.ticks[-1][0] for counter in counters)
@@ -233,24 +233,24 @@ def _by_counter(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clo
 
 
 def _by_power(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
-    """Integrate power from the end of one burst to the end of another; None if half the readings tell none."""
+    """Integrate power from the end of one burst to the end of another; None if half the readings are unknown."""
     samples: list[tuple[float, float]] = []
-    asked, next_s = 0, clock()
+    readings, next_s = 0, clock()
 
-    def look() -> None:
-        nonlocal asked, next_s
+    def poll() -> None:
+        nonlocal readings, next_s
         if clock() < next_s:
             return
         next_s = clock() + POWER_PERIOD_S
-        asked += 1
+        readings += 1
         power_w = total([meter.power_w() or None for meter in meters])
         if power_w:
             samples.append((clock(), power_w))
 
     begin_s, done = stream.times_s[-1], stream.done[-1]
     while stream.times_s[-1] - begin_s < length_s or stream.done[-1] - done < FEWEST_STEPS:
-        stream.turn(look)
-        if asked >= FEWEST_STEPS and len(samples) <= asked / 2:
+        stream.finish_burst(poll)
+        if readings >= FEWEST_STEPS and len(samples) <= readings / 2:
             return None
     end_s = stream.times_s[-1]
     if not samples:

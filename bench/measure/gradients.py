@@ -91,7 +91,7 @@ def histograms(named: Named) -> dict[str, list[int]]:
 def float16_fates(named: Named, scale: float = 1.0) -> dict[str, list[int]]:
     """Count what float16 would make of the values times ``scale``, with one wait for the device in all.
 
-    Rounding is to nearest, so what lies above 2^-25 becomes the smallest subnormal, 2^-24, and not zero.
+    It rounds to nearest, so what lies above 2^-25 becomes the smallest subnormal, 2^-24, and not zero.
 
     Args:
         named: tensors, each with the name of its parameter.
@@ -100,18 +100,24 @@ def float16_fates(named: Named, scale: float = 1.0) -> dict[str, list[int]]:
     Returns:
         The counts of ``FATES``: of all under the empty name, then for each layer group, in their order.
     """
-    found: dict[str, list[Tensor]] = {"": []}
-    for name, values in named:
-        counted = torch.isfinite(values) & (values != 0)
-        half = (values.detach().float() * scale).half().abs()
-        kinds = (half >= 0, half == 0, (half > 0) & (half < FP16_NORMAL), torch.isinf(half))
-        counts = torch.stack([(kind & counted).sum() for kind in kinds])
+    sums = _by_group((name, _fates(values.detach(), scale)) for name, values in named)
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
+
+
+def _fates(values: Tensor, scale: float) -> Tensor:
+    counted = torch.isfinite(values) & (values != 0)
+    half = (values.float() * scale).half().abs()
+    kinds = (half >= 0, half == 0, (half > 0) & (half < FP16_NORMAL), torch.isinf(half))
+    return torch.stack([(kind & counted).sum() for kind in kinds])
+
+
+def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Sum tensors of all parameters under the empty name, then of each layer group."""
+    groups: dict[str, list[Tensor]] = {}
+    for name, tensor in named:
         for group in ("", group_of(name)):
-            found.setdefault(group, []).append(counts)
-    if not named:
-        return {}
-    sums = torch.stack([torch.stack(counts).sum(dim=0) for counts in found.values()]).tolist()
-    return dict(zip(found, sums, strict=True))
+            groups.setdefault(group, []).append(tensor)
+    return {group: torch.stack(tensors).sum(dim=0) for group, tensors in groups.items()}
 
 
 @dataclass(slots=True)
@@ -192,15 +198,12 @@ def errors_against_float64(
     true_loss = copy.deepcopy(loss).double()(exact(_wide(inputs)), _wide(targets))
     true_loss.backward()
     true = true_loss.detach()
-    squares: dict[str, list[Tensor]] = {}
-    for name, weight in exact.named_parameters():
-        if weight.grad is None:
-            continue
-        sums = torch.stack([(own[name] - weight.grad).square().sum(), weight.grad.square().sum()])
-        for group in ("", group_of(name)):
-            squares.setdefault(group, []).append(sums)
-    norms = [torch.stack(sums).sum(dim=0) for sums in squares.values()]
-    relative = torch.stack([(apart / size).sqrt() for apart, size in norms]).tolist()
+    squares = _by_group(
+        (name, torch.stack([(own[name] - weight.grad).square().sum(), weight.grad.square().sum()]))
+        for name, weight in exact.named_parameters()
+        if weight.grad is not None
+    )
+    relative = torch.stack([(difference / size).sqrt() for difference, size in squares.values()]).tolist()
     return Errors(
         loss=float((own_loss.detach().double() - true).abs() / true.abs()),
         gradients=dict(zip(squares, relative, strict=True)),

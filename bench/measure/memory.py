@@ -42,45 +42,43 @@ def measure_peaks(
         step: does one training step.
         device: where it runs.
         resident_before: resident set in bytes before the model was built, but after a like one has made the libraries
-            touch their code (CPU).
+            load their code (CPU).
         driver_before: device memory in use, in bytes, before this process had a context on the device.
-        uuid: the GPU's UUID, by which NVML knows it.
+        uuid: the GPU's UUID.
         model_bytes: what the model's parameters and buffers take.
     """
     first, steady = _peak(step, device, 1), _peak(step, device, STEADY_STEPS)
-    if first is None or steady is None:
-        return MemoryPeak(model_bytes=model_bytes)
-    if not backend_of(device).is_gpu:
-        if resident_before is None or first.resident is None or steady.resident is None:
-            return MemoryPeak(model_bytes=model_bytes)
-        # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below 0.
+    if backend_of(device).is_gpu:
         return MemoryPeak(
-            first_peak_bytes=max(0, first.resident - resident_before),
-            peak_resident_bytes=max(0, steady.resident - resident_before),
+            first_peak_bytes=first.allocated,
+            peak_allocated_bytes=steady.allocated,
+            peak_reserved_bytes=steady.reserved,
+            peak_active_bytes=steady.active,
+            driver_used_bytes=driver_used_bytes(uuid, driver_before),
+            # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
+            allocator_retries=None if steady.retries is None else steady.retries - (first.retries or 0),
             model_bytes=model_bytes,
         )
+    if resident_before is None or first.resident is None or steady.resident is None:
+        return MemoryPeak(model_bytes=model_bytes)
+    # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below 0.
     return MemoryPeak(
-        first_peak_bytes=first.allocated,
-        peak_allocated_bytes=steady.allocated,
-        peak_reserved_bytes=steady.reserved,
-        peak_active_bytes=steady.active,
-        driver_used_bytes=driver_used_bytes(uuid, driver_before),
-        # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
-        allocator_retries=None if steady.retries is None else steady.retries - (first.retries or 0),
+        first_peak_bytes=max(0, first.resident - resident_before),
+        peak_resident_bytes=max(0, steady.resident - resident_before),
         model_bytes=model_bytes,
     )
 
 
-def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakMemory | None:
+def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakMemory:
     backend = backend_of(device)
     can_reset = backend.reset_peak_memory()
     for _ in range(steps):
         step()
-    return backend.peak_memory() if can_reset else None
+    return backend.peak_memory() if can_reset else PeakMemory()
 
 
 def driver_memory_bytes(uuid: str | None) -> int | None:
-    """Return the memory in use on a GPU as its driver sees it, or None where that cannot be told."""
+    """Return the memory in use on a GPU as its driver sees it; None if unknown."""
     return _ask_driver(lambda monitor, known: monitor.memory_used_bytes(known), uuid)
 
 
@@ -93,7 +91,7 @@ def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
     if own is not None:
         return own
     used = driver_memory_bytes(uuid)
-    # Less than before: others have gone meanwhile, and what is ours cannot be told.
+    # Less than before: others have gone meanwhile, and ours is unknown.
     return None if used is None or before is None or used < before else used - before
 
 
@@ -154,10 +152,10 @@ def tensor_bytes(
     optimizer: torch.optim.Optimizer,
     held: Iterable[Tensor] = (),
 ) -> TensorBytes | None:
-    """Run one step and say what its tensors held at its peak, by kind.
+    """Run one step and return what its tensors held at its peak, by kind.
 
-    Seen are tensors that operators return; not what a library takes for itself (cuDNN's and oneDNN's workspaces),
-    nor the allocator's rounding. Run it after peaks have been measured: its own bookkeeping takes memory too.
+    Counted are tensors that operators return, not what a library takes for itself (cuDNN's and oneDNN's workspaces),
+    nor the allocator's rounding.
 
     Args:
         step: does one training step that begins by dropping the last one's gradients and leaves its own. One has run
@@ -168,7 +166,7 @@ def tensor_bytes(
         held: other tensors that are there all the time, such as batches.
 
     Returns:
-        None, with the reason printed, where torch or the model does not stand being watched.
+        None, with the reason printed, where torch or the model cannot be watched.
     """
     modules = list(modules)
     try:
@@ -176,14 +174,14 @@ def tensor_bytes(
         with watch:
             step()
         return _by_kind(watch, modules, optimizer)
-    except Exception as error:  # whatever a user's model does: the peaks, which are known by now, are not lost for it
+    except Exception as error:  # whatever a user's model does: the peaks are known by now
         print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
         return None
 
 
 @dataclass(eq=False, slots=True)
 class _Storage:
-    """A storage seen, and what has become of it; the storage itself may be gone."""
+    """A storage seen; it may be gone by now."""
 
     bytes: int
     kept: bool = False
@@ -213,7 +211,7 @@ class _Watch(TorchDispatchMode):
         return result
 
     def find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
-        """Return what is known of these tensors' storages; two views of one are one."""
+        """Return the storages of these tensors that are alive and were seen."""
         entries = (self._alive.get(id(tensor.untyped_storage())) for tensor in tensors)
         return {entry[1] for entry in entries if entry is not None}
 

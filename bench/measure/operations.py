@@ -40,15 +40,15 @@ def observe(step: Callable[[], object]) -> Operations:
     """Do one training step and return what it computed.
 
     Args:
-        step: does one whole step, forward to optimizer, with its own autocast. If it fails while it is looked
-            at, it is done again unlooked at: an error of its own is raised, else what it computed stays unknown.
+        step: does one whole step, forward to optimizer, with its own autocast. If it fails while observed, it is done
+            again without: an error of its own is raised, else what it computed stays unknown.
     """
     try:
         return count(step)
-    except Exception as error:  # whatever a model does that cannot be looked at
+    except Exception as error:  # whatever a model does that cannot be observed
         reason = f"{type(error).__name__}: {error}"
     step()
-    print(f"What the step computed is not known, because it fails while it is looked at: {reason}")
+    print(f"What the step computed is unknown, because it fails while observed: {reason}")
     return Operations()
 
 

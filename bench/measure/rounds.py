@@ -1,4 +1,4 @@
-"""ABBA rounds of timed blocks until the speedup is known well enough, and the check of what switching arms does.
+"""ABBA rounds of timed blocks until the speedup is known well enough, and the check with longer blocks.
 
 Knows nothing of torch: an arm is anything that can run steps, so that the tests can measure simulated arms on a
 simulated clock with the very code that measures real ones (docs/measuring.md).
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol as Interface
 
 from bench.spec.trial import Protocol
@@ -29,9 +30,9 @@ ANALYSIS_SHARE = 5
 """Between two interim analyses the number of rounds grows by a fifth, and by at least four."""
 WATCH_NS = 500_000_000
 LATE_NS = 100_000_000
-"""The driver tells of a slowdown up to this much later."""
+"""The driver reports a slowdown up to this much later."""
 LONGER = 4
-"""The check's blocks and their settling are this many times as long."""
+"""The check's blocks and their switch warm-up are this many times as long."""
 CHECK_ROUNDS = (5, 12)
 """Fewest and most rounds of the check."""
 CHECK_SHARE = 0.5
@@ -113,44 +114,32 @@ def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns
     return clock() - start
 
 
-def palindrome(arms: int, chance: random.Random) -> list[int]:
+def palindrome(arms: int, rng: random.Random) -> list[int]:
     """Return a random order of the arms, and the same order backwards.
 
     With two arms it is ABBA or BAAB. With more, every arm's two blocks still have the same mean
     position, so that linear drift cancels between any two of them and all share the baseline's blocks.
     """
     order = list(range(arms))
-    chance.shuffle(order)
+    rng.shuffle(order)
     return order + order[::-1]
 
 
 def time_round(
-    runners: Sequence[Runner],
-    sizes: Sequence[Sizes],
-    chance: random.Random,
-    clock: Clock,
-    *,
-    number: int,
+    runners: Sequence[Runner], sizes: Sequence[Sizes], rng: random.Random, clock: Clock, *, number: int
 ) -> list[TimedBlock]:
-    """Time one ABBA round: two blocks of each arm, in an order that cancels drift.
+    """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 
     Between rounds the device idles for a moment, so the first block always has a switch warm-up; within one, an arm
     that ran last needs none.
-
-    Args:
-        runners: the arms.
-        sizes: how each one's blocks are cut.
-        chance: draws the order.
-        clock: a clock in nanoseconds.
-        number: the round's number.
     """
     blocks: list[TimedBlock] = []
-    for position, arm in enumerate(palindrome(len(runners), chance)):
+    for position, arm in enumerate(palindrome(len(runners), rng)):
         runner = runners[arm]
         warm = bool(blocks) and arm == blocks[-1].arm
         taken, start_s = runner.taken_steps(), time.time()
         time_ns = time_block(runner, sizes[arm], clock, warm=warm)
-        asked = (0 if warm else sizes[arm].switch_warmup) + sizes[arm].steps
+        run = (0 if warm else sizes[arm].switch_warmup) + sizes[arm].steps
         blocks.append(
             TimedBlock(
                 arm=arm,
@@ -159,7 +148,7 @@ def time_round(
                 steps=sizes[arm].steps,
                 time_ns=time_ns,
                 start_s=start_s,
-                skipped_steps=asked - (runner.taken_steps() - taken),
+                skipped_steps=run - (runner.taken_steps() - taken),
             )
         )
     return blocks
@@ -190,7 +179,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongBlocks:
-    """What blocks of four times the length say of a speedup."""
+    """How the log-speedup in blocks of four times the length compares."""
 
     difference: float
     """Their log-speedup less the one found."""
@@ -206,7 +195,7 @@ def compare(
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
-    watch: Callable[[int, Sequence[Interval | None]], None] = lambda _quads, _speedups: None,
+    watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
 ) -> Comparison:
     """Time the runners in ABBA rounds until every speedup over the first is known well enough, or time is up.
 
@@ -223,36 +212,31 @@ def compare(
         poll: called after each round; returns what has disturbed the device since the last call, or nothing.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
+    arms = len(runners)
     blocks: list[TimedBlock] = []
-    logs: list[list[float]] = [[] for _ in runners]
+    counted: list[tuple[int, int, list[float]]] = []  # rounds that count: number, when it ended, log-ratios
     invalid: dict[int, str] = {}
-    counted: list[tuple[int, int]] = []  # the rounds that count, each with when it ended
     estimates: list[Interval | None] = [None for _ in runners]
-    budget_ns = int(protocol.time_budget_s * 1e9) * len(runners)
+    budget_ns = int(protocol.time_budget_s * 1e9) * arms
     begin = analysed = clock()
     next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
     with _without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
             begun = clock()
-            fresh = time_round(runners, sizes, chance, clock, number=number)
+            fresh = time_round(runners, sizes, rng, clock, number=number)
             blocks += fresh
-            for log, value in zip(logs, _log_ratios(fresh, len(runners)), strict=True):
-                log.append(value)
-            counted.append((number, clock()))
+            counted.append((number, clock(), _log_ratios(fresh, arms)))
             if cause := poll():
                 # The driver's counters are late: what has just ended may have been disturbed too.
                 while counted and counted[-1][1] > begun - LATE_NS:
-                    discarded, _ = counted.pop()
-                    invalid[discarded] = cause
-                    for log in logs:
-                        log.pop()
-            now, count = clock(), len(logs[0])
+                    invalid[counted.pop()[0]] = cause
+            now, count = clock(), len(counted)
             late = now - begin > budget_ns and count >= protocol.fewest_rounds
             last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
-                estimates, analysed = [rounds_interval(values) for values in logs], now
+                estimates, analysed = [rounds_interval(logs) for logs in _by_arm(counted, arms)], now
                 narrow = _narrow(estimates, protocol.target_ci)
             if count >= next_analysis:
                 narrow_analyses = narrow_analyses + 1 if all(narrow) else 0
@@ -262,15 +246,19 @@ def compare(
                 break
             if number % 20 == 19:
                 collect()
-    enough = len(logs[0]) >= protocol.min_rounds
+    enough = len(counted) >= protocol.min_rounds
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
         logs=tuple(estimates),
         converged=tuple(enough and fine for fine in narrow),
-        outliers=tuple(count_outliers(values) for values in logs),
-        rounds=len(logs[0]),
+        outliers=tuple(count_outliers(logs) for logs in _by_arm(counted, arms)),
+        rounds=len(counted),
         invalid=tuple(invalid.values()),
     )
+
+
+def _by_arm(counted: Sequence[tuple[int, int, list[float]]], arms: int) -> list[list[float]]:
+    return [[logs[arm] for _, _, logs in counted] for arm in range(arms)]
 
 
 def check_long_blocks(
@@ -283,44 +271,37 @@ def check_long_blocks(
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
 ) -> list[LongBlocks | None]:
-    """Compare once more with blocks and settling four times as long, and say how far the log-speedups lie apart.
+    """Compare once more with blocks and switch warm-up four times as long.
 
     Returns:
-        For each arm how they compare; None for the first, and where steps are so long that five such rounds take
-        more than half the time budget: a transient of tens of milliseconds is over in their first step.
+        For each arm how the log-speedups compare; None for the first, and where steps are so long that five such rounds
+        take more than half the time budget: a transient of tens of milliseconds is over in their first step.
     """
-    times = {
-        arm: statistics.median(block.step_ns for block in found.blocks if block.arm == arm) for arm in range(len(sizes))
-    }
-    round_ns = sum(2 * LONGER * (size.switch_warmup + size.steps) * times[arm] for arm, size in enumerate(sizes))
+    arms = range(len(runners))
+    times = [statistics.median(block.step_ns for block in found.blocks if block.arm == arm) for arm in arms]
+    round_ns = sum(
+        2 * LONGER * (size.switch_warmup + size.steps) * step_ns for size, step_ns in zip(sizes, times, strict=True)
+    )
     affordable = int(CHECK_SHARE * protocol.time_budget_s * 1e9 * len(runners) / round_ns)
     if len(runners) < 2 or affordable < CHECK_ROUNDS[0]:
         return [None for _ in runners]
-    long = [lengthen(size) for size in sizes]
-    chance = random.Random(seed + 1)
-    logs: list[list[float]] = [[] for _ in runners]
+    long, rng = [lengthen(size) for size in sizes], random.Random(seed + 1)
+    logs: list[list[float]] = []
     with _without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
-            fresh = time_round(runners, long, chance, clock, number=number)
-            if poll():
-                continue  # disturbed: it says nothing of the arms
-            for log, value in zip(logs, _log_ratios(fresh, len(runners)), strict=True):
-                log.append(value)
-    return [
-        None,
-        *(
-            _apart(robust_interval(log) if log else None, here, protocol.target_ci)
-            for log, here in zip(logs[1:], found.logs[1:], strict=True)
-        ),
-    ]
+            fresh = time_round(runners, long, rng, clock, number=number)
+            if not poll():  # a disturbed round says nothing of the arms
+                logs.append(_log_ratios(fresh, len(runners)))
+    checks = [robust_interval([log[arm] for log in logs]) if logs else None for arm in arms]
+    return [None, *map(partial(_agreement, protocol.target_ci), checks[1:], found.logs[1:])]
 
 
 def lengthen(sizes: Sizes) -> Sizes:
-    """Return blocks of four times the length, settling included."""
+    """Return blocks of four times the length, switch warm-up included."""
     return Sizes(switch_warmup=LONGER * sizes.switch_warmup, steps=LONGER * sizes.steps)
 
 
-def _apart(long: Interval | None, here: Interval | None, target: float) -> LongBlocks | None:
+def _agreement(target: float, long: Interval | None, here: Interval | None) -> LongBlocks | None:
     if here is None or long is None or here.half_width is None or long.half_width is None:
         return None
     difference = long.center - here.center
@@ -345,15 +326,19 @@ def _without_collection() -> Iterator[Callable[[], int]]:
 
 def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
     """Return each arm's ln(baseline time / arm time) in one round; the first value is the baseline's own ln(time)."""
-    times = [tuple(block.step_ns for block in blocks if block.arm == arm) for arm in range(arms)]
-    pairs = [(pair[0], pair[1]) for pair in times]
-    return [round_log_ratio(pairs[0], (1.0, 1.0)), *(round_log_ratio(pairs[0], pair) for pair in pairs[1:])]
+    times: list[list[float]] = [[] for _ in range(arms)]
+    for block in blocks:
+        times[block.arm].append(block.step_ns)
+    (first, second), *others = times
+    baseline = (first, second)
+    return [round_log_ratio(baseline, (1.0, 1.0)), *(round_log_ratio(baseline, (one, two)) for one, two in others)]
 
 
 def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:
-    """Say of each speedup whether its interval is as narrow as asked; a lone arm's time is asked the same."""
-    asked = estimates[1:] if len(estimates) > 1 else estimates
-    narrow = [
-        estimate is not None and estimate.half_width is not None and estimate.half_width <= target for estimate in asked
-    ]
+    """Return for each speedup whether its interval is as narrow as asked; for the first arm whether all are.
+
+    A lone arm is judged by the interval of its own time.
+    """
+    judged = estimates[1:] or estimates
+    narrow = [one is not None and one.half_width is not None and one.half_width <= target for one in judged]
     return [all(narrow), *narrow] if len(estimates) > 1 else narrow

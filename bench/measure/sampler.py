@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from types import TracebackType
 
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Sample
@@ -27,7 +26,7 @@ from bench.results.records import Sample
 MIN_PERIOD_S = 0.1
 """At most 10 Hz: NVML's own figures change no faster, and reading them disturbs the GPU."""
 PATIENCE_S = 2.0
-"""How long a sampler that was told to stop may take."""
+"""How long stopping may take before the process is killed."""
 
 Gpus = tuple[tuple[str, str], ...]
 """Pairs of placement and UUID."""
@@ -35,19 +34,16 @@ Gpus = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """The last note of a GPU that answers no more."""
+    """The last message of a GPU that answers no more."""
 
-    time_s: float
-    """time.time of the note."""
     placement: str
-    uuid: str
     reason: str
 
 
 def next_tick(start_s: float, now_s: float, period_s: float) -> float:
     """Return the first moment after ``now_s`` that is a whole number of periods after ``start_s``.
 
-    Ticks are counted from the start and not from the last one, so that being late neither adds up nor is made up for.
+    Counting from the start keeps delays from adding up.
     """
     return start_s + (math.floor((now_s - start_s) / period_s) + 1) * period_s
 
@@ -57,17 +53,17 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
 
     Args:
         gpus: placement and UUID of each GPU.
-        connection: where samples go and orders come from; closed at the end.
+        connection: to the parent; closed at the end.
         period_s: time between samples; below ``MIN_PERIOD_S`` it is that.
     """
     if threading.current_thread() is threading.main_thread():
-        # Ctrl-C reaches the whole process group; when sampling ends is for the parent to say.
+        # Ctrl-C reaches the whole process group, but the parent decides when sampling ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     with connection:
         monitor = open_monitor()
         if monitor is None:
             return
-        with monitor, suppress(EOFError, OSError):  # The other end is closed: there is nobody left to tell.
+        with monitor, suppress(EOFError, OSError):  # The parent has closed its end.
             _sample_until_stopped(monitor, dict(gpus), connection, max(period_s, MIN_PERIOD_S))
 
 
@@ -81,45 +77,45 @@ def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Co
             connection.send(unsent)
             unsent = []
         tick_s = next_tick(start_s, time.monotonic(), period_s)
-        # Waiting for orders is also what keeps the period.
+        # Waiting for messages also keeps the period.
         while connection.poll(max(0.0, tick_s - time.monotonic())):
-            order = connection.recv()
-            if order == "stop":
+            message = connection.recv()
+            if message == "stop":
                 connection.send(unsent)
                 return
-            own_pids = frozenset(order[1])
+            own_pids = frozenset(message[1])
     connection.send(unsent)
 
 
 def _takes_more(connection: Connection) -> bool:
-    """Say whether a send would not have to wait for the parent, so that sampling goes on while the parent is busy."""
-    # Windows cannot tell for a pipe; there a full one makes the sampler wait.
+    """Return whether a send would not block, so that sampling goes on while the parent is busy."""
+    # Windows cannot tell for a pipe; a full one blocks there.
     return os.name != "posix" or bool(select.select([], [connection], [], 0)[1])
 
 
 def _read(monitor: Monitor, gpus: dict[str, str], own_pids: frozenset[int] | None) -> list[Sample | Lost]:
-    """Read every GPU once; one that is lost is noted, and taken out of ``gpus``."""
+    """Read every GPU once, and take lost ones out of ``gpus``."""
     batch: list[Sample | Lost] = []
     for placement, uuid in list(gpus.items()):
         try:
             batch.append(monitor.sample(uuid, placement, own_pids))
         except DeviceLostError as failure:
             del gpus[placement]
-            batch.append(Lost(time_s=time.time(), placement=placement, uuid=uuid, reason=str(failure)))
+            batch.append(Lost(placement=placement, reason=str(failure)))
     return batch
 
 
 class Sampler:
-    """The parent's end: starts the sampling process, receives from it, stops it. A context manager.
+    """The parent's end: starts the sampling process, receives from it, stops it.
 
-    With no GPUs, or no NVIDIA driver, everything works and no sample comes.
+    A context manager. Without GPUs, or without a driver, no samples come.
     """
 
     def __init__(self, gpus: Gpus, period_s: float = MIN_PERIOD_S) -> None:
         self.lost: dict[str, str] = {}
         """Why sampling ended early, by placement."""
         self.connection: Connection | None = None
-        """Ready to read when there is something to drain, for ``multiprocessing.connection.wait``; None when ended."""
+        """To the child, for ``multiprocessing.connection.wait``; None when it has ended."""
         self._gpus, self._period_s = gpus, period_s
         self._process: multiprocessing.process.BaseProcess | None = None
 
@@ -127,7 +123,7 @@ class Sampler:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -140,10 +136,10 @@ class Sampler:
         self._process = context.Process(target=sample_forever, args=arguments, name="ampmeter-sampler", daemon=True)
         with sigint_held():
             self._process.start()
-        theirs.close()  # Else the end of the child would not be seen as the end of the stream.
+        theirs.close()  # Else the stream would not end with the child.
 
     def own(self, pids: Iterable[int]) -> None:
-        """Say, once it is started, which processes are this run's own; samples from then on count the foreign ones."""
+        """Name this run's own processes, after the start; samples count the others from then on."""
         self._send(("own", frozenset(pids)))
 
     def drain(self) -> list[Sample]:
@@ -168,7 +164,7 @@ class Sampler:
         self._send("stop")
         samples: list[Sample] = []
         deadline_s = time.monotonic() + PATIENCE_S
-        # Draining until it hangs up, because a sampler that waits in a full pipe reads no orders.
+        # Draining until it hangs up, because a sampler that waits in a full pipe reads no messages.
         while self.connection is not None and self.connection.poll(max(0.0, deadline_s - time.monotonic())):
             samples += self.drain()
         self._hang_up()
@@ -179,10 +175,10 @@ class Sampler:
         self._process = None
         return samples
 
-    def _send(self, order: object) -> None:
+    def _send(self, message: object) -> None:
         if self.connection is not None:
             with suppress(OSError):  # It has ended by itself; what it sent before can still be drained.
-                self.connection.send(order)
+                self.connection.send(message)
 
     def _hang_up(self) -> None:
         if self.connection is not None:
@@ -196,7 +192,7 @@ def sigint_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # Started later, it would lift the block.
+    resource_tracker.ensure_running()  # started later, it would lift the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

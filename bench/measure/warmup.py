@@ -18,8 +18,8 @@ LEAST_STEPS = 12
 """Unless the steps are so long that these would take more than half of what warm-up may."""
 WINDOW_AGREEMENT = 0.01
 """Warm-up ends when the medians of two consecutive windows of steps agree within this."""
-SETTLED = 0.005
-"""A step after a switch has settled when it comes within this of the plateau."""
+PLATEAU = 0.005
+"""A step after a switch is on the plateau when it comes within this of it."""
 SHORTEST_BLOCK_S = 0.005
 """Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
 CLOCK_SHARE = 0.001
@@ -85,7 +85,7 @@ def prepare(
         runners: the arms.
         budget_s: the time budget of an arm, of which this takes up to 0.7 beside it.
         clock: a clock in nanoseconds.
-        say: told what is being done.
+        say: called with what is being done.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     warm = []
@@ -147,12 +147,11 @@ def switch_profiles(
 ) -> list[SwitchProfile]:
     """Watch step times after each switch of arms, and find where they reach their plateau.
 
-    The arms take turns, each for about 60 ms, for as many rounds as the budget
-    allows. Each turn's steps are divided by the median of its second half, and the median over the
-    rounds is taken for each index. An arm has settled at the first index that lies, as the next one does,
-    within 0.5 % of 1, or within what the rounds' own scatter can tell, if that is more; where that takes more than
-    one step, half as many are added. Where fewer than five rounds fit, the switch warm-up is one step, and none where
-    a step takes more than a second.
+    The arms take turns, each for about 60 ms, for as many rounds as the budget allows. Each turn's steps are divided
+    by the median of its second half, and the median over the rounds is taken for each index. The plateau begins at the
+    first index that lies, as the next one does, within 0.5 % of 1, or within the rounds' own scatter, if that is more;
+    where that takes more than one step, half as many are added. Where fewer than five rounds fit, the switch warm-up
+    is one step, and none where a step takes more than a second.
 
     Args:
         runners: the arms.
@@ -178,14 +177,14 @@ def switch_profiles(
 def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     by_index = list(zip(*turns, strict=True))
     relative = tuple(statistics.median(values) for values in by_index)
-    settled = [
-        abs(middle - 1) <= max(SETTLED, _median_error(values))
+    level = [
+        abs(middle - 1) <= max(PLATEAU, _median_error(values))
         for middle, values in zip(relative, by_index, strict=True)
     ]
     last = len(relative) // 2
-    settle = next((index for index in range(last) if settled[index] and settled[index + 1]), last)
+    plateau = next((index for index in range(last) if level[index] and level[index + 1]), last)
     # What noise hides of a transient's tail is given half as long again to die away.
-    return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * settle) if settle > 1 else 1)
+    return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * plateau) if plateau > 1 else 1)
 
 
 def _median_error(values: Sequence[float]) -> float:
@@ -212,10 +211,7 @@ def block_steps(
     if not runner.asynchronous:
         return steps
     while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
-        short, long = (
-            Sizes(switch_warmup=switch_warmup, steps=steps),
-            Sizes(switch_warmup=switch_warmup, steps=4 * steps),
-        )
+        short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, 4 * steps))
         ratios: list[float] = []
         while len(ratios) < LENGTH_PAIRS[0] or (
             _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1]

@@ -25,12 +25,12 @@ def names() -> list[str]:
     return sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
 
 
-def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
+def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
     """Turn ``--suite``'s word, a name or a path ending in .py, into a reference that any process can load.
 
     Args:
         word: the suite's name, or the path of a suite file.
-        parameters: values of arguments of its ``suite()``, as text; each is converted to the type of the
+        settings: values of arguments of its ``suite()``, as text; each is converted to the type of the
             argument's default, and names that it lacks are ignored.
 
     Raises:
@@ -46,13 +46,13 @@ def refer(word: str, parameters: dict[str, str] | None = None) -> SuiteRef:
         raise UsageError(
             f"There is no suite '{word}'.{nearest(word, names())} Available: {known}; or the path of a .py file."
         )
-    function = _function(SuiteRef(name=Path(word).stem, file=file))
-    defaults = inspect.signature(function).parameters
-    given = {name: text for name, text in (parameters or {}).items() if name in defaults}
-    converted = tuple((name, _convert(name, text, defaults[name].default)) for name, text in sorted(given.items()))
-    suite = _build(function, converted, word)
-    text = Path(function.__code__.co_filename).read_bytes()
-    return SuiteRef(name=suite.name, file=file, digest=hashlib.sha256(text).hexdigest()[:12], parameters=converted)
+    ref = SuiteRef(name=Path(word).stem, file=file)
+    defaults = parameters(ref)
+    given = {name: text for name, text in (settings or {}).items() if name in defaults}
+    converted = tuple((name, _convert(name, text, defaults[name])) for name, text in sorted(given.items()))
+    suite = _build(_function(ref), converted, word)
+    digest = hashlib.sha256(Path(_module(ref).__file__ or "").read_bytes()).hexdigest()[:12]
+    return SuiteRef(name=suite.name, file=file, digest=digest, parameters=converted)
 
 
 def select(request: Request) -> dict[SuiteRef, Suite]:
@@ -88,19 +88,19 @@ def _changed(ref: SuiteRef, changes: Mapping[str, Parameter]) -> SuiteRef:
     return replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **changes}.items())))
 
 
-def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> tuple[SuiteRef, ...]:
+def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> list[SuiteRef]:
     """Return the suite once for each value of ``--sweep``, or it alone if it has no such parameter.
 
     Raises:
-        UsageError: a word is no value of this parameter, two are the same, or the suite cannot be built with it.
+        UsageError: a word is no value of this parameter, or two are the same.
     """
     defaults = parameters(ref)
     if name not in defaults:
-        return (ref,)
+        return [ref]
     values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
     if len(values) < len(words):
         raise UsageError(f"--sweep {name} has a value twice in '{','.join(words)}': name each once.")
-    return tuple(_changed(ref, {name: value}) for value in values)
+    return [_changed(ref, {name: value}) for value in values]
 
 
 def load(ref: SuiteRef) -> Suite:
@@ -130,8 +130,7 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
 
 
 def _function(ref: SuiteRef) -> Callable[..., object]:
-    module = _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
-    function: Callable[..., object] | None = getattr(module, "suite", None)
+    function: Callable[..., object] | None = getattr(_module(ref), "suite", None)
     if not callable(function):
         raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
     if not inspect.isfunction(function):
@@ -143,6 +142,10 @@ def _function(ref: SuiteRef) -> Callable[..., object]:
                 "a number, a text, or True or False."
             )
     return function
+
+
+def _module(ref: SuiteRef) -> ModuleType:
+    return _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
 
 
 def _import_file(path: Path) -> ModuleType:

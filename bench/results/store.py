@@ -9,23 +9,26 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.results.columns import COLUMNS, SCHEMA, cells
-from bench.results.records import Block, Device, EpochResult, Identity, Numeric, Sample, Status, TrialResult
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells
+from bench.results.records import Device, Identity, Message, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
+
+FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
+"""The CSV of each type of record that is a whole row."""
 
 
 class Store:
     """The folder of one run, open for appending."""
 
     def __init__(self, folder: Path) -> None:
-        """Open ``folder``, making it and the heads of its CSVs where they are not there yet."""
+        """Open ``folder``; it and the headers of its CSVs are written where they are missing."""
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,21 +88,14 @@ class Store:
             rows.append(cells(identity, result))
         self._append("trials.csv", rows)
 
-    def add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Append timed blocks to blocks.csv."""
-        self._append("blocks.csv", map(cells, blocks))
-
-    def add_epochs(self, epochs: Iterable[EpochResult]) -> None:
-        """Append epochs to epochs.csv."""
-        self._append("epochs.csv", map(cells, epochs))
-
-    def add_numerics(self, numerics: Iterable[Numeric]) -> None:
-        """Append figures of the numerics phase to numerics.csv."""
-        self._append("numerics.csv", map(cells, numerics))
-
-    def add_samples(self, samples: Iterable[Sample]) -> None:
-        """Append readings of the GPUs to telemetry.csv."""
-        self._append("telemetry.csv", map(cells, samples))
+    def add(self, records: Iterable[Message | Sample]) -> None:
+        """Append records, each to the CSV of its type; messages that belong to none are left out."""
+        rows: dict[str, list[dict[str, object]]] = {}
+        for record in records:
+            if type(record) in FILES:
+                rows.setdefault(FILES[type(record)], []).append(cells(record))
+        for name, added in rows.items():
+            self._append(name, added)
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Replace run.json, atomically."""
@@ -124,34 +120,35 @@ def planned(trial: Trial) -> dict[str, Any]:
 def finished(folder: Path) -> dict[str, dict[str, Status]]:
     """Return the trials that a run has rows of: their config hashes, with each precision's status.
 
-    A trial's rows are appended together when it ends, so one row means that it ended. A trial that
-    ended in timeout or failure counts as not done, and is tried again by ``--resume``.
+    A trial's rows are appended together when it ends, so one row means that it ended. A trial that ended in timeout or
+    failure counts as not done, and is tried again by ``--resume``.
     """
-    path = folder / "trials.csv"
-    if not path.exists():
-        return {}
     trials: dict[str, dict[str, Status]] = {}
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file)
-        if reader.fieldnames != list(COLUMNS["trials.csv"]):
-            raise UsageError(f"'{path}' has not the columns of a run. Restore it, or start a new run.")
-        for row in reader:
-            status = cast(Status, row["status"])
-            if status in ("timeout", "failed"):
-                trials.pop(row["config"], None)
-            else:
-                trials.setdefault(row["config"], {})[row["precision"]] = status
+    for row in _trials(folder):
+        status = cast(Status, row["status"])
+        if status in ("timeout", "failed"):
+            trials.pop(row["config"], None)
+        else:
+            trials.setdefault(row["config"], {})[row["precision"]] = status
     return trials
 
 
 def fitted(folder: Path) -> dict[str, int]:
     """Return the largest batch sizes that a run has found, by the config of the search."""
+    rows = (row for row in _trials(folder) if row["phase"] == "fit" and row["status"] == "ok")
+    return {row["config"]: int(row["batch_size"]) for row in rows}
+
+
+def _trials(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a run's trials.csv; none where there is no such file."""
     path = folder / "trials.csv"
     if not path.exists():
-        return {}
+        return
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = [row for row in csv.DictReader(file) if row["phase"] == "fit" and row["status"] == "ok"]
-    return {row["config"]: int(row["batch_size"]) for row in rows}
+        reader = csv.DictReader(file)
+        if reader.fieldnames != list(COLUMNS["trials.csv"]):
+            raise UsageError(f"'{path}' has not the columns of a run. Restore it, or start a new run.")
+        yield from reader
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -174,7 +171,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line without its end, which is what a crash in the middle of a write leaves."""
+    """Cut off an incomplete last line, which a crash in the middle of a write leaves."""
     if not path.exists():
         return
     data = path.read_bytes()

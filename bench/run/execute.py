@@ -14,7 +14,7 @@ from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Plan, refusal_reason, resolve
-from bench.results.records import MEASURED, Block, Device, EpochResult, Message, Numeric, Progress, Status, TrialResult
+from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult
 from bench.results.store import Store, finished, fitted
 from bench.spec.phases import LADDER
 from bench.spec.trial import Placement, Trial
@@ -116,10 +116,8 @@ class Execution:
 
     def _keep(self, trial: Trial, device: Device, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
-        self.store.add_samples(self.sampler.drain())
-        self.store.add_blocks(record for record in records if isinstance(record, Block))
-        self.store.add_epochs(record for record in records if isinstance(record, EpochResult))
-        self.store.add_numerics(record for record in records if isinstance(record, Numeric))
+        self.store.add(self.sampler.drain())
+        self.store.add(records)
         self.store.add_results(trial, device, results)
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
@@ -145,7 +143,7 @@ class Execution:
             progress = replace(progress, text=f"{trial.cell.placement.name}: {progress.text}")
         with self._lock:
             samples = self.sampler.drain()
-            self.store.add_samples(samples)
+            self.store.add(samples)
             self.display.progress(progress, samples)
 
 

@@ -86,7 +86,7 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
                 store.write_run(run)
                 display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                 fine = execution.run(plan) and found
-            store.add_samples(sampler.stop())
+            store.add(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
     except KeyboardInterrupt:

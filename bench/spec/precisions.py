@@ -6,7 +6,6 @@ bench/training/amp.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -181,6 +180,7 @@ PRECISIONS: dict[str, Precision] = {
 common color blindness."""
 
 
+@cache
 def parse_precision(word: str) -> Precision:
     """Return the precision that a word such as ``16-mixed`` or ``amp-fp16:init_scale=1024`` means.
 
@@ -190,7 +190,20 @@ def parse_precision(word: str) -> Precision:
     Raises:
         UsageError: there is no such precision or option, or the option cannot have that value.
     """
-    return _parse(word.strip())
+    head, colon, tail = word.strip().partition(":")
+    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias)), None)
+    if plain is None:
+        raise UsageError(
+            f"There is no precision '{head}'.{nearest(head, PRECISIONS)} Available: {', '.join(PRECISIONS)}."
+        )
+    given = dict(_parse_option(plain, part.strip()) for part in tail.split(",")) if colon else {}
+    if given.get("scale") is not None and (other := next((name for name in given if name in SCALING[1:]), None)):
+        raise UsageError(f"{plain.name}: a static scale does not change, so {other} has no meaning beside it.")
+    changed = [name for name in plain.options if name in given and given[name] != getattr(plain, name)]
+    if not changed:
+        return plain
+    name = f"{plain.name}:{','.join(f'{option}={_text(given[option])}' for option in changed)}"
+    return replace(plain, name=name, variant_of=plain.name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
 
 
 def find_precision(name: str) -> Precision | None:
@@ -218,25 +231,7 @@ def split(text: str) -> list[str]:
     return words
 
 
-@cache
-def _parse(word: str) -> Precision:
-    head, colon, tail = word.partition(":")
-    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias)), None)
-    if plain is None:
-        raise UsageError(
-            f"There is no precision '{head}'.{nearest(head, PRECISIONS)} Available: {', '.join(PRECISIONS)}."
-        )
-    given = dict(_option(plain, part.strip()) for part in tail.split(",")) if colon else {}
-    if given.get("scale") is not None and (other := next((name for name in given if name in SCALING[1:]), None)):
-        raise UsageError(f"{plain.name}: a static scale does not change, so {other} has no meaning beside it.")
-    changed = [name for name in plain.options if name in given and given[name] != getattr(plain, name)]
-    if not changed:
-        return plain
-    name = f"{plain.name}:{','.join(f'{option}={_text(given[option])}' for option in changed)}"
-    return replace(plain, name=name, variant_of=plain.name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
-
-
-def _option(plain: Precision, text: str) -> tuple[str, Parameter | None]:
+def _parse_option(plain: Precision, text: str) -> tuple[str, Parameter | None]:
     name, equals, value = (part.strip() for part in text.partition("="))
     known = plain.options
     if not known:
@@ -246,34 +241,18 @@ def _option(plain: Precision, text: str) -> tuple[str, Parameter | None]:
             f"{plain.name} has no option '{name}'.{nearest(name, known)} It has: {', '.join(known)}, "
             f"given as {plain.name}:{known[0]}=VALUE."
         )
-    allowed, convert = _CONVERTERS[name]
+    allowed, convert = _OPTIONS[name]
     try:
-        if not equals:
-            raise ValueError("no value")
-        return name, convert(value)
+        return name, convert(value if equals else "")
     except (ValueError, KeyError) as error:
         raise UsageError(f"{plain.name}: {name} must be {allowed}, not '{value}'.") from error
 
 
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def convert(word: str) -> float:
-        value = float(word)
-        if not (math.isfinite(value) and least < value < most):
-            raise ValueError(word)
-        return value
-
-    return convert
-
-
-def _interval(word: str) -> int:
-    value = int(word)
-    if not 0 < value < 10**9:
+def _number(word: str, above: float, below: float = 2.0**127) -> float:
+    """Read a number between two bounds; an fp32 scale may be up to 2^127."""
+    if not above < (value := float(word)) < below:
         raise ValueError(word)
     return value
-
-
-def _scale(word: str) -> float | None:
-    return None if word == "dynamic" else _POSITIVE(word)
 
 
 def _text(value: Parameter | None) -> str:
@@ -282,13 +261,12 @@ def _text(value: Parameter | None) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() and value < 1e15 else str(value)
 
 
-_POSITIVE = _number(0, 2.0**127)
-"""What an fp32 scale may be."""
-_CONVERTERS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
-    "scale": ("a number above 0, or dynamic", _scale),
-    "init_scale": ("a number above 0", _POSITIVE),
-    "growth_factor": ("a number above 1", _number(1, 2.0**127)),
-    "backoff_factor": ("a number between 0 and 1", _number(0, 1)),
-    "growth_interval": ("a whole number of steps above 0", _interval),
+_OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
+    "scale": ("a number above 0, or dynamic", lambda word: None if word == "dynamic" else _number(word, 0)),
+    "init_scale": ("a number above 0", lambda word: _number(word, 0)),
+    "growth_factor": ("a number above 1", lambda word: _number(word, 1)),
+    "backoff_factor": ("a number between 0 and 1", lambda word: _number(word, 0, 1)),
+    "growth_interval": ("a whole number of steps above 0", lambda word: int(_number(str(int(word)), 0, 10**9))),
     "cache": ("on or off", {"on": True, "off": False}.__getitem__),
 }
+"""What each option must be, and its conversion from a word."""

@@ -1,13 +1,9 @@
 """Tiny image folders and archives, made by the tests that need them."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import tarfile
-from collections.abc import Callable
 from hashlib import md5
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +16,11 @@ from bench.spec.trial import DataSource
 
 
 @pytest.fixture
-def paint() -> Callable[..., np.ndarray]:
+def paint():
     """Write an image of random pixels, and return them as (height, width, 3)."""
     random = np.random.default_rng(7)
 
-    def write(path: Path, size: tuple[int, int] = (8, 8)) -> np.ndarray:
+    def write(path, size=(8, 8)):
         pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
@@ -34,7 +30,7 @@ def paint() -> Callable[..., np.ndarray]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, paint: Callable[..., np.ndarray]) -> Path:
+def folder(tmp_path, paint):
     """Two classes of six training and five test images each, 8 × 8, lossless."""
     root = tmp_path / "pets"
     for split, count in (("train", 6), ("test", 5)):
@@ -45,21 +41,21 @@ def folder(tmp_path: Path, paint: Callable[..., np.ndarray]) -> Path:
 
 
 @pytest.fixture
-def source(folder: Path, tmp_path: Path) -> DataSource:
+def source(folder, tmp_path):
     return DataSource(kind="folder", path=str(folder), directory=str(tmp_path / "kept"))
 
 
 @pytest.fixture
-def data() -> Data:
+def data():
     """Images of 8 × 8, neither cropped nor mirrored; the number of classes is wrong on purpose."""
     return Data(input_shape=(3, 8, 8), classes=99)
 
 
 @pytest.fixture
-def stored() -> Callable[[Path], torch.Tensor]:
+def stored():
     """Read the images of a split in the order they are to be labelled, (N, 3, H, W) uint8."""
 
-    def read(split: Path) -> torch.Tensor:
+    def read(split):
         paths = sorted(split.glob("*/*.png"))
         return torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths])
 
@@ -69,7 +65,7 @@ def stored() -> Callable[[Path], torch.Tensor]:
 class FakeCifar:
     """The archive of a CIFAR-10 of 50 training and 10 test images."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         random = np.random.default_rng(3)
         self.pixels = random.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
         self.labels = random.integers(0, 10, 60).tolist()
@@ -94,7 +90,7 @@ class FakeCifar:
 
 
 @pytest.fixture
-def cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCifar:
+def cifar(monkeypatch, tmp_path):
     """Make torchvision take the fake's checksums for CIFAR-10's, and find nothing at its address."""
     fake = FakeCifar()
     sums = {name: md5(content).hexdigest() for name, content in fake.members.items()}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional
@@ -8,14 +6,14 @@ from bench.data.augment import Normalizer, crop, mirror, resize
 from bench.data.sampling import Augmentation, order
 
 
-def images(dtype: torch.dtype = torch.uint8, size: tuple[int, int] = (5, 7)) -> torch.Tensor:
+def images(dtype=torch.uint8, size=(5, 7)):
     generator = torch.Generator().manual_seed(1)
     return torch.randint(256, (16, 3, *size), generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("padding", [1, 2, 4])
-def test_every_crop_is_what_padding_and_slicing_that_image_gives(dtype: torch.dtype, padding: int) -> None:
+def test_every_crop_is_what_padding_and_slicing_that_image_gives(dtype, padding):
     batch = images(dtype)
     top, left = torch.randint(2 * padding + 1, (2, 16), generator=torch.Generator().manual_seed(2))
     top[:2], left[:2] = torch.tensor([0, 2 * padding]), torch.tensor([2 * padding, 0])
@@ -27,7 +25,7 @@ def test_every_crop_is_what_padding_and_slicing_that_image_gives(dtype: torch.dt
     assert torch.equal(crop(batch, top, left, padding), torch.stack(expected))
 
 
-def test_a_single_image_is_cropped_at_the_last_place() -> None:
+def test_a_single_image_is_cropped_at_the_last_place():
     batch = images()[:1]
     place = torch.tensor([4])
     expected = functional.pad(batch, (2,) * 4)[:, :, 4:9, 4:11]
@@ -35,7 +33,7 @@ def test_a_single_image_is_cropped_at_the_last_place() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_only_chosen_images_are_mirrored(dtype: torch.dtype) -> None:
+def test_only_chosen_images_are_mirrored(dtype):
     batch = images(dtype)
     chosen = torch.arange(16) % 3 == 0
     expected = [image.flip(2) if flag else image for image, flag in zip(batch, chosen.tolist(), strict=True)]
@@ -43,7 +41,7 @@ def test_only_chosen_images_are_mirrored(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_pixels_are_normalised_per_channel(dtype: torch.dtype) -> None:
+def test_pixels_are_normalised_per_channel(dtype):
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 0.125)
     batch = images(dtype)
     got = Normalizer(mean, std, torch.device("cpu"))(batch)
@@ -52,21 +50,21 @@ def test_pixels_are_normalised_per_channel(dtype: torch.dtype) -> None:
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-6)
 
 
-def test_enlarging_interpolates_between_pixel_centres() -> None:
+def test_enlarging_interpolates_between_pixel_centres():
     batch = torch.tensor([[[[0, 100]]]], dtype=torch.uint8)
     got = resize(batch, (1, 4))
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, torch.tensor([[[[0.0, 25.0, 75.0, 100.0]]]]))
 
 
-def test_shrinking_does_not_alias() -> None:
+def test_shrinking_does_not_alias():
     stripes = torch.tensor([0, 0, 200, 0, 0, 0, 200, 0], dtype=torch.uint8).view(1, 1, 1, 8)
     assert resize(stripes, (1, 2)).min() > 20  # sampling without a filter would give 0 or 100, never in between
     plain = functional.interpolate(stripes.float(), (1, 2), mode="bilinear")
     assert not torch.allclose(resize(stripes, (1, 2)), plain)
 
 
-def test_order_is_a_permutation_of_seed_and_epoch() -> None:
+def test_order_is_a_permutation_of_seed_and_epoch():
     first = order(1000, seed=1, epoch=2)
     assert torch.equal(first.sort().values, torch.arange(1000))
     assert torch.equal(first, order(1000, seed=1, epoch=2))
@@ -74,7 +72,7 @@ def test_order_is_a_permutation_of_seed_and_epoch() -> None:
         assert not torch.equal(first, order(1000, seed=seed, epoch=epoch))
 
 
-def test_augmentation_is_drawn_from_seed_and_epoch() -> None:
+def test_augmentation_is_drawn_from_seed_and_epoch():
     first = Augmentation.draw(1000, 4, seed=1, epoch=2)
     again = Augmentation.draw(1000, 4, seed=1, epoch=2)
     assert torch.equal(first.top, again.top)
@@ -86,7 +84,7 @@ def test_augmentation_is_drawn_from_seed_and_epoch() -> None:
         assert not torch.equal(first.mirrored, other.mirrored)
 
 
-def test_every_place_is_drawn_about_as_often_and_half_are_mirrored() -> None:
+def test_every_place_is_drawn_about_as_often_and_half_are_mirrored():
     drawn = Augmentation.draw(90_000, 4, seed=0, epoch=0)
     for place in (drawn.top, drawn.left):
         counts = place.bincount(minlength=9)

@@ -1,15 +1,15 @@
-from __future__ import annotations
+"""Batches of images and of random values: their order, augmentation and shards, wherever images are stored."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Batches, Shard, open_batches, prepare, storage
+from bench.data import Shard, open_batches, prepare, random_batches, storage
 from bench.data import batches as batches_module
 from bench.data.sampling import Augmentation, order
 from bench.spec.errors import UsageError
@@ -17,33 +17,41 @@ from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
 CPU = torch.device("cpu")
-Stored = Callable[[Path], torch.Tensor]
+AUGMENTED = {"crop_padding": 2, "flip": True}
+IMAGES = Data(input_shape=(3, 8, 8), classes=10, steps_per_epoch=6)
+FEATURES = Data(input_shape=(32,), target_shape=(4, 2), steps_per_epoch=6)
 
 
-def epoch_of(batches: Batches, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs, labels = (torch.cat(parts) for parts in zip(*batches.train(epoch), strict=True))
+def joined(batches):
+    """Return the inputs and the labels of all batches."""
+    inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     return inputs, labels
 
 
-def normal(pixels: torch.Tensor, data: Data) -> torch.Tensor:
+def epoch_of(batches, epoch):
+    return joined(batches.train(epoch))
+
+
+def assert_normalised(inputs, pixels, data, atol=2e-6):
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
-    return ((pixels.double() / 255 - mean) / std).float()
+    torch.testing.assert_close(inputs, ((pixels.double() / 255 - mean) / std).float(), rtol=0, atol=atol)
 
 
 @pytest.fixture
-def open_(data: Data, source: DataSource) -> Callable[..., Batches]:
-    def opened(*, batch_size: int = 5, seed: int = 0, device: torch.device = CPU, **changes: object) -> Batches:
-        changed = replace(data, **changes)
-        return open_batches(changed, source, batch_size=batch_size, device=device, seed=seed)
+def open_(data, source):
+    def opened(*, batch_size=5, seed=0, device=CPU, **changes):
+        return open_batches(replace(data, **changes), source, batch_size=batch_size, device=device, seed=seed)
 
     return opened
 
 
-def test_batches_have_the_shapes_types_and_number_promised(open_: Callable[..., Batches]) -> None:
+def open_synthetic(data):
+    return open_batches(data, DataSource(kind="synthetic"), batch_size=16, device=CPU, seed=0)
+
+
+def test_batches_have_the_documented_shapes_types_and_number(open_):
     batches = open_()
-    assert batches.data.classes == 2
-    assert batches.has_test
-    assert batches.steps_per_epoch == 2
+    assert (batches.data.classes, batches.has_test, batches.steps_per_epoch) == (2, True, 2)
     epoch = list(batches.train(0))
     assert len(epoch) == 2
     for inputs, labels in epoch:
@@ -51,172 +59,136 @@ def test_batches_have_the_shapes_types_and_number_promised(open_: Callable[..., 
         assert (labels.shape, labels.dtype, labels.device) == ((5,), torch.int64, CPU)
 
 
-def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(
-    open_: Callable[..., Batches], folder: Path, stored: Stored
-) -> None:
-    batches = open_(batch_size=5, seed=3)
+def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(open_, folder, stored):
+    batches = open_(seed=3)
     inputs, labels = epoch_of(batches, 4)
     taken = order(12, seed=3, epoch=4)[:10]
-    torch.testing.assert_close(inputs, normal(stored(folder / "train")[taken], batches.data), rtol=0, atol=2e-6)
+    assert_normalised(inputs, stored(folder / "train")[taken], batches.data)
     assert labels.tolist() == [int(index >= 6) for index in taken.tolist()]
+    assert sorted(epoch_of(open_(batch_size=12), 0)[1].tolist()) == [0] * 6 + [1] * 6
 
 
-def test_an_epoch_of_one_batch_holds_every_image(open_: Callable[..., Batches]) -> None:
-    _, labels = epoch_of(open_(batch_size=12), 0)
-    assert sorted(labels.tolist()) == [0] * 6 + [1] * 6
-
-
-def test_augmented_images_are_those_of_a_loop_over_images(
-    open_: Callable[..., Batches], folder: Path, stored: Stored
-) -> None:
-    batches = open_(crop_padding=2, flip=True, seed=5)
+@pytest.mark.parametrize("size", [(8, 8), (16, 12)])
+def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, stored, size):
+    batches = open_(input_shape=(3, *size), crop_padding=3, flip=True, seed=5)
     inputs, _ = epoch_of(batches, 1)
-    chance = Augmentation.draw(10, 2, seed=5, epoch=1)
-    assert 0 < chance.mirrored.sum() < 10
-    pixels = stored(folder / "train")
+    augmentation = Augmentation.draw(10, 3, seed=5, epoch=1)
+    assert 0 < augmentation.mirrored.sum() < 10
+    pixels = stored(folder / "train")[order(12, seed=5, epoch=1)[:10]].float()
     expected = []
-    for place, index in enumerate(order(12, seed=5, epoch=1)[:10].tolist()):
-        image = pixels[index].flip(2) if chance.mirrored[place] else pixels[index]
-        top, left = int(chance.top[place]), int(chance.left[place])
-        expected.append(functional.pad(image, (2, 2, 2, 2))[:, top : top + 8, left : left + 8])
-    torch.testing.assert_close(inputs, normal(torch.stack(expected), batches.data), rtol=0, atol=2e-6)
+    for index, image in enumerate(functional.interpolate(pixels, size, mode="bilinear")):
+        turned = image.flip(2) if augmentation.mirrored[index] else image
+        top, left = int(augmentation.top[index]), int(augmentation.left[index])
+        expected.append(functional.pad(turned, (3, 3, 3, 3))[:, top : top + size[0], left : left + size[1]])
+    assert_normalised(inputs, torch.stack(expected), batches.data, atol=1e-5)
+    assert next(batches.test())[0].shape == (5, 3, *size)
 
 
-def test_padding_is_black_before_normalisation(open_: Callable[..., Batches]) -> None:
+def test_padding_is_black_before_normalisation(open_):
     inputs, _ = epoch_of(open_(crop_padding=8, batch_size=12, mean=(0.5, 0.6, 0.7), std=(0.5, 0.2, 0.1)), 0)
     for channel, black in enumerate((-1.0, -3.0, -7.0)):
         torch.testing.assert_close(inputs[:, channel].min().item(), black)
 
 
-def test_a_seed_repeats_itself_and_epochs_and_seeds_differ(open_: Callable[..., Batches]) -> None:
-    augmented = {"crop_padding": 2, "flip": True}
-    inputs, labels = epoch_of(open_(seed=1, **augmented), 0)
-    again, same_labels = epoch_of(open_(seed=1, **augmented), 0)
-    assert torch.equal(inputs, again)
-    assert torch.equal(labels, same_labels)
-    assert not torch.equal(inputs, epoch_of(open_(seed=1, **augmented), 1)[0])
-    assert not torch.equal(inputs, epoch_of(open_(seed=2, **augmented), 0)[0])
-
-
-def test_an_epoch_does_not_depend_on_which_were_run_before_nor_on_the_global_seed(
-    open_: Callable[..., Batches],
-) -> None:
-    batches = open_(crop_padding=2, flip=True)
-    first, _ = epoch_of(batches, 0)
-    epoch_of(batches, 1)
-    torch.manual_seed(123)
-    assert torch.equal(first, epoch_of(batches, 0)[0])
-
-
-def test_opening_and_drawing_leave_the_global_generator_alone(open_: Callable[..., Batches]) -> None:
+def test_an_epoch_follows_from_seed_and_number_and_leaves_the_global_generator_alone(open_):
+    batches = open_(seed=1, **AUGMENTED)
     torch.manual_seed(1)
-    before = torch.get_rng_state()
-    epoch_of(open_(crop_padding=2, flip=True), 0)
-    assert torch.equal(before, torch.get_rng_state())
+    generator = torch.get_rng_state()
+    inputs, labels = epoch_of(batches, 0)
+    assert torch.equal(generator, torch.get_rng_state())
+    assert not torch.equal(inputs, epoch_of(batches, 1)[0])
+    assert not torch.equal(inputs, epoch_of(open_(seed=2, **AUGMENTED), 0)[0])
+    torch.manual_seed(123)
+    for again in (batches, open_(seed=1, **AUGMENTED)):
+        assert torch.equal(inputs, epoch_of(again, 0)[0])
+        assert torch.equal(labels, epoch_of(again, 0)[1])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 10, 12])
-def test_the_test_set_is_whole_in_order_and_not_augmented(
-    open_: Callable[..., Batches], folder: Path, stored: Stored, batch_size: int
-) -> None:
-    batches = open_(batch_size=batch_size, crop_padding=2, flip=True)
+def test_the_test_set_is_whole_in_order_and_not_augmented(open_, folder, stored, batch_size):
+    batches = open_(batch_size=batch_size, **AUGMENTED)
     for _ in range(2):
-        inputs, labels = (torch.cat(parts) for parts in zip(*batches.test(), strict=True))
-        torch.testing.assert_close(inputs, normal(stored(folder / "test"), batches.data), rtol=0, atol=2e-6)
+        inputs, labels = joined(batches.test())
+        assert_normalised(inputs, stored(folder / "test"), batches.data)
         assert labels.tolist() == [0] * 5 + [1] * 5
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10], [0, 3, 6, 9]])
-def test_a_sample_of_the_training_images_is_spread_over_them_and_not_augmented(
-    open_: Callable[..., Batches], folder: Path, stored: Stored, monkeypatch: pytest.MonkeyPatch, rows: list[int]
-) -> None:
-    monkeypatch.setattr(batches_module, "TRAIN_SAMPLE", len(rows) if len(rows) < 10 else batches_module.TRAIN_SAMPLE)
-    batches = open_(batch_size=3, crop_padding=2, flip=True)
-    inputs, labels = (torch.cat(parts) for parts in zip(*batches.train_sample(), strict=True))
-    torch.testing.assert_close(inputs, normal(stored(folder / "train")[rows], batches.data), rtol=0, atol=2e-6)
+@pytest.mark.parametrize(("most", "rows"), [(2000, [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]), (4, [0, 3, 6, 9])])
+def test_the_training_sample_is_spread_over_the_images_and_not_augmented(
+    open_, folder, stored, monkeypatch, *, most, rows
+):
+    monkeypatch.setattr(batches_module, "TRAIN_SAMPLE", most)
+    batches = open_(batch_size=3, **AUGMENTED)
+    inputs, labels = joined(batches.train_sample())
+    assert_normalised(inputs, stored(folder / "train")[rows], batches.data)
     assert labels.tolist() == [row // 6 for row in rows]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 6])
-def test_shares_of_the_test_set_are_all_of_it_once(open_: Callable[..., Batches], ranks: int) -> None:
-    batches = open_(batch_size=4)  # the last of three batches has two images, fewer than there may be shares
-    whole = torch.cat([inputs for inputs, _ in batches.test()])
-    shares = [[inputs for inputs, _ in batches.test(Shard(rank=rank, ranks=ranks))] for rank in range(ranks)]
-    found = torch.cat([inputs for parts in shares for inputs in parts])
-    assert found.shape == whole.shape
-    assert sorted(found.flatten(1).tolist()) == sorted(whole.flatten(1).tolist())
-    assert max(len(inputs) for parts in shares for inputs in parts) == -(-4 // ranks)
-    assert all(len(inputs) for parts in shares for inputs in parts)
+def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
+    batches = open_(batch_size=4)  # the last of three batches has two images, fewer than there may be ranks
+    whole, _ = joined(batches.test())
+    shards = [inputs for rank in range(ranks) for inputs, _ in batches.test(Shard(rank=rank, ranks=ranks))]
+    assert sorted(torch.cat(shards).flatten(1).tolist()) == sorted(whole.flatten(1).tolist())
+    assert max(map(len, shards)) == -(-4 // ranks)
+    assert min(map(len, shards)) > 0
 
 
-def test_small_images_are_resized_to_the_input_and_cropped_there(
-    open_: Callable[..., Batches], folder: Path, stored: Stored
-) -> None:
-    batches = open_(input_shape=(3, 16, 12), crop_padding=3, flip=True, seed=2)
-    inputs, _ = epoch_of(batches, 0)
-    chance = Augmentation.draw(10, 3, seed=2, epoch=0)
-    pixels = stored(folder / "train")[order(12, seed=2, epoch=0)[:10]].float()
-    resized = functional.interpolate(pixels, (16, 12), mode="bilinear")
-    expected = []
-    for place, image in enumerate(resized):
-        turned = image.flip(2) if chance.mirrored[place] else image
-        top, left = int(chance.top[place]), int(chance.left[place])
-        expected.append(functional.pad(turned, (3, 3, 3, 3))[:, top : top + 16, left : left + 12])
-    torch.testing.assert_close(inputs, normal(torch.stack(expected), batches.data), rtol=0, atol=1e-5)
-    assert next(batches.test())[0].shape == (5, 3, 16, 12)
+@pytest.mark.parametrize("kind", ["folder", "synthetic"])
+def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
+    data = replace(data, flip=True, crop_padding=1, classes=2, steps_per_epoch=2)
+
+    def epoch(shard):
+        batches = open_batches(data, replace(source, kind=kind), batch_size=6, device=CPU, seed=3, shard=shard)
+        return list(batches.train(2))
+
+    shards = [epoch(Shard(rank=rank, ranks=2)) for rank in range(2)]
+    for (inputs, targets), *halves in zip(epoch(Shard()), *shards, strict=True):
+        assert all(len(half[0]) == 3 for half in halves)
+        assert torch.equal(inputs, torch.cat([half[0] for half in halves]))
+        assert torch.equal(targets, torch.cat([half[1] for half in halves]))
+    with pytest.raises(UsageError, match="A batch of 6 cannot be divided among 4 devices"):
+        epoch(Shard(ranks=4))
 
 
 @pytest.mark.parametrize(
-    ("place", "device_times", "host_times"),
-    [("device", 4.0, 4.0), ("host", 3.9, 2.0), ("file", 3.9, 1.9)],
+    ("storage", "device_times", "host_times"), [("device", 4.0, 4.0), ("host", 3.9, 2.0), ("file", 3.9, 1.9)]
 )
-def test_images_give_the_same_batches_wherever_they_are(
-    open_: Callable[..., Batches],
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    device_times: float,
-    host_times: float,
-) -> None:
-    expected, labels = epoch_of(open_(crop_padding=2, flip=True), 0)
-    tested = [part.tolist() for part in next(iter(open_().test()))]
+def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, device_times, host_times):
+    expected, labels = epoch_of(open_(**AUGMENTED), 0)
+    tested = [part.tolist() for part in next(open_().test())]
     size = 22 * 3 * 8 * 8
     monkeypatch.setattr(batches_module, "free_bytes", lambda *_: (int(device_times * size), int(host_times * size)))
-    batches = open_(crop_padding=2, flip=True)
-    assert batches.storage == place
+    batches = open_(**AUGMENTED)
+    assert batches.storage == storage
     for _ in range(2):
         inputs, classes = epoch_of(batches, 0)
         assert torch.equal(inputs, expected)
         assert torch.equal(classes, labels)
-    assert [part.tolist() for part in next(iter(batches.test()))] == tested
+    assert [part.tolist() for part in next(batches.test())] == tested
 
 
-def test_images_in_their_file_are_not_copied_and_those_in_host_memory_are(
-    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = {}
+def test_images_in_their_file_are_not_copied_and_others_are(open_, monkeypatch):
+    mapped = {}
     real = batches_module.open_images
 
-    def watched(split, place, device):
-        opened = real(split, place, device)
-        seen[place] = opened._images.data_ptr() == split.images.data_ptr()
+    def watched(split, storage, device):
+        opened = real(split, storage, device)
+        mapped[storage] = opened._images.data_ptr() == split.images.data_ptr()
         return opened
 
     monkeypatch.setattr(batches_module, "open_images", watched)
     for free in ((2**40, 2**40), (0, 2**40), (0, 0)):
         monkeypatch.setattr(batches_module, "free_bytes", lambda *_, free=free: free)
         open_()
-    assert seen == {"device": False, "host": False, "file": True}
+    assert mapped == {"device": False, "host": False, "file": True}
 
 
-def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(
-    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gathered = threading.Semaphore(0)
-    by = []
-    gather = storage._gather
+def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, monkeypatch):
+    gathered, threads, gather = threading.Semaphore(0), [], storage._gather
 
     def watched(*given):
-        by.append(threading.current_thread())
+        threads.append(threading.current_thread())
         gathered.release()
         return gather(*given)
 
@@ -226,16 +198,14 @@ def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(
     next(epoch)
     assert gathered.acquire(timeout=10)
     assert gathered.acquire(timeout=10)  # the second, though it was not asked for yet
-    assert threading.main_thread() not in by
+    assert threading.main_thread() not in threads
     epoch.close()  # an epoch that is left early leaves no thread behind
-    by[0].join(timeout=10)
-    assert not by[0].is_alive()
-    assert len(by) == 2
+    threads[0].join(timeout=10)
+    assert not threads[0].is_alive()
+    assert len(threads) == 2
 
 
-def test_an_error_while_gathering_reaches_the_training(
-    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_gathering_reaches_the_training(open_, monkeypatch):
     def broken(*_):
         raise OSError("the disk is gone")
 
@@ -245,7 +215,7 @@ def test_an_error_while_gathering_reaches_the_training(
         next(open_().train(0))
 
 
-def test_several_processes_share_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_ranks_share_the_hosts_memory(monkeypatch):
     monkeypatch.setattr(storage, "available_bytes", lambda: 1000)
     assert storage.free_bytes(CPU) == (1000, 1000)
     assert storage.free_bytes(CPU, 4) == (250, 250)
@@ -254,38 +224,84 @@ def test_several_processes_share_the_hosts_memory(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("free", [(0, 0), (0, 2**40), (2**40, 2**40)])
-def test_a_gpu_gets_the_same_batches(
-    open_: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch, free: tuple[int, int]
-) -> None:
-    changes = {"crop_padding": 2, "flip": True}
-    expected, labels = epoch_of(open_(**changes), 0)
+def test_a_gpu_gets_the_same_batches(open_, monkeypatch, free):
+    expected, labels = epoch_of(open_(**AUGMENTED), 0)
     monkeypatch.setattr(batches_module, "free_bytes", lambda *_: free)
-    inputs, there = epoch_of(open_(device=torch.device("cuda", 0), **changes), 0)
+    inputs, there = epoch_of(open_(device=torch.device("cuda", 0), **AUGMENTED), 0)
     assert inputs.is_cuda
     assert there.is_cuda
     torch.testing.assert_close(inputs.cpu(), expected, rtol=0, atol=2e-6)
     assert torch.equal(there.cpu(), labels)
 
 
-def test_a_batch_larger_than_the_training_set_is_refused(open_: Callable[..., Batches]) -> None:
+def test_a_batch_larger_than_the_training_set_is_refused(open_):
     with pytest.raises(UsageError, match=r"batch of 13 is larger than the training set, which has 12 images"):
         open_(batch_size=13)
 
 
 @pytest.mark.parametrize("kind", ["folder", "cifar10"])
 @pytest.mark.parametrize("channels", [1, 4])
-def test_a_model_that_does_not_take_rgb_is_refused(data: Data, source: DataSource, kind: str, channels: int) -> None:
-    other = replace(data, input_shape=(channels, 8, 8))
-    message = rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"
-    for call in (prepare, lambda *given: open_batches(*given, batch_size=1, device=CPU, seed=0)):
-        with pytest.raises(UsageError, match=message):
-            call(other, replace(source, kind=kind))
+def test_a_model_that_does_not_take_rgb_is_refused(data, source, kind, channels):
+    with pytest.raises(UsageError, match=rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"):
+        prepare(replace(data, input_shape=(channels, 8, 8)), replace(source, kind=kind))
     assert not Path(source.directory).exists()
 
 
 @pytest.mark.parametrize("changes", [{"mean": (0.5,)}, {"std": (0.5, 0.5)}, {"std": (0.5, 0.0, 0.5)}])
-def test_a_mean_or_deviation_that_is_not_one_a_channel_is_refused(
-    data: Data, source: DataSource, changes: dict[str, tuple[float, ...]]
-) -> None:
+def test_a_mean_or_deviation_that_is_not_one_a_channel_is_refused(data, source, changes):
     with pytest.raises(UsageError, match=rf"Data\.{next(iter(changes))} must be 3 numbers.*, one a channel"):
         prepare(replace(data, **changes), source)
+
+
+def test_random_inputs_are_normal_and_classes_uniform():
+    ((inputs, labels),) = random_batches(IMAGES, batch_size=2000, count=1, device=CPU, seed=0)
+    assert (inputs.shape, inputs.dtype) == ((2000, 3, 8, 8), torch.float32)
+    assert abs(inputs.mean().item()) < 0.01
+    assert abs(inputs.std().item() - 1) < 0.01
+    assert (labels.shape, labels.dtype) == ((2000,), torch.int64)
+    counts = labels.bincount(minlength=10)
+    assert len(counts) == 10
+    assert ((counts - 200).abs() < 75).all()  # 5.6 standard deviations
+
+
+def test_random_targets_of_a_regression_are_normal_and_of_their_shape():
+    ((_, targets),) = random_batches(FEATURES, batch_size=2000, count=1, device=CPU, seed=0)
+    assert (targets.shape, targets.dtype) == ((2000, 4, 2), torch.float32)
+    assert abs(targets.mean().item()) < 0.05
+    assert abs(targets.std().item() - 1) < 0.05
+
+
+def test_random_batches_follow_from_the_seed_and_leave_the_global_generator_alone():
+    generator = torch.get_rng_state()
+    first, again, other = (random_batches(IMAGES, batch_size=4, count=2, device=CPU, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(generator, torch.get_rng_state())
+    for batch, same in zip(first, again, strict=True):
+        assert torch.equal(batch[0], same[0])
+        assert torch.equal(batch[1], same[1])
+    assert not torch.equal(first[0][0], first[1][0])
+    assert not torch.equal(first[0][0], other[0][0])
+
+
+@pytest.mark.parametrize(("fitting", "steps", "distinct"), [(4, 6, 4), (9, 6, 6), (0, 6, 2), (1, 6, 2), (0, 1, 1)])
+@pytest.mark.parametrize("data", [IMAGES, FEATURES])
+def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(data, monkeypatch, fitting, steps, distinct):
+    ((inputs, targets),) = random_batches(data, batch_size=16, count=1, device=CPU, seed=0)
+    batch_bytes = inputs.nbytes + targets.nbytes
+    monkeypatch.setattr(batches_module, "POOL_BYTES", fitting * batch_bytes + batch_bytes // 2)
+    data = replace(data, steps_per_epoch=steps)
+    batches = open_synthetic(data)
+    assert (batches.data, batches.steps_per_epoch, batches.has_test, list(batches.test())) == (data, steps, False, [])
+    drawn = [inputs.data_ptr() for epoch in range(2) for inputs, _ in batches.train(epoch)]
+    assert len(set(drawn)) == distinct
+    assert drawn == 2 * list(islice(drawn[:distinct] * 6, steps))  # round and round, anew in each epoch
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"), [(FEATURES, "cifar10"), (FEATURES, "folder"), (FEATURES, "synthetic"), (IMAGES, "synthetic")]
+)
+def test_features_are_synthetic_whatever_the_source_and_synthetic_data_need_no_files(data, kind, tmp_path):
+    source = DataSource(kind=kind, directory=str(tmp_path / "kept"))
+    prepared = prepare(data, source)
+    assert (prepared.data, prepared.train_samples, prepared.fingerprint) == (data, None, None)
+    assert not open_batches(data, source, batch_size=16, device=CPU, seed=0).has_test
+    assert not (tmp_path / "kept").exists()

@@ -1,12 +1,10 @@
-from __future__ import annotations
+"""A folder of images: what is found, decoded, cached, held out and refused; and its fingerprint."""
 
 import os
 import shutil
-from collections import namedtuple
-from collections.abc import Callable
+from collections import Counter, namedtuple
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,37 +13,33 @@ from PIL import Image
 
 from bench.data import folder as folder_module
 from bench.data import prepare
+from bench.data.folder import fingerprint, stratified
 from bench.data.prepare import load
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 
-Paint = Callable[..., np.ndarray]
-
 
 @pytest.fixture
-def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect how many images each call of decode was given."""
-    calls: list[int] = []
-    decode = folder_module.decode
+def decodings(monkeypatch):
+    """How many images each call of ``decode`` was given."""
+    calls, decode = [], folder_module.decode
 
-    def counted(paths: tuple[str, ...], size: tuple[int, int], **options: Any) -> torch.Tensor:
+    def counted(paths, *given, **options):
         calls.append(len(paths))
-        return decode(paths, size, **options)
+        return decode(paths, *given, **options)
 
     monkeypatch.setattr(folder_module, "decode", counted)
     return calls
 
 
-def test_the_folder_says_how_many_classes_and_images_there_are(data: Data, source: DataSource) -> None:
+def test_classes_and_images_are_counted(data, source):
     prepared = prepare(data, source)
     assert prepared.data == replace(data, classes=2)
-    assert (prepared.train_samples, len(load(data, source).test.labels)) == (12, 10)
+    assert (prepared.train_samples, prepared.fingerprint) == (12, fingerprint(source.path))
 
 
-def test_pixels_and_labels_are_those_of_the_files(
-    data: Data, source: DataSource, folder: Path, stored: Callable[[Path], torch.Tensor]
-) -> None:
+def test_pixels_and_labels_are_those_of_the_files(data, source, folder, stored):
     dataset = load(data, source)
     assert dataset.classes == ("cat", "dog")
     for split, name, count in ((dataset.train, "train", 6), (dataset.test, "test", 5)):
@@ -54,9 +48,7 @@ def test_pixels_and_labels_are_those_of_the_files(
         assert split.labels.tolist() == [0] * count + [1] * count
 
 
-def test_images_in_subfolders_count_and_other_files_do_not(
-    data: Data, source: DataSource, folder: Path, paint: Paint
-) -> None:
+def test_images_in_subfolders_count_and_other_files_do_not(data, source, folder, paint):
     paint(folder / "train" / "cat" / "more" / "a.PNG")
     (folder / "train" / "cat" / "notes.txt").write_text("not an image")
     (folder / "train" / "cat" / "._0.png").write_text("what a Mac leaves")
@@ -64,7 +56,7 @@ def test_images_in_subfolders_count_and_other_files_do_not(
     assert prepare(data, source).train_samples == 13
 
 
-def test_images_of_other_kinds_become_rgb(data: Data, source: DataSource, folder: Path) -> None:
+def test_images_of_other_modes_become_rgb(data, source, folder):
     for index, (mode, colour, expected) in enumerate(
         [
             ("L", 77, (77, 77, 77)),
@@ -80,23 +72,15 @@ def test_images_of_other_kinds_become_rgb(data: Data, source: DataSource, folder
         assert torch.equal(image, torch.tensor(expected, dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
 
 
-def test_a_second_preparation_decodes_nothing(data: Data, source: DataSource, decodings: list[int]) -> None:
+def test_images_that_fit_are_decoded_once_and_kept_as_they_are_for_every_input_size(data, source, decodings):
     first = prepare(data, source)
-    assert sum(decodings) == 22
     assert prepare(data, source) == first
-    assert sum(decodings) == 22
-
-
-def test_images_that_fit_are_kept_as_they_are_for_every_input_size(
-    data: Data, source: DataSource, decodings: list[int]
-) -> None:
-    prepare(data, source)
     larger = load(replace(data, input_shape=(3, 20, 30)), source)
     assert larger.train.images.shape == (12, 3, 8, 8)
     assert sum(decodings) == 22
 
 
-def test_images_larger_than_the_input_are_squashed_when_decoded(data: Data, source: DataSource, folder: Path) -> None:
+def test_images_larger_than_the_input_are_squashed_when_decoded(data, source, folder):
     prepare(data, source)
     images = load(replace(data, input_shape=(3, 4, 6)), source).train.images
     assert images.shape == (12, 3, 4, 6)
@@ -105,9 +89,7 @@ def test_images_larger_than_the_input_are_squashed_when_decoded(data: Data, sour
 
 
 @pytest.mark.parametrize("odd", ["train/cat/0.png", "train/dog/5.png", "test/dog/4.png"])
-def test_images_of_several_sizes_are_squashed_to_the_input(
-    data: Data, source: DataSource, folder: Path, paint: Paint, odd: str
-) -> None:
+def test_images_of_several_sizes_are_squashed_to_the_input(data, source, folder, paint, odd):
     paint(folder / odd, (6, 9))
     dataset = load(replace(data, input_shape=(3, 12, 10)), source)
     assert dataset.train.images.shape == (12, 3, 12, 10)
@@ -115,9 +97,7 @@ def test_images_of_several_sizes_are_squashed_to_the_input(
 
 
 @pytest.mark.parametrize("size", [(8, 8), (128, 128)])
-def test_images_stay_in_order_whether_or_not_they_are_decoded_in_parallel(
-    tmp_path: Path, paint: Paint, size: tuple[int, int], stored: Callable[[Path], torch.Tensor]
-) -> None:
+def test_images_stay_in_order_whether_or_not_they_are_decoded_in_parallel(tmp_path, paint, size, stored):
     for split, count in (("train", 150), ("test", 1)):
         for index in range(count):
             paint(tmp_path / "many" / split / "one" / f"{index:03}.png", size)
@@ -126,7 +106,7 @@ def test_images_stay_in_order_whether_or_not_they_are_decoded_in_parallel(
     assert torch.equal(images, stored(tmp_path / "many" / "train"))
 
 
-def test_a_changed_image_is_noticed(data: Data, source: DataSource, folder: Path, paint: Paint) -> None:
+def test_a_changed_image_is_noticed(data, source, folder, paint):
     prepare(data, source)
     path = folder / "train" / "dog" / "3.png"
     before = path.stat()
@@ -137,9 +117,7 @@ def test_a_changed_image_is_noticed(data: Data, source: DataSource, folder: Path
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_an_added_or_removed_image_is_noticed(
-    data: Data, source: DataSource, folder: Path, paint: Paint, split: str
-) -> None:
+def test_an_added_or_removed_image_is_noticed(data, source, folder, paint, split):
     counts = []
     added = folder / split / "dog" / "added.png"
     for change in (lambda: None, lambda: paint(added), added.unlink):
@@ -149,9 +127,7 @@ def test_an_added_or_removed_image_is_noticed(
     assert counts == [22, 23, 22]
 
 
-def test_what_was_kept_of_the_folder_before_it_changed_is_removed(
-    data: Data, source: DataSource, folder: Path, paint: Paint, tmp_path: Path
-) -> None:
+def test_the_cache_of_the_folder_before_it_changed_is_removed(data, source, folder, paint, tmp_path):
     other = shutil.copytree(folder, tmp_path / "other")
     prepare(data, source)
     prepare(data, replace(source, path=str(other)))
@@ -164,42 +140,35 @@ def test_what_was_kept_of_the_folder_before_it_changed_is_removed(
     assert len(before & after) == 1
 
 
-def test_a_folder_that_is_not_there_is_refused(data: Data, source: DataSource, folder: Path) -> None:
-    shutil.rmtree(folder)
-    with pytest.raises(UsageError, match=r"pets' does not exist\. It needs train/<class>"):
-        prepare(data, source)
-
-
-def test_a_folder_without_splits_is_refused(data: Data, source: DataSource, folder: Path) -> None:
-    (folder / "test").rename(folder / "val")
-    with pytest.raises(UsageError, match=r"has no test/\. It needs .*; it has: train/, val/\."):
-        prepare(data, source)
-    shutil.rmtree(folder)
-    folder.mkdir()
-    with pytest.raises(UsageError, match=r"has no train/ and no test/\. .*; it has: nothing\."):
+def refusal(data, source):
+    with pytest.raises(UsageError) as raised:
         prepare(data, source)
     assert not Path(source.directory).exists()
+    return str(raised.value)
 
 
-def test_a_split_without_classes_is_refused(data: Data, source: DataSource, folder: Path, paint: Paint) -> None:
-    shutil.rmtree(folder / "train")
-    paint(folder / "train" / "loose.png")
-    with pytest.raises(UsageError, match=r"train' has no class folders\."):
-        prepare(data, source)
-
-
-def test_a_class_without_images_is_refused(data: Data, source: DataSource, folder: Path) -> None:
+def test_a_folder_that_is_not_laid_out_as_it_must_be_is_refused(data, source, folder, paint):
     for path in (folder / "test" / "cat").iterdir():
         path.rename(path.with_suffix(".txt"))
-    with pytest.raises(UsageError, match=r"test/cat' has no images \(\.jpg, "):
-        prepare(data, source)
-    assert not Path(source.directory).exists()
+    assert f"'{folder}/test/cat' has no images (.jpg, " in refusal(data, source)
+    (folder / "test").rename(folder / "val")
+    assert "has no test/. It needs train/<class>/<images> and " in refusal(data, source)
+    assert refusal(data, source).endswith("; it has: train/, val/.")
+    shutil.rmtree(folder)
+    assert f"'{folder}' does not exist. It needs train/<class>" in refusal(data, source)
+    paint(folder / "train" / "loose.png")
+    (folder / "test").mkdir()
+    assert "train' has no class folders." in refusal(data, source)
+    shutil.rmtree(folder / "test")
+    shutil.rmtree(folder / "train")
+    message = refusal(data, source)
+    assert "has no train/ and no test/." in message
+    assert message.endswith("; it has: nothing.")
+    assert "needs a path" in refusal(data, replace(source, path=None))
 
 
 @pytest.mark.parametrize(("here", "there"), [("train", "test"), ("test", "train")])
-def test_a_class_in_one_split_only_is_refused(
-    data: Data, source: DataSource, folder: Path, paint: Paint, *, here: str, there: str
-) -> None:
+def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, here, there):
     paint(folder / here / "bird" / "0.png")
     with pytest.raises(UsageError, match=rf"{here}/ has classes that {there}/ lacks: bird\."):
         prepare(data, source)
@@ -208,9 +177,7 @@ def test_a_class_in_one_split_only_is_refused(
 @pytest.mark.parametrize("size", [(8, 8), (4, 4)])
 @pytest.mark.parametrize("damaged", ["train/cat/0.png", "test/dog/4.png"])
 @pytest.mark.parametrize("kept_bytes", [0, 60, 150])
-def test_an_image_that_cannot_be_read_is_named_and_nothing_is_kept(
-    data: Data, source: DataSource, folder: Path, *, size: tuple[int, int], damaged: str, kept_bytes: int
-) -> None:
+def test_an_image_that_cannot_be_read_is_named_and_nothing_is_kept(data, source, folder, *, size, damaged, kept_bytes):
     path = folder / damaged
     path.write_bytes(path.read_bytes()[:kept_bytes])
     with pytest.raises(UsageError, match=rf"The image '.*{damaged}' cannot be read \("):
@@ -218,17 +185,115 @@ def test_an_image_that_cannot_be_read_is_named_and_nothing_is_kept(
     assert not Path(source.directory).exists()
 
 
-def test_a_folder_source_without_a_path_is_refused(data: Data, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs a path"):
-        prepare(data, DataSource(kind="folder", directory=str(tmp_path / "kept")))
-
-
-def test_images_that_no_disk_could_hold_are_refused_before_decoding(
-    data: Data, source: DataSource, decodings: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_no_disk_could_hold_are_refused_before_decoding(data, source, decodings, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr("bench.data.cache.shutil.disk_usage", lambda _: usage(100))
     with pytest.raises(UsageError, match=r"The 22 images of .* take .* GiB, and the disk of .* Use fewer images"):
         prepare(data, source)
     assert decodings == []
     assert not Path(source.directory).exists()
+
+
+def as_intel(folder):
+    """Lay the folder out as the archive of Intel Image Classification is."""
+    for split in ("train", "test"):
+        (folder / f"seg_{split}").mkdir()
+        (folder / split).rename(folder / f"seg_{split}" / f"seg_{split}")
+
+
+def test_a_share_of_every_class_is_held_out():
+    labels = [0] * 50 + [1] * 10 + [2] * 103
+    kept, held_out = stratified(labels, 0.2)
+    assert Counter(labels[index] for index in held_out) == {0: 10, 1: 2, 2: 21}
+    assert sorted(kept + held_out) == list(range(163))
+    assert kept == sorted(kept)
+    assert held_out != list(range(min(held_out), min(held_out) + len(held_out)))
+    assert stratified(labels, 0.2) == (kept, held_out)
+    assert stratified(labels, 0.0) == (list(range(163)), [])
+
+
+def test_the_intel_archives_folders_are_found(data, source, folder, paint):
+    plain = load(data, source)
+    as_intel(folder)
+    paint(folder / "seg_pred" / "seg_pred" / "10.png")
+    intel = load(data, source)
+    assert intel.classes == plain.classes
+    assert torch.equal(intel.train.images, plain.train.images)
+    assert torch.equal(intel.test.images, plain.test.images)
+
+
+def test_held_out_images_are_not_trained_on_and_the_test_images_stay(data, source, folder, stored):
+    as_intel(folder)
+    dataset = load(replace(data, validation_share=0.5), source)
+    assert dataset.train.labels.tolist() == [0] * 3 + [1] * 3
+    whole = stored(folder / "seg_train" / "seg_train")
+    kept, _ = stratified([0] * 6 + [1] * 6, 0.5)
+    assert torch.equal(dataset.train.images, whole[kept])
+    assert torch.equal(dataset.test.images, stored(folder / "seg_test" / "seg_test"))
+
+
+def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, folder, stored):
+    shutil.rmtree(folder / "test")
+    dataset = load(replace(data, validation_share=0.34), source)
+    kept, held_out = stratified([0] * 6 + [1] * 6, 0.34)
+    whole = stored(folder / "train")
+    assert torch.equal(dataset.train.images, whole[kept])
+    assert torch.equal(dataset.test.images, whole[held_out])
+    assert dataset.test.labels.tolist() == [0, 0, 1, 1]
+    with pytest.raises(UsageError, match=r"has no test/"):
+        prepare(data, source)
+
+
+def test_suites_with_other_validation_shares_have_caches_of_their_own(data, source):
+    cache = Path(source.directory) / "cache"
+    for share in (0.0, 0.5, 0.0):
+        prepare(replace(data, validation_share=share), source)
+    assert len(list(cache.iterdir())) == 2
+    assert prepare(data, source).train_samples == 12
+
+
+def test_a_share_that_leaves_a_class_without_images_is_refused(data, source, folder):
+    with pytest.raises(UsageError, match=r"the class 'cat' has too few images to set a share of 0\.99 apart"):
+        prepare(replace(data, validation_share=0.99), source)
+    shutil.rmtree(folder / "test")
+    with pytest.raises(UsageError, match=r"too few images to set a share of 0\.01 apart"):
+        prepare(replace(data, validation_share=0.01), source)
+
+
+def test_a_copy_elsewhere_with_other_times_has_the_same_fingerprint(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    for file in copy.rglob("*.png"):
+        os.utime(file, (1, 1))
+    assert fingerprint(str(folder)) == fingerprint(str(copy))
+    assert len(fingerprint(str(folder))) == 16
+
+
+def change_a_byte(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda root: (root / "train" / "cat" / "0.png").unlink(), False),
+        (lambda root: (root / "train" / "cat" / "0.png").rename(root / "train" / "cat" / "9.png"), False),
+        (lambda root: (root / "train" / "cat" / "0.png").rename(root / "train" / "dog" / "0x.png"), False),
+        (lambda root: change_a_byte(root / "train" / "cat" / "0.png"), False),
+        (lambda root: (root / "test").rename(root / "seg_test"), True),
+    ],
+    ids=["one less", "another name", "another class", "other pixels", "layout alone"],
+)
+def test_other_images_have_another_fingerprint(folder, change, same):
+    before = fingerprint(str(folder))
+    change(folder)
+    assert (fingerprint(str(folder)) == before) is same
+
+
+def test_the_fingerprint_reads_only_some_of_many_images(folder, monkeypatch):
+    read = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self) or read_bytes(self))
+    monkeypatch.setattr(folder_module, "READ", 2)
+    fingerprint(str(folder))
+    assert len(read) == 4

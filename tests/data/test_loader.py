@@ -1,11 +1,8 @@
 """The loader of worker processes: every image once an epoch, as files or random, with its own label, without end."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,11 +19,11 @@ DATA = Data(input_shape=(3, 8, 8), classes=2, source="cifar10", steps_per_epoch=
 
 
 @pytest.fixture
-def source(folder: Path) -> DataSource:
+def source(folder):
     return DataSource(kind="folder", path=str(folder))
 
 
-def test_whole_batches_hold_every_sample_once_an_epoch_in_an_order_of_the_seed() -> None:
+def test_whole_batches_hold_every_sample_once_an_epoch_in_an_order_of_the_seed():
     first = list(islice(Endless(6, 4, seed=1), 3))
     order = [index for batch in first for index in batch]
     assert sorted(order[:6]) == sorted(order[6:]) == list(range(6))
@@ -34,10 +31,10 @@ def test_whole_batches_hold_every_sample_once_an_epoch_in_an_order_of_the_seed()
     assert first != list(islice(Endless(6, 4, seed=2), 3))
 
 
-def test_samples_are_the_files_pixels_with_their_class(source: DataSource, folder: Path) -> None:
+def test_samples_are_the_files_pixels_with_their_class(source, folder):
     samples = open_samples(DATA, source, normalize=False, seed=0)
     paths = sorted((folder / "train").glob("*/*"))
-    assert len(samples) == len(paths)  # type: ignore[arg-type]
+    assert len(samples) == len(paths)
     for index, path in enumerate(paths):
         image, label = samples[index]
         assert image.dtype == torch.uint8
@@ -45,14 +42,14 @@ def test_samples_are_the_files_pixels_with_their_class(source: DataSource, folde
         assert label == sorted(entry.name for entry in (folder / "train").iterdir()).index(path.parent.name)
 
 
-def test_normalised_samples_are_what_the_device_makes_of_the_pixels(source: DataSource) -> None:
+def test_normalised_samples_are_what_the_device_makes_of_the_pixels(source):
     pixels, _ = open_samples(DATA, source, normalize=False, seed=0)[3]
     floats, _ = open_samples(DATA, source, normalize=True, seed=0)[3]
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (DATA.mean, DATA.std))
     assert torch.allclose(floats, (pixels / 255 - mean) / std, atol=1e-6)
 
 
-def test_images_are_brought_to_the_suites_size_and_random_ones_have_it(source: DataSource) -> None:
+def test_images_are_brought_to_the_suites_size_and_random_ones_have_it(source):
     large = Data(input_shape=(3, 12, 10), classes=2, source="cifar10", crop_padding=2, flip=True)
     synthetic = DataSource(kind="synthetic")
     assert open_samples(large, source, normalize=False, seed=0)[0][0].shape == (3, 12, 10)
@@ -61,39 +58,39 @@ def test_images_are_brought_to_the_suites_size_and_random_ones_have_it(source: D
     assert [tensor.shape for tensor in open_samples(table, source, normalize=True, seed=0)[0]] == [(5,), (2,)]
 
 
-def test_an_epoch_has_the_files_whole_batches_or_what_the_suite_says(source: DataSource) -> None:
+def test_an_epoch_has_the_files_whole_batches_or_what_the_suite_says(source):
     assert steps_per_epoch(DATA, source, 5, samples=12) == 2
     assert steps_per_epoch(DATA, DataSource(kind="synthetic"), 5, samples=12) == 7
     assert steps_per_epoch(Data(input_shape=(5,), target_shape=(2,), steps_per_epoch=9), source, 5, samples=12) == 9
 
 
 @pytest.mark.parametrize("share", [0.0, 0.34])
-def test_what_training_sets_apart_is_not_loaded(source: DataSource, tmp_path: Path, share: float) -> None:
+def test_what_training_sets_apart_is_not_loaded(source, tmp_path, share):
     data = replace(DATA, validation_share=share)
     trained_on = prepare(data, replace(source, directory=str(tmp_path / "kept"))).train_samples
     assert trained_on == (12 if not share else 8)
-    assert len(open_samples(data, source, normalize=True, seed=0)) == trained_on  # type: ignore[arg-type]
+    assert len(open_samples(data, source, normalize=True, seed=0)) == trained_on
 
 
-def test_what_training_sets_apart_of_cifar10_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_training_sets_apart_of_cifar10_is_not_loaded(monkeypatch):
     split = Split(images=torch.zeros(10, 3, 8, 8, dtype=torch.uint8), labels=torch.tensor([0, 1] * 5))
     monkeypatch.setattr(cifar10, "load", lambda _: Dataset(train=split, test=split, classes=("a", "b")))
     samples = open_samples(replace(DATA, validation_share=0.2), DataSource(kind="cifar10"), normalize=True, seed=0)
-    assert len(samples) == 8  # type: ignore[arg-type]
+    assert len(samples) == 8
 
 
-def test_worker_processes_make_batches_and_end(source: DataSource) -> None:
+def test_worker_processes_make_batches_and_end(source):
     loader = iter(open_loader(open_samples(DATA, source, normalize=True, seed=0), batch_size=4, seed=0, pinned=False))
     try:
         images, labels = next(loader)
         assert (images.shape, images.dtype, labels.shape) == ((4, 3, 8, 8), torch.float32, (4,))
         assert len(multiprocessing.active_children()) == 2
     finally:
-        loader._shutdown_workers()  # type: ignore[union-attr]
+        loader._shutdown_workers()
     assert not multiprocessing.active_children()
 
 
-def test_the_loader_is_timed_after_what_was_ready_has_been_used_up() -> None:
-    taken: list[int] = []
+def test_the_loader_is_timed_after_what_was_ready_has_been_used_up():
+    taken = []
     batch_ms(iter(lambda: taken.append(1) or 0, 1), 3)
     assert len(taken) == DEPTH + 3

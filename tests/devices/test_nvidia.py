@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -178,6 +179,13 @@ def test_a_sample_holds_every_reading(machine):
 def test_foreign_processes_are_those_that_are_not_ours_where_that_is_known(machine, processes, own, errors, foreign):
     gpu = FakeGpu("GPU-a", processes=processes, errors=dict.fromkeys(errors, fake.NO_PERMISSION))
     assert machine(gpu).sample("GPU-a", "0", own).foreign_processes == foreign
+
+
+def test_children_of_ours_are_not_foreign(machine):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        nvml = machine(FakeGpu("GPU-a", processes={child.pid: 1, 1: 1}))
+        assert nvml.foreign_processes("GPU-a", {os.getpid()}) == 1
+        assert nvml.foreign_processes("GPU-a", set()) == 2
 
 
 def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):

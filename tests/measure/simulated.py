@@ -1,14 +1,12 @@
-"""The simulated arms, where the tests look for them, and noise that is the same in every test."""
+"""Noise for simulated arms that is the same in every test."""
 
 import random
 from collections.abc import Callable
 
-from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
-
-__all__ = ["SimulatedMachine", "SimulatedRunner", "gaussian"]
+MS = 1_000_000
 
 
 def gaussian(seed: int, sigma: float) -> Callable[[], float]:
     """Return multiplicative noise of relative size ``sigma``."""
-    chance = random.Random(seed)
-    return lambda: max(0.01, 1 + chance.gauss(0, sigma))
+    rng = random.Random(seed)
+    return lambda: max(0.01, 1 + rng.gauss(0, sigma))

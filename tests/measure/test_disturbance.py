@@ -1,8 +1,9 @@
-"""What voids a measurement, on the machines that a fake driver makes."""
+"""What disturbs a measurement, on the machines that a fake driver makes."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -10,9 +11,12 @@ import pytest
 
 from bench.measure import disturbance
 from bench.measure.disturbance import open_watch
-from bench.results.records import Device
+from bench.phases import speed
+from bench.results.records import Device, TrialResult
+from bench.spec.trial import Placement
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
+from tests.processes import together
 
 POWER, THERMAL, SW_THERMAL, HW_THERMAL, HW_BRAKE = 74, 75, 269, 270, 271
 """Numbers of nvml.h's fields."""
@@ -21,7 +25,9 @@ NEWER = {"SW_THERM": SW_THERMAL, "HW_THERM": HW_THERMAL, "HW_POWER_BRAKE": HW_BR
 ALL = {POWER: 0, THERMAL: 0, SW_THERMAL: 0, HW_THERMAL: 0, HW_BRAKE: 0}
 MS = 1_000_000
 UTILIZATION = "nvmlDeviceGetProcessUtilization"
+OWN = os.getpid()
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
+PAIR = Device(placement="0+1", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-a", "GPU-b"))
 
 
 def gpu_device(uuid: str | None = "GPU-a") -> Device:
@@ -59,29 +65,25 @@ def watched(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("field", "cause"),
+    ("grown_ms", "cause"),
     [
-        (THERMAL, "thermal slowdown for 120 ms"),
-        (SW_THERMAL, "thermal slowdown for 120 ms"),
-        (HW_THERMAL, "hardware thermal slowdown for 120 ms"),
-        (HW_BRAKE, "hardware power brake for 120 ms"),
+        ({THERMAL: 120}, "thermal slowdown for 120 ms"),
+        ({SW_THERMAL: 120}, "thermal slowdown for 120 ms"),
+        ({HW_THERMAL: 120}, "hardware thermal slowdown for 120 ms"),
+        ({HW_BRAKE: 120}, "hardware power brake for 120 ms"),
+        ({THERMAL: 50, SW_THERMAL: 60, HW_BRAKE: 7}, "thermal slowdown for 60 ms; hardware power brake for 7 ms"),
     ],
 )
-def test_a_throttle_counter_that_moved_voids_once(watched, field, cause):
-    made = watched(FakeGpu("GPU-a", fields={**ALL, field: 5000 * MS}))
+def test_a_throttle_counter_that_moved_disturbs_once(watched, grown_ms, cause):
+    made = watched(FakeGpu("GPU-a", fields=dict.fromkeys(ALL, 5000 * MS)))
     assert made.poll() == ""
-    made.gpu.fields[field] += 120 * MS
+    for field, milliseconds in grown_ms.items():
+        made.gpu.fields[field] += milliseconds * MS
     assert made.poll() == cause
     assert made.poll() == ""
 
 
-def test_two_counters_of_one_reason_are_one_cause(watched):
-    made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    made.gpu.fields |= {THERMAL: 50 * MS, SW_THERMAL: 60 * MS, HW_BRAKE: 7 * MS}
-    assert made.poll() == "thermal slowdown for 60 ms; hardware power brake for 7 ms"
-
-
-def test_the_power_cap_voids_nothing_and_is_labelled(watched):
+def test_the_power_cap_disturbs_nothing_and_is_labelled(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
     assert made.poll(1.0) == ""
     assert made.watch.label() == ""
@@ -91,7 +93,7 @@ def test_the_power_cap_voids_nothing_and_is_labelled(watched):
     assert made.watch.label() == "the power cap held the clocks down 25 % of the time"
 
 
-def test_violation_times_are_asked_where_there_are_no_fields(watched):
+def test_violation_times_are_read_where_there_are_no_fields(watched):
     made = watched(FakeGpu("GPU-a", violations={0: 0, 1: 0}))
     made.gpu.violations = {0: 100 * MS, 1: 30 * MS}
     assert made.poll() == "thermal slowdown for 30 ms"
@@ -99,7 +101,7 @@ def test_violation_times_are_asked_where_there_are_no_fields(watched):
     assert made.poll() == ""
 
 
-def test_violation_times_are_not_asked_where_there_are_fields(watched):
+def test_violation_times_are_not_read_where_there_are_fields(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL), violations={0: 0, 1: 0}))
     asked = made.driver.asked["nvmlDeviceGetViolationStatus"]
     made.gpu.violations = {0: 30 * MS, 1: 30 * MS}
@@ -108,26 +110,21 @@ def test_violation_times_are_not_asked_where_there_are_fields(watched):
 
 
 @pytest.mark.parametrize(
-    ("bits", "cause"),
+    ("fields", "bits", "cause"),
     [
-        (0x20, "thermal slowdown"),
-        (0x48, "hardware thermal slowdown"),
-        (0x88, "hardware power brake"),
-        (0x08, "hardware slowdown"),
-        (0x217, ""),
+        ({}, 0x20, "thermal slowdown"),
+        ({}, 0x48, "hardware thermal slowdown"),
+        ({}, 0x88, "hardware power brake"),
+        ({}, 0x08, "hardware slowdown"),
+        ({}, 0x217, ""),
+        (ALL, 0x08, ""),  # a change of clocks, where the causes of a hardware slowdown are counted
     ],
 )
-def test_without_counters_the_reasons_of_the_moment_count(watched, bits, cause):
-    made = watched(FakeGpu("GPU-a"))
+def test_without_counters_the_reasons_of_the_moment_count(watched, fields, bits, cause):
+    made = watched(FakeGpu("GPU-a", fields=dict(fields)))
     made.gpu.reasons = bits
     assert made.poll() == cause
     made.gpu.reasons = 0
-    assert made.poll() == ""
-
-
-def test_a_bare_hardware_slowdown_is_a_change_of_clocks_where_its_causes_are_counted(watched):
-    made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    made.gpu.reasons = 0x08
     assert made.poll() == ""
 
 
@@ -152,28 +149,20 @@ def test_a_process_that_computes_is_named_with_its_share(watched):
     assert made.poll() == "other processes used the GPU (pid 9, 20 % of its time, pid 123, 10 % of its time)"
 
 
-def test_a_process_that_holds_memory_or_draws_a_desktop_disturbs_nothing(watched):
-    made = watched(FakeGpu("GPU-a", processes={1: GiB, os.getpid(): GiB}))
-    made.gpu.work += [(2000, os.getpid(), 90), (2000, 123, 3), (2000, 1, 0)]
-    assert made.poll() == ""
-
-
-def test_this_process_is_known_by_the_memory_it_holds_where_it_did_not_compute(watched):
-    made = watched(FakeGpu("GPU-a", processes={os.getpid(): GiB}))
-    made.gpu.work += [(2000, 123, 80)]
-    assert "pid 123" in made.poll()
-
-
-def test_nothing_is_claimed_where_nvml_gives_ids_of_another_namespace(watched):
-    made = watched(FakeGpu("GPU-a", processes={70001: GiB}))
-    made.gpu.work += [(2000, 70001, 90)]
-    assert made.poll() == ""
-
-
-@pytest.mark.parametrize("code", [fake.NOT_SUPPORTED, fake.NO_PERMISSION, fake.SUCCESS])
-def test_nothing_is_claimed_where_processes_work_is_not_told(watched, code):
-    made = watched(FakeGpu("GPU-a", processes={1: GiB, os.getpid(): GiB}, errors={UTILIZATION: code}))
-    assert made.poll() == ""
+@pytest.mark.parametrize(
+    ("processes", "work", "errors", "disturbs"),
+    [
+        ([1, OWN], [(OWN, 90), (123, 3), (1, 0)], {}, False),  # holds memory, or draws a desktop
+        ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
+        ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
+        ([1, OWN], [(123, 80)], {UTILIZATION: fake.NOT_SUPPORTED}, False),
+        ([1, OWN], [(123, 80)], {UTILIZATION: fake.NO_PERMISSION}, False),
+    ],
+)
+def test_only_a_process_that_is_known_to_compute_disturbs(watched, processes, work, errors, disturbs):
+    made = watched(FakeGpu("GPU-a", processes=dict.fromkeys(processes, GiB), errors=errors))
+    made.gpu.work += [(2000, *load) for load in work]
+    assert ("pid 123" in made.poll()) is disturbs
 
 
 def test_stale_and_unwritten_samples_do_not_count(watched):
@@ -182,7 +171,7 @@ def test_stale_and_unwritten_samples_do_not_count(watched):
     assert made.poll() == ""
 
 
-def test_processes_are_asked_for_rarely_and_throttling_each_time(watched):
+def test_processes_are_read_rarely_and_throttling_each_time(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
     before = made.driver.asked.copy()
     for _ in range(100):
@@ -201,7 +190,7 @@ def test_a_lost_gpu_is_a_cause_and_stays_one(watched):
     assert made.poll().startswith("the GPU was lost to NVML: ")
 
 
-def test_a_mig_slice_is_throttled_with_its_board_and_knows_no_neighbours(watched):
+def test_a_mig_slice_is_throttled_with_its_board_and_sees_no_other_processes(watched):
     small = FakeGpu("MIG-s", processes={os.getpid(): GiB})
     board = FakeGpu("GPU-a", slices=[small], fields=dict(ALL), work=[])
     made = watched(board, uuid="MIG-s")
@@ -235,7 +224,7 @@ def process(own: SimpleNamespace, *children: SimpleNamespace) -> SimpleNamespace
     return SimpleNamespace(cpu_times=lambda: own, children=lambda: list(children))
 
 
-def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_void_nothing(monkeypatch):
+def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_disturb_nothing(monkeypatch):
     own = cpu_time(user=3.0, system=1.0)
     monkeypatch.setattr(disturbance.psutil, "Process", lambda: process(own))
     monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
@@ -284,3 +273,30 @@ def test_this_machines_own_load_is_a_share():
             pass
         load = watch.foreign_load_pct()
     assert load is None or 0 <= load <= 100
+
+
+@pytest.mark.parametrize(("rank", "cause"), [(0, ""), (1, "thermal slowdown; ")])
+def test_each_of_several_watches_its_own_gpu_and_takes_none_of_them_for_a_stranger(monkeypatch, rank, cause):
+    clock, gpus = FakeClock(), [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)]
+    FakeDriver(gpus, clock=clock).install(monkeypatch)
+    with open_watch(PAIR, clock, gather=lambda own: (own, 4711), rank=rank) as watch:
+        clock.advance(1)
+        gpus[rank].work += [(10**6, pid, 40) for pid in (OWN, 4711, 77)]
+        assert watch.poll() == f"{cause}another process used the GPU (pid 77, 40 % of its time)"
+
+
+def time_two(rank, trial):
+    sent = []
+    with pytest.MonkeyPatch.context() as patched:
+        FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)], clock=FakeClock()).install(patched)
+        speed.run(trial, PAIR, sent.append)
+    return [message for message in sent if isinstance(message, TrialResult)]
+
+
+@pytest.mark.slow
+def test_what_disturbs_one_of_several_discards_the_rounds_of_all(tmp_path, tiny_trial):
+    tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
+    trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
+    for (result,) in together(tmp_path, time_two, trial):
+        assert (result.status, result.speed.rounds) == ("invalid", 0)
+        assert "device cpu: thermal slowdown" in result.detail

@@ -1,15 +1,18 @@
-"""Energy of simulated steps on a simulated clock, read from the GPU of a fake driver."""
+"""Energy of simulated steps on a simulated clock, read from one GPU of a fake driver, or from several."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, open_monitor
-from bench.measure.energy import AHEAD, BURST_S, Nap, Window, burst_steps, energy_of, integral_j, measure
+from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, joint_source, meters, open_monitor
+from bench.measure.energy import AHEAD, BURST_S, Nap, Window, burst_steps, energy_of, integral_j, measure, total
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
+NO_COUNTER = {COUNTER: fake.NOT_SUPPORTED}
 
 
 class SimulatedLoad:
@@ -64,7 +67,7 @@ def test_the_counter_gives_each_steps_energy(bench, step_s):
     assert window.power_w == pytest.approx(300, rel=0.003)
 
 
-@pytest.mark.parametrize("errors", [{}, {COUNTER: fake.NOT_SUPPORTED}])
+@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
     made = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
     window = made.measure(SimulatedLoad(made.clock, 2.3))
@@ -83,7 +86,7 @@ def test_what_was_drawn_before_the_window_is_not_in_it(bench):
     assert made.measure().power_w == pytest.approx(300, rel=0.003)
 
 
-@pytest.mark.parametrize("errors", [{}, {COUNTER: fake.NOT_SUPPORTED}])
+@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
     made = bench(FakeGpu("GPU-a", errors=errors))
     load = SimulatedLoad(made.clock, 0.003)
@@ -93,10 +96,20 @@ def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
     assert made.clock() >= load.busy_until_s  # nothing is left behind
 
 
-@pytest.mark.parametrize("code", [fake.NOT_SUPPORTED, fake.NO_PERMISSION, fake.UNKNOWN])
-def test_without_a_counter_power_is_integrated(bench, code):
-    made = bench(FakeGpu("GPU-a", power_w=250.0, errors={COUNTER: code}))
-    window = made.measure()
+@pytest.mark.parametrize(
+    ("gpu", "events"),
+    [
+        ({"errors": NO_COUNTER}, []),
+        ({"errors": {COUNTER: fake.UNKNOWN}}, []),
+        ({"energy_tick_s": 1e6}, []),
+        ({"energy_start_j": 100.0, "energy_wraps_at_j": 1000.0}, []),
+        ({}, [(4.0, lambda gpu: gpu.errors.update({COUNTER: fake.UNKNOWN}))]),
+        ({}, [(4.0, lambda gpu: setattr(gpu, "energy_tick_s", 4.0))]),
+    ],
+    ids=["not supported", "fails", "never ticks", "wraps", "stops answering", "stops ticking"],
+)
+def test_without_a_sound_counter_power_is_integrated(bench, gpu, events):
+    window = bench(FakeGpu("GPU-a", power_w=250.0, **gpu), events).measure()
     assert window.source == "power"
     assert window.seconds >= 5.0
     assert window.energy_j / window.steps == pytest.approx(250 * 0.007, rel=0.001)
@@ -106,43 +119,20 @@ def test_spikes_of_power_are_in_the_integral_by_their_share_of_the_time(bench):
     def spiky(now_s: float) -> float:
         return 700.0 if now_s % 0.5 < 0.1 else 200.0
 
-    made = bench(FakeGpu("GPU-a", power_w=spiky, errors={COUNTER: fake.NOT_SUPPORTED}))
+    made = bench(FakeGpu("GPU-a", power_w=spiky, errors=NO_COUNTER))
     assert made.measure().power_w == pytest.approx(300, rel=0.03)
 
 
-def test_a_counter_that_never_ticks_is_given_up_for_power(bench):
-    made = bench(FakeGpu("GPU-a", power_w=250.0, energy_tick_s=1e6))
-    window = made.measure()
-    assert (window.source, window.power_w) == ("power", pytest.approx(250))
-
-
-def test_a_counter_that_wraps_within_the_window_is_given_up_for_power(bench):
-    made = bench(FakeGpu("GPU-a", power_w=250.0, energy_start_j=100.0, energy_wraps_at_j=1000.0))
-    window = made.measure()
-    assert (window.source, window.power_w) == ("power", pytest.approx(250))
-
-
-def test_a_counter_that_stops_answering_or_ticking_is_given_up_for_power(bench):
-    for event in (
-        lambda gpu: gpu.errors.update({COUNTER: fake.UNKNOWN}),
-        lambda gpu: setattr(gpu, "energy_tick_s", 4.0),
-    ):
-        made = bench(FakeGpu("GPU-a", power_w=250.0), [(4.0, event)])
-        window = made.measure()
-        assert (window.source, window.power_w) == ("power", pytest.approx(250))
-
-
 def test_zero_power_is_unknown_and_not_free_energy(bench):
-    silent = {COUNTER: fake.NOT_SUPPORTED}
-    made = bench(FakeGpu("GPU-a", power_w=0.0, errors=silent))
+    made = bench(FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER))
     assert made.measure() is None
     assert energy_source(made.meter, made.clock, made.sleep) is None
-    made = bench(FakeGpu("GPU-a", power_w=0.0, average_power_w=120.0, errors=silent))
+    made = bench(FakeGpu("GPU-a", power_w=0.0, average_power_w=120.0, errors=NO_COUNTER))
     assert made.measure().power_w == pytest.approx(120)
 
 
 def test_power_that_goes_silent_half_way_is_unknown(bench):
-    gpu = FakeGpu("GPU-a", power_w=250.0, errors={COUNTER: fake.NOT_SUPPORTED})
+    gpu = FakeGpu("GPU-a", power_w=250.0, errors=NO_COUNTER)
     made = bench(gpu, [(2.0, lambda gpu: setattr(gpu, "power_w", 0.0))])
     assert made.measure() is None
 
@@ -167,11 +157,8 @@ def test_a_steps_energy_is_gross_and_less_what_is_drawn_idle():
     assert found.energy_net_j_per_step == pytest.approx((1500 - 60 * 5) / 100.4)
     assert (found.mean_power_w, found.idle_power_w, found.energy_window_s) == (300.0, 60.0, 5.0)
     assert (found.energy_source, found.energy_steps) == ("counter", 100)
-
-
-def test_without_idle_power_there_is_no_net_energy():
-    found = energy_of(Window(source="power", energy_j=10.0, seconds=1.0, steps=10.0), None)
-    assert (found.energy_net_j_per_step, found.idle_power_w) == (None, None)
+    unknown = energy_of(window, None)
+    assert (unknown.energy_net_j_per_step, unknown.idle_power_w) == (None, None)
 
 
 def test_the_integral_holds_the_edges_and_joins_samples_by_lines():
@@ -184,9 +171,9 @@ def test_the_integral_holds_the_edges_and_joins_samples_by_lines():
     [
         (FakeGpu("GPU-a"), "counter"),
         (FakeGpu("GPU-a", energy_tick_s=1e6), "power"),
-        (FakeGpu("GPU-a", errors={COUNTER: fake.NOT_SUPPORTED}), "power"),
+        (FakeGpu("GPU-a", errors=NO_COUNTER), "power"),
         (
-            FakeGpu("GPU-a", errors={COUNTER: fake.NOT_SUPPORTED}, has_power_instant=False, average_power_w=99.0),
+            FakeGpu("GPU-a", errors=NO_COUNTER, has_power_instant=False, average_power_w=99.0),
             "power",
         ),
         (FakeGpu("GPU-a", energy_start_j=9.0, energy_wraps_at_j=10.0, power_w=20.0), "power"),
@@ -202,3 +189,77 @@ def test_a_mig_slice_has_neither_energy_nor_power(bench):
     meter = GpuMeter(made.nvml, "MIG-s")
     assert energy_source(meter, made.clock, made.sleep) is None
     assert measure(SimulatedLoad(made.clock, 0.007), meter, burst=3, clock=made.clock, sleep=made.sleep) is None
+
+
+def gpus(**second):
+    """Two GPUs whose counters start apart and tick at periods of their own."""
+    return [
+        FakeGpu("GPU-a", power_w=300.0, energy_start_j=5000.0, energy_tick_s=0.1),
+        FakeGpu("GPU-b", **{"power_w": 500.0, "energy_start_j": 70.0, "energy_tick_s": 0.07, **second}),
+    ]
+
+
+@pytest.fixture
+def window(monkeypatch, cpu):
+    """Measure steps of 7 ms on the GPUs of a driver, in the order of their UUIDs."""
+
+    def go(boards, *uuids):
+        clock = FakeClock()
+        FakeDriver(boards, clock=clock).install(monkeypatch)
+        device = replace(cpu, uuids=uuids)
+        return measure(
+            SimulatedLoad(clock, 0.007),
+            *meters(open_monitor(), device),
+            burst=3,
+            clock=clock,
+            sleep=clock.advance,
+        )
+
+    return go
+
+
+@pytest.mark.parametrize("uuids", [("GPU-a", "GPU-b"), ("GPU-b", "GPU-a")])
+def test_all_counters_are_read_over_one_window(window, uuids):
+    found = window(gpus(), *uuids)
+    assert found.source == "counter"
+    assert found.seconds >= 5.0
+    assert found.energy_j / found.steps == pytest.approx(800 * 0.007, rel=0.003)
+
+
+def test_a_change_of_power_is_in_each_counters_own_share_of_the_window(window):
+    boards = gpus(power_w=lambda now_s: 500.0 if now_s < 3.0 else 100.0)
+    found = window(boards, "GPU-a", "GPU-b")
+    begin_s = 1.1  # the lead-in, and the first ticks after it
+    expected_j = 300 * found.seconds + 500 * (3.0 - begin_s) + 100 * (found.seconds - 3.0 + begin_s)
+    assert found.energy_j == pytest.approx(expected_j, rel=0.02)
+
+
+def test_a_gpu_that_is_named_twice_is_counted_once(window):
+    assert window(gpus(), "GPU-a", "GPU-a").power_w == pytest.approx(300, rel=0.003)
+
+
+def test_where_one_has_no_counter_the_power_of_all_is_integrated(window):
+    found = window(gpus(errors=NO_COUNTER), "GPU-a", "GPU-b")
+    assert (found.source, found.power_w) == ("power", pytest.approx(800, rel=0.003))
+
+
+def test_where_one_tells_nothing_the_energy_of_all_is_unknown(window):
+    assert window(gpus(power_w=0.0, errors=NO_COUNTER), "GPU-a", "GPU-b") is None
+
+
+def test_a_sum_is_known_where_every_part_is():
+    assert total([1.0, 0.0]) == 1.0
+    assert total([1.0, None]) is total([]) is None
+
+
+@pytest.mark.parametrize(
+    ("sources", "joint"),
+    [
+        ({"counter"}, "counter"),
+        ({"counter", "power"}, "power"),
+        ({"counter", None}, "power"),
+        ({None}, None),
+    ],
+)
+def test_the_source_is_one_that_all_have(sources, joint):
+    assert joint_source(sources) == joint

@@ -1,17 +1,20 @@
-"""Peaks of memory: on this machine's CPU, and as a faked GPU and its driver would tell them."""
+"""Peaks of memory, on this machine's CPU and on a faked GPU and driver; what tensors hold, reckoned by hand."""
 
 from __future__ import annotations
 
+import gc
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
+from torch import nn, optim
 
 from bench.devices.backend import PeakMemory
 from bench.devices.cpu import Cpu
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
+from bench.measure.memory import TensorBytes, tensor_bytes
 from bench.phases import memory as phase
 from bench.results.records import Device, TrialResult
 from tests.devices import fake_nvml as fake
@@ -19,8 +22,11 @@ from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 MIB = 2**20
+FLOAT, HALF = 4, 2
+"""Bytes of a number."""
 NOWHERE = 2**22 + 1
 """Above the largest process id that Linux gives."""
+PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 
 
 def peaks(step, device=CPU, *, resident_before=None, driver_before=None, uuid=None):
@@ -115,23 +121,24 @@ def driver(monkeypatch):
     return make
 
 
-def test_the_driver_tells_what_this_process_holds_whoever_else_came_meanwhile(driver):
-    assert driver({os.getppid(): 2 * GiB, os.getpid(): GiB}) == GiB
+NOT_LISTED = {"errors": dict.fromkeys(PROCESSES, fake.NO_PERMISSION)}
 
 
 @pytest.mark.parametrize(
-    "processes",
-    [{}, {os.getppid(): GiB}, {os.getpid(): None}, {os.getpid(): GiB, NOWHERE: GiB}],
-    ids=["none listed", "this one not listed", "memory not told", "another's process ids"],
+    ("processes", "more", "held"),
+    [
+        ({os.getppid(): 2 * GiB, os.getpid(): GiB}, {}, GiB),
+        ({}, {}, 3 * GiB),
+        ({os.getppid(): GiB}, {}, 3 * GiB),
+        ({os.getpid(): None}, {}, 3 * GiB),
+        ({os.getpid(): GiB, NOWHERE: GiB}, {}, 3 * GiB),
+        ({os.getpid(): GiB}, NOT_LISTED, 3 * GiB),
+        ({}, {"before": None}, None),
+        ({}, {"before": 6 * GiB}, None),
+    ],
 )
-def test_where_it_does_not_tell_it_is_what_is_used_above_before(driver, processes):
-    assert driver(processes) == 3 * GiB
-    assert driver(processes, before=None) is None
-
-
-def test_processes_that_may_not_be_listed_are_no_failure(driver):
-    functions = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-    assert driver({os.getpid(): GiB}, errors=dict.fromkeys(functions, fake.NO_PERMISSION)) == 3 * GiB
+def test_what_this_process_holds_is_the_drivers_figure_or_else_what_is_used_above_before(driver, processes, more, held):
+    assert driver(processes, **more) == held
 
 
 def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
@@ -140,10 +147,6 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
     fake.without_driver(monkeypatch)
     assert memory.driver_used_bytes("GPU-a", GiB) is None
     assert memory.driver_used_bytes(None, None) is None
-
-
-def test_what_others_gave_back_meanwhile_is_no_memory_of_ours(driver):
-    assert driver({}, before=6 * GiB) is None
 
 
 def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):
@@ -184,3 +187,171 @@ def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
     found = peaks(step, resident_before=memory.resident_bytes())
     assert found.first_peak_bytes > 55 * MIB
     assert found.peak_resident_bytes < 10 * MIB
+
+
+class Training:
+    """A model in training, as plain as can be."""
+
+    def __init__(self, model, optimizer, batch, *, autocast=False, outputs=8):
+        torch.manual_seed(0)
+        self.model, self.autocast = model, autocast
+        self.optimizer = optimizer([each for each in model.parameters() if each.requires_grad])
+        self.batch = (batch, torch.randn(len(batch), outputs))
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        inputs, targets = self.batch
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+            loss = nn.functional.mse_loss(self.model(inputs).float(), targets)
+        loss.backward()
+        self.optimizer.step()
+
+    def counted(self) -> TensorBytes:
+        self.step()  # the optimizer's state
+        found = tensor_bytes(self.step, CPU, modules=[self.model], optimizer=self.optimizer, held=self.batch)
+        assert found is not None
+        kinds = asdict(found)
+        assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
+        assert min(kinds.values()) >= 0
+        return found
+
+
+def sgd(parameters):
+    return optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def weights(model) -> int:
+    return FLOAT * sum(parameter.numel() for parameter in model.parameters())
+
+
+def linear() -> nn.Module:
+    """Two layers whose second is so small that the first one's gradient makes the peak."""
+    return nn.Sequential(nn.Linear(256, 512, bias=False), nn.ReLU(), nn.Linear(512, 8, bias=False))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states", "scalars"),
+    [(lambda them: optim.SGD(them, lr=0.01), 0, 0), (sgd, 1, 0), (optim.Adam, 2, 1)],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_parameters_gradients_and_optimizer_state_are_exact(optimizer, states, scalars):
+    model = linear()
+    found = Training(model, optimizer, torch.randn(2, 256)).counted()
+    assert found.parameter_bytes == weights(model)
+    assert found.gradient_bytes == weights(model)
+    # Adam counts its steps in a scalar beside each parameter.
+    assert found.optimizer_bytes == states * weights(model) + scalars * FLOAT * len(list(model.parameters()))
+
+
+def test_what_an_optimizer_makes_and_drops_is_temporary():
+    model = linear()
+    plain = Training(model, sgd, torch.randn(2, 256)).counted()
+    adam = Training(model, optim.Adam, torch.randn(2, 256)).counted()
+    batch = FLOAT * 2 * (256 + 8)
+    assert plain.temporary_bytes < batch + 10_000  # its update works in place
+    assert adam.temporary_bytes >= batch + weights(model[0])  # the denominator is a tensor of the gradient's size
+
+
+def test_buffers_count_as_parameters_and_shared_weights_once():
+    first, last = nn.Linear(256, 256, bias=False), nn.Linear(256, 256, bias=False)
+    last.weight = first.weight
+    norm = nn.BatchNorm1d(256)
+    model = nn.Sequential(first, norm, last)
+    found = Training(model, sgd, torch.randn(4, 256), outputs=256).counted()
+    buffers = FLOAT * 2 * 256 + 8  # running mean and variance, and a count in int64
+    assert found.parameter_bytes == FLOAT * (256 * 256 + 2 * 256) + buffers
+    assert found.gradient_bytes == FLOAT * (256 * 256 + 2 * 256)
+
+
+def wide(**more) -> Training:
+    """A model of which nothing counts but what its layers put out: 2048 × 64 numbers each."""
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(12)]
+    return Training(nn.Sequential(*layers), sgd, torch.randn(2048, 64), outputs=64, **more)
+
+
+def test_activations_are_what_forward_keeps_for_backward():
+    # A sigmoid keeps what it returns, which is also all that the next linear layer keeps.
+    kept = 12 * 2048 * 64 * FLOAT
+    found = wide().counted()
+    assert kept <= found.activation_bytes <= kept + 2048 * 64 * FLOAT + 64
+
+
+def test_activations_are_smaller_under_autocast():
+    full, mixed = wide().counted(), wide(autocast=True).counted()
+    assert mixed.activation_bytes < 0.75 * full.activation_bytes
+    assert mixed.tracked_peak_bytes < full.tracked_peak_bytes
+    assert (mixed.parameter_bytes, mixed.optimizer_bytes) == (full.parameter_bytes, full.optimizer_bytes)
+
+
+def test_autocasts_copies_of_weights_are_activations():
+    # The large layer is frozen, so that no gradient of it makes the peak later, when its copy is gone.
+    small, large = nn.Linear(8, 512), nn.Linear(512, 512).requires_grad_(False)
+    model = nn.Sequential(small, large, nn.Linear(512, 8))
+    full, mixed = (Training(model, sgd, torch.randn(2, 8), autocast=on).counted() for on in (False, True))
+    assert full.activation_bytes < 20_000
+    assert mixed.activation_bytes >= HALF * 512 * 512
+
+
+def test_what_forward_makes_and_drops_is_temporary():
+    class Peaked(nn.Linear):
+        def forward(self, inputs):
+            with torch.no_grad():
+                large = torch.zeros(1_000_000)
+                shift = large.sum()
+                del large
+            return super().forward(inputs) + shift
+
+    found = Training(Peaked(16, 8), sgd, torch.randn(2, 16)).counted()
+    assert found.temporary_bytes >= FLOAT * 1_000_000
+    assert found.activation_bytes < 1000
+
+
+def test_tensors_that_are_held_all_the_time_are_temporaries():
+    few = Training(linear(), sgd, torch.randn(2, 256)).counted()
+    many = Training(linear(), sgd, torch.randn(1002, 256).narrow(0, 0, 2)).counted()
+    assert many.temporary_bytes - few.temporary_bytes == FLOAT * 1000 * 256  # a view holds all of its storage
+
+
+def test_the_peak_is_that_of_torchs_own_tracker():
+    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(8))
+    images = torch.randn(8, 3, 16, 16)
+    net(images)
+    training = Training(net, optim.Adam, images)
+    found = training.counted()
+    tracker.track_external(net, training.optimizer, *training.batch)
+    with tracker:
+        training.step()
+    theirs = {str(kind): held for kind, held in tracker.get_tracker_snapshot("peak")[CPU].items()}
+    assert found.tracked_peak_bytes == theirs["Total"]
+
+
+def test_counting_leaves_nothing_behind():
+    training = wide()
+    first = training.counted()
+    gc.collect()
+    assert training.counted() == first
+
+
+def test_a_step_that_cannot_be_watched_costs_only_the_kinds(capsys):
+    model = linear()
+    optimizer = sgd(model.parameters())
+
+    def step():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert tensor_bytes(step, CPU, modules=[model], optimizer=optimizer) is None
+    assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().out
+
+
+def test_tensors_of_other_devices_are_not_counted():
+    model = linear()
+    optimizer = sgd(model.parameters())
+    elsewhere = torch.empty(1000, device="meta")
+
+    def step():
+        torch.empty(1000, device="meta")
+        torch.empty(10)
+
+    found = tensor_bytes(step, CPU, modules=[model], optimizer=optimizer, held=[elsewhere])
+    assert found.temporary_bytes == FLOAT * 10

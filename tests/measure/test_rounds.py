@@ -1,16 +1,20 @@
+"""Blocks, ABBA rounds, the stopping rule and the check with longer blocks, on simulated arms."""
+
 import gc
 import itertools
 import math
+import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure import rounds
-from bench.measure.rounds import MAX_ROUNDS, Sizes, compare, time_block
+from bench.measure.rounds import MAX_ROUNDS, Sizes, check_long_blocks, compare, palindrome, time_block
 from bench.spec.trial import Protocol
-from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
+from tests.measure.simulated import MS, gaussian
 
-MS = 1_000_000
 ONE = Sizes(switch_warmup=1, steps=1)
 
 
@@ -20,45 +24,86 @@ def quick_collection(monkeypatch):
     monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
-def pair(ratio=1.5, machine=None, **disturbances):
-    machine = machine or SimulatedMachine()
-    arms = [SimulatedRunner("fp32", machine, 3 * MS, **disturbances)]
-    arms.append(SimulatedRunner("amp-bf16", machine, 3 * MS / ratio, **disturbances))
-    return machine, arms
+def pair(ratio=1.5, **disturbances):
+    machine = SimulatedMachine()
+    steps = {"fp32": 3 * MS, "amp-bf16": 3 * MS / ratio}
+    return machine, [SimulatedRunner(name, machine, step_ns, **disturbances) for name, step_ns in steps.items()]
 
 
-def measure(machine, arms, sizes=ONE, seed=0, **protocol):
-    return compare(arms, [sizes] * len(arms), Protocol(**protocol), seed=seed, clock=machine.clock)
+def measure(machine, arms, sizes=ONE, seed=0, *, poll=lambda: "", watch=lambda *_: None, **protocol):
+    return compare(
+        arms, [sizes] * len(arms), Protocol(**protocol), seed=seed, clock=machine.clock, poll=poll, watch=watch
+    )
 
 
-def test_an_arm_that_ran_last_does_not_settle_again():
+def check(machine, arms, found, sizes=ONE, *, seed=0, poll=lambda: "", **protocol):
+    sizes = [sizes] * len(arms)
+    return check_long_blocks(arms, sizes, found, Protocol(**protocol), seed=seed, clock=machine.clock, poll=poll)[1]
+
+
+def test_two_arms_are_ordered_abba_or_baab_at_random():
+    rng = random.Random(1)
+    orders = Counter(tuple(palindrome(2, rng)) for _ in range(200))
+    assert set(orders) == {(0, 1, 1, 0), (1, 0, 0, 1)}
+    assert 60 < orders[0, 1, 1, 0] < 140
+
+
+@pytest.mark.parametrize("arms", [2, 3, 5])
+def test_every_arm_of_a_round_has_the_same_mean_position(arms):
+    order = palindrome(arms, random.Random(arms))
+    assert {sum(i for i, arm in enumerate(order) if arm == which) for which in range(arms)} == {2 * arms - 1}
+
+
+def test_a_block_times_its_steps_and_not_the_switch_warm_up():
+    machine = SimulatedMachine()
+    arm = SimulatedRunner("fp32", machine, 3 * MS, transient=lambda index: 10.0 if index < 2 else 1.0)
+    assert time_block(arm, Sizes(switch_warmup=2, steps=4), machine.clock) == 4 * 3 * MS
+
+
+class Queue:
+    """An arm whose device does nothing until it is waited for; a step takes it 1 ms."""
+
+    def __init__(self):
+        self.now_ns = self.queued = 0
+
+    def activate(self):
+        pass
+
+    def run(self, steps):
+        self.queued += steps
+
+    def synchronize(self):
+        self.now_ns, self.queued = self.now_ns + self.queued * MS, 0
+
+
+def test_on_an_asynchronous_device_the_clock_is_read_when_warm_up_and_when_all_steps_are_done():
+    arm = Queue()
+    assert time_block(arm, Sizes(switch_warmup=5, steps=2), lambda: arm.now_ns) == 2 * MS
+
+
+def test_an_arm_that_ran_last_has_no_switch_warm_up():
     machine, (arm, other) = pair(ratio=1.0)
-    settling = Sizes(switch_warmup=5, steps=2)
-    found = measure(machine, [arm, other], sizes=settling)
-    settled = sum(b.position > 0 and a.arm == b.arm for a, b in itertools.pairwise(found.blocks))
-    assert arm.steps + other.steps == 2 * len(found.blocks) + 5 * (len(found.blocks) - settled)
-    assert settled == found.rounds  # the middle of each
+    found = measure(machine, [arm, other], sizes=Sizes(switch_warmup=5, steps=2))
+    warm = sum(b.position > 0 and a.arm == b.arm for a, b in itertools.pairwise(found.blocks))
+    assert arm.steps + other.steps == 2 * len(found.blocks) + 5 * (len(found.blocks) - warm)
+    assert warm == found.rounds  # the middle of each
 
 
-def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_quads():
+def test_a_known_ratio_is_found_and_stops_at_the_least_number_of_rounds():
     machine, arms = pair(ratio=1.5)
-    found = measure(machine, arms, min_rounds=20)
+    heard = []
+    found = measure(machine, arms, min_rounds=20, watch=lambda *news: heard.append(news))
     assert found.speedups[0] is None
     assert found.speedups[1].center == pytest.approx(1.5, rel=1e-6)
-    assert found.rounds == 28  # the third look that finds it narrow enough
+    assert found.rounds == 28  # the third interim analysis that finds it narrow enough
     assert found.converged == (True, True)
+    count, speedups = heard[-1]
+    assert (count, speedups[1].center) == (28, pytest.approx(1.5))
 
 
-def test_drift_cancels_where_consecutive_runs_are_far_off():
-    def drift(now_ns):
-        return math.exp(now_ns / (800 * MS))  # doubles the step time in 0.55 s
-
-    machine, arms = pair(ratio=1.5, drift=drift)
-    found = measure(machine, arms, min_rounds=20)
-    assert found.speedups[1].center == pytest.approx(1.5, rel=0.01)
-    machine, arms = pair(ratio=1.5, drift=drift)
-    runs = [time_block(arm, Sizes(switch_warmup=0, steps=40), machine.clock) for arm in arms]
-    assert runs[0] / runs[1] < 1.3  # the later run paid for the drift
+def test_drift_that_doubles_the_step_time_in_half_a_second_cancels():
+    machine, arms = pair(ratio=1.5, drift=lambda now_ns: math.exp(now_ns / (800 * MS)))
+    assert measure(machine, arms, min_rounds=20).speedups[1].center == pytest.approx(1.5, rel=0.01)
 
 
 def test_all_arms_share_the_baselines_blocks():
@@ -77,26 +122,26 @@ def test_noise_wider_than_the_target_ends_unconverged_when_time_is_up():
     assert machine.now_ns < 2 * 0.3e9 * 1.2
 
 
-def test_more_noise_takes_more_quads():
-    quads = []
+def test_more_noise_takes_more_rounds():
+    counts = []
     for sigma in (0.01, 0.1):
         machine, arms = pair(noise=gaussian(3, sigma))
         found = measure(machine, arms, time_budget_s=600)
         assert all(found.converged)
         assert found.speedups[1].center == pytest.approx(1.5, rel=0.03)
-        quads.append(found.rounds)
-    assert quads[0] == 28 < quads[1] < MAX_ROUNDS
+        counts.append(found.rounds)
+    assert counts[0] == 28 < counts[1] < MAX_ROUNDS
 
 
-def test_steps_longer_than_the_budget_still_give_a_few_quads():
+@pytest.mark.parametrize(("budget_s", "count"), [(0.01, 5), (0.0005, 2)])
+def test_steps_longer_than_the_budget_still_give_a_few_rounds(budget_s, count):
     machine, arms = pair(ratio=2)
-    found = measure(machine, arms, time_budget_s=0.01)
-    assert found.rounds == 5
-    assert found.converged == (False, False)
+    found = measure(machine, arms, time_budget_s=budget_s)
+    assert (found.rounds, found.converged) == (count, (False, False))
     assert found.speedups[1].center == pytest.approx(2)
 
 
-def test_the_last_look_is_at_every_quad_and_each_arm_is_judged_by_its_own_interval(monkeypatch):
+def test_the_last_analysis_is_of_every_round_and_each_arm_is_judged_by_its_own_interval(monkeypatch):
     monkeypatch.setattr(rounds, "MAX_ROUNDS", 44)
     machine = SimulatedMachine()
     arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("steady", machine, MS)]
@@ -108,14 +153,12 @@ def test_the_last_look_is_at_every_quad_and_each_arm_is_judged_by_its_own_interv
 
 def test_a_lone_arm_is_timed_until_its_own_time_is_known():
     machine = SimulatedMachine()
-    arm = SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))
-    found = measure(machine, [arm])
-    assert found.converged == (True,)
-    assert found.speedups == (None,)
+    found = measure(machine, [SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))])
+    assert (found.converged, found.speedups) == ((True,), (None,))
     assert {block.arm for block in found.blocks} == {0}
 
 
-def test_blocks_tell_how_many_optimizer_steps_were_skipped():
+def test_blocks_count_the_optimizer_steps_that_were_skipped():
     machine = SimulatedMachine()
     arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("amp-fp16", machine, MS, skip_every=4)]
     found = measure(machine, arms, sizes=Sizes(switch_warmup=1, steps=3))
@@ -133,40 +176,18 @@ def test_garbage_is_not_collected_while_timing_and_is_again_after():
     assert gc.isenabled()
 
 
-def test_the_watcher_hears_the_running_speedup():
+def test_a_disturbed_round_is_kept_with_its_cause_and_does_not_count(monkeypatch):
+    monkeypatch.setattr(rounds, "LATE_NS", 0)
     machine, arms = pair(ratio=1.5)
-    heard = []
-    compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, watch=lambda *news: heard.append(news))
-    assert heard[-1][0] == 28
-    assert heard[-1][1][1].center == pytest.approx(1.5)
-
-
-def test_steps_far_longer_than_the_budget_end_after_two_quads():
-    machine, arms = pair(ratio=2)
-    found = measure(machine, arms, time_budget_s=0.0005)
-    assert found.rounds == 2
-    assert found.converged == (False, False)
-    assert found.speedups[1].center == pytest.approx(2)
-
-
-def test_a_disturbed_quad_is_kept_with_its_cause_and_does_not_count(monkeypatch):
-    machine, arms = pair(ratio=1.5)
-    said = itertools.cycle(["", "", "hot"])
-    slow = {"now": 1.0}
-    arms[1].drift = lambda _now: slow["now"]
+    number = {"now": -1}  # of the round that is timed; every third is disturbed
+    arms[1].drift = lambda _now: 3.0 if number["now"] % 3 == 2 else 1.0
 
     def poll():
-        cause = next(said)
-        slow["now"] = 3.0 if cause == "" and said_next() == "hot" else 1.0
+        cause = "hot" if number["now"] % 3 == 2 and number["now"] > 0 else ""
+        number["now"] += 1
         return cause
 
-    def said_next():
-        nonlocal said
-        first, said = itertools.tee(said)
-        return next(first)
-
-    monkeypatch.setattr(rounds, "LATE_NS", 0)
-    found = compare(arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, poll=poll)
+    found = measure(machine, arms, poll=poll)
     assert found.speedups[1].center == pytest.approx(1.5)
     assert set(found.invalid) == {"hot"}
     marked = {block.round for block in found.blocks if block.invalid}
@@ -175,13 +196,11 @@ def test_a_disturbed_quad_is_kept_with_its_cause_and_does_not_count(monkeypatch)
     assert all(block.step_ns > 5 * MS for block in found.blocks if block.invalid and block.arm == 1)
 
 
-def test_what_ended_a_tenth_of_a_second_before_a_cause_is_told_does_not_count_either():
+def test_what_ended_a_tenth_of_a_second_before_a_cause_is_named_does_not_count_either():
     machine, arms = pair()
     round_ns = 4 * 2 * 2.5 * MS  # four blocks of about two steps
     calls = itertools.count()
-    found = compare(
-        arms, [ONE, ONE], Protocol(), seed=0, clock=machine.clock, poll=lambda: "hot" if next(calls) == 12 else ""
-    )
+    found = measure(machine, arms, poll=lambda: "hot" if next(calls) == 12 else "")
     discarded = sorted({block.round for block in found.blocks if block.invalid})
     assert discarded[-1] == 11
     assert len(discarded) == len(found.invalid)
@@ -189,18 +208,14 @@ def test_what_ended_a_tenth_of_a_second_before_a_cause_is_told_does_not_count_ei
     assert found.rounds == 28
 
 
-def test_where_every_quad_is_disturbed_nothing_is_said():
+def test_where_every_round_is_disturbed_there_is_no_speedup():
     machine, arms = pair()
-    found = compare(
-        arms, [ONE, ONE], Protocol(time_budget_s=0.1), seed=0, clock=machine.clock, poll=lambda: "another process"
-    )
-    assert found.rounds == 0
-    assert found.speedups == (None, None)
-    assert found.converged == (False, False)
+    found = measure(machine, arms, time_budget_s=0.1, poll=lambda: "another process")
+    assert (found.rounds, found.speedups, found.converged) == (0, (None, None), (False, False))
     assert machine.now_ns < 12 * 0.2e9
 
 
-def test_quads_far_from_the_others_are_counted_and_not_left_out():
+def test_rounds_far_from_the_others_are_counted_and_not_left_out():
     machine, arms = pair(noise=gaussian(1, 0.01))
     steady, calls = arms[1].noise, itertools.count()
     arms[1].noise = lambda: 4.0 if next(calls) in (20, 21, 60, 61) else steady()
@@ -209,19 +224,73 @@ def test_quads_far_from_the_others_are_counted_and_not_left_out():
     assert found.rounds == len(found.blocks) / 4
 
 
-def test_timing_ends_at_three_looks_running_that_find_the_interval_narrow():
+def test_timing_ends_at_three_analyses_running_that_find_the_interval_narrow():
     machine = SimulatedMachine()
-    # Steps are so short that intervals are made at looks alone.
+    # Steps are so short that intervals are made at interim analyses alone.
     arms = [SimulatedRunner("fp32", machine, MS / 30), SimulatedRunner("amp-bf16", machine, MS / 50)]
     heard = []
 
-    def watch(quad, speedups):
-        arms[1].noise = lambda: 3.0 if 22 <= quad < 28 else 1.0  # hidden by the trimming at the second look
+    def watch(number, speedups):
+        arms[1].noise = lambda: 3.0 if 22 <= number < 28 else 1.0  # hidden by the trimming at the second analysis
         if speedups[1] is not None and (not heard or heard[-1].n != speedups[1].n):
             heard.append(speedups[1])
 
-    protocol = Protocol(min_rounds=20)
-    found = compare(arms, [ONE, ONE], protocol, seed=0, clock=machine.clock, watch=watch)
-    narrow = [math.log(one.high / one.low) / 2 <= protocol.target_ci for one in heard]
+    found = measure(machine, arms, min_rounds=20, watch=watch)
+    narrow = [math.log(one.high / one.low) / 2 <= Protocol().target_ci for one in heard]
     assert narrow == [True, True, False, True, True, True]
     assert all(found.converged)
+
+
+@pytest.mark.parametrize(("warm_up", "agree"), [(0, False), (5, True)])
+def test_longer_blocks_disagree_where_the_switch_warm_up_is_too_short(warm_up, agree):
+    machine, arms = pair(ratio=1.5)
+    arms[1].transient = lambda index: 1.2 if index < 5 else 1.0
+    sizes = Sizes(switch_warmup=warm_up, steps=2)
+    checked = check(machine, arms, measure(machine, arms, sizes), sizes)
+    assert checked.agree is agree
+    assert (checked.difference > 0.05) is not agree
+
+
+def test_noise_alone_seldom_makes_longer_blocks_disagree():
+    wrong = 0
+    for seed in range(20):
+        machine, arms = pair(noise=gaussian(seed, 0.05))
+        sizes = Sizes(switch_warmup=2, steps=2)
+        found = measure(machine, arms, sizes, seed, time_budget_s=0.3)
+        wrong += not check(machine, arms, found, sizes, seed=seed).agree
+    assert wrong <= 1
+
+
+def test_steps_too_long_for_the_check_go_without_it():
+    machine, arms = pair()
+    found = measure(machine, arms, time_budget_s=0.2)
+    before = machine.now_ns
+    assert check(machine, arms, found, time_budget_s=0.2) is None
+    assert machine.now_ns == before
+
+
+def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arms():
+    machine, arms = pair(ratio=1.5)
+    found = measure(machine, arms)
+    slow = itertools.cycle([1.0, 3.0])
+    state = {"now": next(slow)}
+    arms[1].drift = lambda _now: state["now"]
+
+    def poll():
+        was, state["now"] = state["now"], next(slow)
+        return "hot" if was > 1 else ""
+
+    checked = check(machine, arms, found, poll=poll)
+    assert checked.difference == pytest.approx(0, abs=1e-6)
+    assert checked.agree
+
+
+@pytest.mark.parametrize(("difference", "agree"), [(0.03, True), (0.05, False)])
+def test_longer_blocks_may_differ_by_twice_the_joint_half_width(difference, agree):
+    machine, arms = pair(ratio=1.5)  # without noise, so that theirs has no width
+    found = measure(machine, arms)
+    center = found.logs[1].center - difference
+    here = replace(found.logs[1], center=center, low=center - 0.02, high=center + 0.02)
+    checked = check(machine, arms, replace(found, logs=(found.logs[0], here)))
+    assert checked.difference == pytest.approx(difference, abs=1e-6)
+    assert checked.agree is agree

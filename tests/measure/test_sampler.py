@@ -1,4 +1,4 @@
-"""What the sampling process does, run in a thread on a fake machine."""
+"""The sampler: its loop in a thread on a fake machine, and as a process of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import pytest
 
@@ -29,10 +32,10 @@ def serve(monkeypatch):
     monkeypatch.setattr(sampler, "MIN_PERIOD_S", 0.005)
     running = []
 
-    def start(*gpus: FakeGpu, ask: tuple[tuple[str, str], ...] | None = None):
+    def start(*gpus: FakeGpu):
         driver = FakeDriver(gpus).install(monkeypatch)
         ours, theirs = Pipe()
-        asked = ask or tuple((str(index), gpu.uuid) for index, gpu in enumerate(gpus))
+        asked = tuple((str(index), gpu.uuid) for index, gpu in enumerate(gpus))
         thread = threading.Thread(target=sample_forever, args=(asked, theirs, 0.005), daemon=True)
         thread.start()
         running.append((thread, ours))
@@ -78,12 +81,6 @@ def test_each_batch_holds_one_sample_of_each_gpu(serve):
         ]
 
 
-def test_samples_are_in_the_order_of_time(serve):
-    _, connection, _ = serve(FakeGpu("GPU-a"))
-    times = [receive(connection)[0].time_s for _ in range(5)]
-    assert times == sorted(times)
-
-
 def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
     readings, enough = [], threading.Event()
 
@@ -102,20 +99,12 @@ def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
     assert received == readings[: len(received)]
 
 
-def test_stop_ends_it_and_shuts_nvml_down(serve):
+@pytest.mark.parametrize("end", [lambda connection: connection.send("stop"), lambda connection: connection.close()])
+def test_it_ends_and_shuts_nvml_down_when_stopped_and_when_nobody_listens(serve, end):
     thread, connection, driver = serve(FakeGpu("GPU-a"))
     receive(connection)
-    connection.send("stop")
-    assert ended(connection)
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
-    assert driver.running == 0
-
-
-def test_it_ends_when_nobody_listens(serve):
-    thread, connection, driver = serve(FakeGpu("GPU-a"))
-    receive(connection)
-    connection.close()
+    end(connection)
+    assert connection.closed or ended(connection)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert driver.running == 0
@@ -137,14 +126,14 @@ def test_foreign_processes_are_counted_once_it_is_told_which_are_ours(serve):
     assert until(connection, lambda batch: batch[0].foreign_processes != 1)[0].foreign_processes == 0
 
 
-def test_a_gpu_lost_in_mid_run_leaves_one_note_and_the_others_go_on(serve):
+def test_a_gpu_lost_in_mid_run_is_reported_once_and_the_others_go_on(serve):
     bad = FakeGpu("GPU-a")
     _, connection, _ = serve(bad, FakeGpu("GPU-b"))
     assert len(receive(connection)) == 2
     bad.lost = True
-    note, other = until(connection, lambda batch: isinstance(batch[0], Lost))
-    assert (note.placement, note.uuid) == ("0", "GPU-a")
-    assert "lost" in note.reason
+    lost, other = until(connection, lambda batch: isinstance(batch[0], Lost))
+    assert lost.placement == "0"
+    assert "lost" in lost.reason
     assert other.uuid == "GPU-b"
     for _ in range(3):
         assert [one.uuid for one in receive(connection)] == ["GPU-b"]
@@ -157,14 +146,6 @@ def test_it_ends_when_no_gpu_is_left(serve):
     gpu.lost = True
     until(connection, lambda batch: isinstance(batch[0], Lost))
     assert ended(connection)
-
-
-def test_a_gpu_that_is_not_there_is_noted_as_lost(serve):
-    _, connection, _ = serve(FakeGpu("GPU-a"), ask=(("0", "GPU-a"), ("1", "GPU-z")))
-    sample, note = receive(connection)
-    assert isinstance(sample, Sample)
-    assert isinstance(note, Lost)
-    assert "GPU-z" in note.reason
 
 
 def test_without_a_driver_it_ends_at_once_and_from_the_first_ignores_interrupts(monkeypatch):
@@ -207,3 +188,78 @@ def test_it_imports_nothing_heavy():
     heavy = {"torch", "numpy", "pandas", "rich", "gpustat", "pynvml", "matplotlib"}
     code = f"import sys, bench.measure.sampler; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+STAND_IN = """
+import sys
+from tests.devices.fake_nvml import FakeGpu
+from tests.devices.fake_nvml import FakeDriver
+
+FakeDriver([FakeGpu("GPU-b", power_w=150.0), FakeGpu("GPU-a", power_w=250.0, processes={1: None})]).load()
+"""
+"""A pynvml.py for processes that inherit no monkeypatch."""
+
+
+@pytest.fixture
+def fake_pynvml(tmp_path, monkeypatch):
+    """Let processes that this one spawns import a fake pynvml."""
+    (tmp_path / "pynvml.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def drain_until(running: Sampler, count: int) -> list[Sample]:
+    samples: list[Sample] = []
+    while len(samples) < count and running.connection is not None:
+        assert wait([running.connection], PATIENCE_S), "nothing came"
+        samples += running.drain()
+    return samples
+
+
+def test_a_real_process_samples_until_it_is_stopped_and_reports_a_gpu_that_is_not_there(fake_pynvml):
+    with Sampler((("0", "GPU-a"), ("1", "GPU-b"), ("2", "GPU-z"))) as running:
+        running.own({os.getpid()})
+        samples = drain_until(running, 6)
+    assert {(one.placement, one.uuid, one.power_w) for one in samples} == {("0", "GPU-a", 250.0), ("1", "GPU-b", 150.0)}
+    assert samples[-1].foreign_processes is not None
+    assert list(running.lost) == ["2"]
+    assert "GPU-z" in running.lost["2"]
+    assert running.stop() == []
+
+
+def test_a_real_process_outlives_an_interrupt(fake_pynvml):
+    with Sampler((("0", "GPU-a"),)) as running:
+        os.kill(running._process.pid, signal.SIGINT)  # Perhaps while it still imports.
+        assert len(drain_until(running, 2)) >= 2
+        os.kill(running._process.pid, signal.SIGINT)
+        assert len(drain_until(running, 2)) >= 2
+
+
+def test_a_real_process_without_a_driver_ends_by_itself(monkeypatch, tmp_path):
+    (tmp_path / "pynvml.py").write_text("raise ImportError('no NVML here')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    running = Sampler((("0", "GPU-a"),))
+    running.start()
+    process = running._process
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
+    running.own({1})
+    assert running.drain() == []
+    assert running.connection is None
+    assert running.stop() == []
+
+
+def test_a_process_that_does_not_stop_is_killed(monkeypatch):
+    monkeypatch.setattr(sampler, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(sampler, "sample_forever", deaf)
+    running = Sampler((("0", "GPU-a"),))
+    running.start()
+    process = running._process
+    assert wait([running.connection], PATIENCE_S)
+    running.stop()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def deaf(gpus, connection, period_s):
+    connection.send([])
+    time.sleep(PATIENCE_S)

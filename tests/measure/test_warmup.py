@@ -1,17 +1,18 @@
+"""Warm-up, switches between arms, and the length of blocks, on simulated arms."""
+
 import pytest
 
+from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure.rounds import Sizes, time_block
 from bench.measure.warmup import WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
-from tests.measure.simulated import SimulatedMachine, SimulatedRunner, gaussian
-
-MS = 1_000_000
+from tests.measure.simulated import MS, gaussian
 
 
 def warm(step_ns):
     return WarmUp(steady=True, steps=10, step_ns=step_ns)
 
 
-def test_warm_up_goes_on_until_step_times_settle():
+def test_warm_up_goes_on_until_step_times_are_steady():
     machine = SimulatedMachine()
     slow_start = SimulatedRunner("fp32", machine, MS, drift=lambda now: 1 + 9 * max(0.0, 1 - now / (300 * MS)))
     found = warm_up(slow_start, cap_s=60, clock=machine.clock)
@@ -46,7 +47,7 @@ def test_warm_up_waits_for_allocations_to_end():
     assert found.steps > 300
 
 
-def test_settling_steps_cover_the_transient_after_a_switch():
+def test_the_switch_warm_up_covers_the_transient_after_a_switch():
     machine = SimulatedMachine()
     arms = [
         SimulatedRunner(name, machine, step, transient=lambda index: 1 + 0.2 * 0.5**index, noise=gaussian(seed, 0.002))
@@ -64,7 +65,7 @@ def test_noise_alone_is_not_taken_for_a_transient():
     assert all(profile.switch_warmup <= 3 for profile in profiles)
 
 
-def test_without_time_to_watch_one_settling_step_is_taken_and_no_transient_claimed():
+def test_without_time_to_watch_one_step_of_switch_warm_up_is_taken_and_no_transient_claimed():
     machine = SimulatedMachine()
     arms = [SimulatedRunner(str(n), machine, n * MS) for n in (500, 2000)]
     profiles = switch_profiles(arms, [warm(500 * MS), warm(2000 * MS)], budget_s=2, clock=machine.clock)
@@ -73,8 +74,7 @@ def test_without_time_to_watch_one_settling_step_is_taken_and_no_transient_claim
 
 
 def test_a_block_is_long_against_the_clock():
-    machine = SimulatedMachine(look_ns=1000)
-    machine.look_ns = 10_000
+    machine = SimulatedMachine(look_ns=10_000)
     arm = SimulatedRunner("fp32", machine, 50_000)
     empty = empty_block_ns(arm, machine.clock)
     assert empty == 10_000

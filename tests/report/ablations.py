@@ -54,7 +54,7 @@ def together(
             for number, speed in enumerate(processes[replicate])
         ]
         with Store(builder.folder) as store:
-            store.add_blocks(blocks)
+            store.add(blocks)
         results = [
             TrialResult(
                 precision=name,

@@ -8,7 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from bench.report import report
+from bench.report.analysis.summary import summarise
+from bench.report.reading.load import load
 from bench.results.records import (
     Device,
     Environment,
@@ -37,6 +41,17 @@ class RunBuilder:
         self.suite = SuiteRef(name=suite, parameters=parameters)
         with Store(folder) as store:
             store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": {}})
+
+    def summary(self) -> pd.DataFrame:
+        return summarise(load([self.folder]).trials)
+
+    def row(self, precision: str = "amp-bf16", batch: int = 128) -> pd.Series:
+        """The only row of the summary of a precision at a batch size."""
+        table = self.summary()
+        (row,) = (
+            row for _, row in table[(table["precision"] == precision) & (table["batch_size"] == batch)].iterrows()
+        )
+        return row
 
     def trial(self, phase: str, precisions: Sequence[str], batch: int, **asked: Any) -> Trial:
         placement = Placement(name=self.device.placement)
@@ -149,7 +164,7 @@ class RunBuilder:
 
     def course(self, trial: str, *epochs: EpochResult) -> RunBuilder:
         with Store(self.folder) as store:
-            store.add_epochs(replace(epoch, trial=trial) for epoch in epochs)
+            store.add(replace(epoch, trial=trial) for epoch in epochs)
         return self
 
 

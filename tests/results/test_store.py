@@ -34,11 +34,9 @@ def test_a_result_is_one_row_with_units_in_names_and_empty_unknowns(tmp_path, ti
 
 def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
     with Store(tmp_path / "run") as store:
-        store.add_blocks(
-            [Block(trial="t", precision="fp32", round=0, position=1, steps=2, time_ms=0.1 + 0.2, start_s=5.0)]
-        )
-        store.add_samples([Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)])
-        store.add_epochs(
+        store.add([Block(trial="t", precision="fp32", round=0, position=1, steps=2, time_ms=0.1 + 0.2, start_s=5.0)])
+        store.add([Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)])
+        store.add(
             [
                 EpochResult(
                     trial="t",

@@ -13,10 +13,11 @@ from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
-from bench.results.records import Block, EpochResult, Fit, MemoryPeak, TrialResult
+from bench.results.records import Block, Device, EpochResult, Fit, MemoryPeak, TrialResult
 from bench.results.store import Store
 from bench.results.store import planned as entry_of
 from bench.run.execute import Execution, missing_results
+from bench.run.session import sampled_gpus
 from bench.spec.techniques import build_ablation
 from tests.arms import arms
 from tests.results.test_store import rows
@@ -275,3 +276,11 @@ def test_a_step_that_a_process_rebased_itself_has_its_result_and_others_have_not
     ]
     lost = missing_results(trial, results, Ending(kind="died", text="gone"), "now")
     assert [(one.precision, one.status) for one in lost] == [(asked[3], "failed")]
+
+
+def test_telemetry_is_read_of_each_gpu_once(machine):
+    pair = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
+    alone = replace(pair, placement="0", uuid="GPU-a", uuids=())
+    over_nodes = replace(pair, placement="0+1@2", uuids=())
+    found = sampled_gpus(replace(machine, devices=(alone, pair, over_nodes, *machine.devices)))
+    assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]

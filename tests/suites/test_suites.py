@@ -11,14 +11,16 @@ from bench.spec.trial import SuiteRef
 from bench.training.step import build_arm, training_step
 from suites._schedule import cosine
 
-RECIPES = {
-    "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3),
-    "resnet18": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200),
-    "resnet20": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200),
-    "resnet50": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200),
-    "intel_resnet18": ("Adam", {"lr": 1e-4, "weight_decay": 1e-4}, 256, 120),
-    "cifar10_lightning": ("Adam", {"lr": 1e-4}, 256, 10),
-    "vit_b_16": ("AdamW", {}, 64, 1),
+CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200)
+RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
+    "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3, 50.3),
+    "resnet18": (*CIFAR_SGD, 11.17),
+    "resnet20": (*CIFAR_SGD, 0.27),
+    "resnet50": (*CIFAR_SGD, 23.52),
+    "intel_resnet18": ("Adam", {"lr": 1e-4, "weight_decay": 1e-4}, 256, 120, 11.18),
+    "cifar10_lightning": ("Adam", {"lr": 1e-4}, 256, 10, 11.17),
+    "underflow": ("Adam", {"lr": 0.003}, 64, 15, 0.0187),
+    "vit_b_16": ("AdamW", {"lr": 3e-4}, 64, 1, 85.8),
 }
 SMALL = {
     "mlp": {"width": "9"},
@@ -29,23 +31,33 @@ SMALL = {
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", suite_registry.names())
 def test_a_recipe_has_its_published_figures(name):
-    kind, settings, batch_size, epochs = RECIPES[name]
+    kind, settings, batch_size, epochs, parameters_m = RECIPES[name]
     suite = suite_registry.load(SuiteRef(name=name))
     optimizer = suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
-    assert type(optimizer).__name__ == kind
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+    assert (suite.name, type(optimizer).__name__) == (name, kind)
     assert {key: optimizer.defaults[key] for key in settings} == settings
     assert (suite.batch_size, suite.full_epochs) == (batch_size, epochs)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters_m, rel=0.01)
 
 
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_every_setting_of_a_recipe_can_be_set(name):
-    changed = {"lr": "0.7", "batch_size": "6"}
-    suite = suite_registry.load(suite_registry.refer(name, changed))
+    suite = suite_registry.load(suite_registry.refer(name, {"lr": "0.7", "batch_size": "6"}))
     optimizer = suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
     assert (optimizer.defaults["lr"], suite.batch_size) == (0.7, 6)
     assert "flip" in suite_registry.parameters(SuiteRef(name=name)) or not suite.data.is_image
+
+
+def test_cifar_resnets_keep_the_resolution_in_their_stem():
+    suite = suite_registry.load(SuiteRef(name="resnet18"))
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+        stem = model.maxpool(model.conv1(torch.empty(1, 3, 32, 32)))
+    assert stem.shape == (1, 64, 32, 32)
 
 
 @pytest.mark.parametrize("name", SMALL)

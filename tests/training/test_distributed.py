@@ -1,7 +1,5 @@
 """Two ranks against one process with the whole batch: gradients, batch norm, evaluation; placements and refusals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -1,7 +1,5 @@
 """What an error is told as, in the row of its trial."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,7 +1,5 @@
 """How a trial of several processes ends when one of them fails: which one, why, and that nobody is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -55,13 +55,12 @@ SWITCHES = ["fp32_matmul", "fp32_conv"]
 
 def nodes(run: Run, placement: str) -> list[Mapping[str, Any]]:
     """Return the cluster's nodes that a placement was on; none where the run was on one machine."""
-    every = run.part("environment").get("nodes") or []
-    return [one for one in every if isinstance(one, dict) and str(one.get("accelerator")) == placement]
+    return [node for node in run.environment.get("nodes", []) if node["accelerator"] == placement]
 
 
 def software(run: Run, placement: str, key: str) -> str | None:
     """Return a version, such as the driver's, where a placement was measured; None where that is not known."""
-    machine = run.part("environment")
+    machine = run.environment
     values = [one.get(key, machine.get(key)) for one in nodes(run, placement)] or [machine.get(key)]
     told = dict.fromkeys(str(value) for value in values if value is not None and value != "")
     return ", ".join(told) or None
@@ -74,10 +73,8 @@ def host(run: Run, placement: str) -> str | None:
 
 def digest(run: Run, suite: str) -> str | None:
     """Return the digest of a recipe's text, as the run had it."""
-    refs = [
-        ref for ref in run.part("request").get("suites") or [] if isinstance(ref, dict) and ref.get("name") == suite
-    ]
-    return next((str(ref["digest"]) for ref in refs if ref.get("digest")), None)
+    suites = run.part("request").get("suites", [])
+    return next((str(ref["digest"]) for ref in suites if ref["name"] == suite and ref.get("digest")), None)
 
 
 def differing(one: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[str]:
@@ -100,9 +97,7 @@ def differing(one: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[
 
 
 def _device(run: Run, placement: str) -> Mapping[str, Any]:
-    devices = run.part("environment").get("devices") or []
-    found = (one for one in devices if isinstance(one, dict) and str(one.get("placement")) == placement)
-    return next(found, {})
+    return next((device for device in run.devices if device["placement"] == placement), {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +130,7 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     found: dict[str, list[str]] = {}
     for title, rows in recipes:
         own = [run for run in runs if run.label in set(rows["run"])]
-        for fact in (*_machine(own, rows), *_devices(own, rows), *_question(own, rows), *_arms(rows)):
+        for fact in (*_machine(own, rows), *_devices(own, rows), *_request(own, rows), *_arms(rows)):
             if said := sentence(fact):
                 found.setdefault(said, []).append(title)
     several = len(recipes) > 1
@@ -183,8 +178,7 @@ def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         relevant = [
             run
             for run in runs
-            if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")
-            and (key in run.part("environment") or (run.part("environment") and key != "openmp"))
+            if part.on in ("any", "cuda" if run.label in on_gpu else "cpu") and key in run.environment
         ]
         values = dict(item for run in relevant for item in _versions(run, rows, key))
         yield Fact(name=part.name, values=values, why=part.why)
@@ -203,32 +197,29 @@ def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str
 def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield what may be set on a device, among devices of one name."""
     used = set(zip(rows["run"], rows["placement"], strict=True))
-    devices = [
-        (run, device)
-        for run in runs
-        for device in run.part("environment").get("devices") or []
-        if isinstance(device, dict) and (run.label, str(device.get("placement"))) in used
-    ]
-    for kind in dict.fromkeys(str(device.get("name")) for _, device in devices):
-        alike = [(run, device) for run, device in devices if str(device.get("name")) == kind]
-        several = len({(run.label, device.get("placement")) for run, device in alike}) > len(
-            {run.label for run, _ in alike}
-        )
+    devices = [(run.label, one) for run in runs for one in run.devices if (run.label, one["placement"]) in used]
+    for name in dict.fromkeys(device["name"] for _, device in devices):
+        alike = [(label, device) for label, device in devices if device["name"] == name]
+        several = len(alike) > len({label for label, _ in alike})
         for key, limit in LIMITS.items():
             values = {
-                f"{run.label}'s {placement(str(device.get('placement')))}" if several else run.label: _figure(
+                f"{label}'s {placement(device['placement'])}" if several else label: _figure(
                     device.get(key), limit.unit
                 )
-                for run, device in alike
+                for label, device in alike
             }
-            yield Fact(name=f"{limit.name} of {kind}", values=values, why=limit.why)
+            yield Fact(name=f"{limit.name} of {name}", values=values, why=limit.why)
 
 
-def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
+def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield what was asked: the protocol, the recipe's text, the data."""
     timed = set(rows.loc[rows["phase"] == "speed", "run"])
     asked = {run.label: run.part("request") for run in runs if run.part("request")}
-    protocols = {label: _protocol(request.get("protocol")) for label, request in asked.items() if label in timed}
+    protocols = {
+        label: _protocol(request["protocol"])
+        for label, request in asked.items()
+        if label in timed and "protocol" in request
+    }
     yield Fact(name="protocol", values=protocols, why="A quick run's intervals are wider, and hold within less.")
     suite = rows["suite"].iloc[0]
     yield Fact(
@@ -245,7 +236,7 @@ def _question(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         why="Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
     )
     folders = [run for run in runs if str(sources.get(run.label, "")).startswith("folder:")]
-    hosts = {run.part("environment").get("host") for run in folders}
+    hosts = {run.environment.get("host") for run in folders}
     if len(hosts) > 1 and len({sources[run.label] for run in folders}) == 1:
         known = {run.label: ", ".join(run.fingerprints.values()) or None for run in folders}
         why = "One path on two machines may hold other images."
@@ -299,10 +290,6 @@ def _figure(value: object, unit: str) -> str | None:
     return f"{value:,g} {unit}" if isinstance(value, int | float) else None
 
 
-def _protocol(asked: object) -> str | None:
-    if not isinstance(asked, dict):
-        return None
-    budget, target = asked.get("time_budget_s"), asked.get("target_ci")
-    count = asked.get("replicates")
-    processes = "1 process" if count == 1 else f"{count} processes"
-    return f"{processes} of {float(budget or 0):g} s an arm, to ±{100 * float(target or 0):g} %"
+def _protocol(asked: Mapping[str, Any]) -> str:
+    processes = "1 process" if asked["replicates"] == 1 else f"{asked['replicates']} processes"
+    return f"{processes} of {asked['time_budget_s']:g} s an arm, to ±{100 * asked['target_ci']:g} %"

@@ -32,7 +32,7 @@ class Comparison:
     """Two runs side by side."""
 
     rows: list[dict[str, Any]]
-    """Of each pair: suite, where, batch_size, precision, step (a ratio as text, or the statuses), verdict, memory and
+    """For each pair: suite, where, batch_size, precision, step (a ratio as text, or the statuses), verdict, memory and
     speedup (ratios as text), NEW over OLD."""
     cautions: list[str]
     """What is missing, and what differs beside what is compared."""
@@ -66,9 +66,7 @@ def compare(old: Path, new: Path) -> Comparison:
 
 
 def _row(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tuple[float, ...]]) -> dict[str, Any]:
-    where = pair["device_new"] if pair["device_new"] == pair["device_old"] else UNKNOWN
-    if where == UNKNOWN:
-        where = f"{pair['device_old']} → {pair['device_new']}"
+    where = " → ".join(dict.fromkeys((pair["device_old"], pair["device_new"])))
     parts = [pair[name] for name in ("parameters", "techniques") if pair[name]]
     suite = f"{pair['suite']} ({', '.join(parts)})" if parts else pair["suite"]
     step, verdict = _step(pair)
@@ -113,20 +111,15 @@ def _memory(pair: dict[Any, Any]) -> str:
 
 
 def _step(pair: dict[Any, Any]) -> tuple[str, str]:
-    """Return the ratio of step times and what it lets one say; the verdict is of speed, NEW's over OLD's."""
+    """Return the ratio of step times, or else both statuses, and the verdict, which is of speed: NEW's over OLD's."""
     if not (known(pair["step_ms_old"]) and known(pair["step_ms_new"])):
-        return _instead(pair), UNKNOWN
-    faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"]))
+        was, now = (pair[f"speed_status_{side}"] for side in ("old", "new"))
+        return f"{was} → {now}" if known(was) and known(now) else UNKNOWN, UNKNOWN
+    faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"])).exp()
     noises = [value for value in (pair["noise_old"], pair["noise_new"]) if known(value)]
-    word = stats.verdict(faster.exp(), max(noises, default=ASSUMED_NOISE))
-    slower = stats.welch_interval(np.log(pair["paces_old"]), np.log(pair["paces_new"])).exp()
+    word = stats.verdict(faster, max(noises, default=ASSUMED_NOISE))
+    slower = faster.inverse()
     return ratio(slower.center, slower.low, slower.high), word
-
-
-def _instead(pair: dict[Any, Any]) -> str:
-    """Return the statuses where there is no ratio: what ran before may be out of memory now."""
-    was, now = (pair[f"speed_status_{side}"] for side in ("old", "new"))
-    return f"{was} → {now}" if known(was) and known(now) else UNKNOWN
 
 
 def _speedups(trials: pd.DataFrame) -> dict[tuple[Any, ...], tuple[float, ...]]:

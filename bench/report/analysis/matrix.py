@@ -81,7 +81,7 @@ def _over(row: Setup, column: Setup) -> stats.Interval:
     if same and column.precision == BASELINE and row.paired is not None:
         return row.paired
     if same and row.precision == BASELINE and column.paired is not None:
-        return _inverse(column.paired)
+        return column.paired.inverse()
     shared = [key for key in row.beside if key in column.beside] if same else []
     if shared and len(shared) >= min(2, len(row.logs), len(column.logs)):
         return stats.student_interval([row.beside[key] - column.beside[key] for key in shared]).exp()
@@ -220,12 +220,12 @@ def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFram
 def _names(rows: pd.DataFrame) -> list[str]:
     """Name setups by device, which tells how many, and precision, and by whatever else tells them apart."""
     runs = rows.groupby("device", sort=False)["run"].transform("nunique") > 1
-    places = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
-    places |= (rows["device_kind"] == "cpu") & rows["members"].map(lambda cell: len(listed(cell)) > 1)
+    placements = rows.groupby(["device", "run"], sort=False)["placement"].transform("nunique") > 1
+    placements |= (rows["device_kind"] == "cpu") & rows["members"].map(lambda cell: len(listed(cell)) > 1)
     varied = {name: rows[name].nunique() > 1 for name in ("techniques", "batch_size", "data")}
     names = []
     for at, row in zip(rows.index, records(rows), strict=True):
-        more = [placement(str(row["placement"]))] if places[at] else []
+        more = [placement(str(row["placement"]))] if placements[at] else []
         more += [f"run {row['run']}"] if runs[at] else []
         more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
         more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []
@@ -240,8 +240,3 @@ def _paired(center: float, low: float, high: float) -> stats.Interval | None:
         return None
     ends = [None if math.isnan(end) else end for end in (low, high)]
     return stats.Interval(center=center, low=ends[0], high=ends[1], n=0)
-
-
-def _inverse(interval: stats.Interval) -> stats.Interval:
-    low, high = (None if end is None else 1 / end for end in (interval.high, interval.low))
-    return stats.Interval(center=1 / interval.center, low=low, high=high, n=interval.n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,18 +22,18 @@ Row = Mapping[Hashable, Any]
 """A row of the summary."""
 
 
-def members(row: Row) -> tuple[str, ...]:
+def _members(row: Row) -> tuple[str, ...]:
     """Return the placements of the devices that trained together; of one alone, its own."""
     return listed(row["members"])
 
 
-def techniques(row: Row) -> tuple[str, ...]:
+def _techniques(row: Row) -> tuple[str, ...]:
     """Return a row's techniques, but for those that mean nothing on one device."""
     return for_one_device(listed(row["techniques"]))
 
 
-def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
-    """Return what was timed of one of the devices of a joined row, whatever the circumstances.
+def _singles(row: Row, timed: Sequence[Row]) -> list[Row]:
+    """Return what was timed of one of the devices of a distributed row, whatever the circumstances.
 
     In the same run that is a device among them; in another, where the same number may be another board, one of the same
     name.
@@ -42,47 +42,46 @@ def singles(row: Row, timed: Sequence[Row]) -> list[Row]:
     return [
         one
         for one in timed
-        if len(members(one)) == 1
+        if len(_members(one)) == 1
         and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
-        and techniques(one) == techniques(row)
-        and (one["placement"] in members(row) if one["run"] == row["run"] else one["device"] in names)
+        and _techniques(one) == _techniques(row)
+        and (one["placement"] in _members(row) if one["run"] == row["run"] else one["device"] in names)
     ]
 
 
-def choose(row: Row, batch: float, found: Sequence[Row], runs: Mapping[str, Run]) -> Row | None:
-    """Return the one of ``found`` to hold a joined row against, at a batch size; None where there is none.
+def _choose(row: Row, batch: float, singles: Sequence[Row], runs: Mapping[str, Run]) -> Row | None:
+    """Return the single device to compare a distributed row with, at a batch size; None where there is none.
 
     One of the same run is preferred, then one of the same host, then one of the same number.
     """
-    fitting = [one for one in found if one["batch_size"] == batch and not obstacles(row, one, runs)]
-    return min(fitting, key=lambda one: _distance(row, one, runs), default=None)
+
+    def distance(one: Row) -> tuple[bool, bool, int]:
+        hosts = [host(runs[each["run"]], each["placement"]) for each in (row, one)]
+        order = (*_members(row), one["placement"])
+        return one["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], order.index(one["placement"])
+
+    fitting = [one for one in singles if one["batch_size"] == batch and not _obstacles(row, one, runs)]
+    return min(fitting, key=distance, default=None)
 
 
-def _distance(row: Row, one: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, int]:
-    hosts = [host(runs[each["run"]], str(each["placement"])) for each in (row, one)]
-    order = members(row)
-    place = order.index(one["placement"]) if one["placement"] in order else len(order)
-    return one["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], place
-
-
-def obstacles(row: Row, one: Row, runs: Mapping[str, Run]) -> list[str]:
-    """Name what keeps a device of another run from being one of those of a joined row; none within a run."""
+def _obstacles(row: Row, one: Row, runs: Mapping[str, Run]) -> list[str]:
+    """Name what keeps a device of another run from being one of those of a distributed row; none within a run."""
     if one["run"] == row["run"]:
         return []
-    several, single = ((runs[each["run"]], str(each["placement"])) for each in (row, one))
+    several, single = ((runs[each["run"]], each["placement"]) for each in (row, one))
     rounded = known(row["ieee"]) and known(one["ieee"]) and row["ieee"] != one["ieee"]
-    return differing(several, single, str(row["suite"])) + ["arithmetic of fp32"] * bool(rounded)
+    return differing(several, single, row["suite"]) + ["arithmetic of fp32"] * bool(rounded)
 
 
-def reason(rows: Sequence[Row], timed: Sequence[Row], runs: Mapping[str, Run]) -> str:
-    """Say why there is no scaling of some joined rows, which are of one subject.
+def _reason(rows: Sequence[Row], timed: Sequence[Row], runs: Mapping[str, Run]) -> str:
+    """Say why there is no scaling of some distributed rows, which are of one subject.
 
     Args:
-        rows: the joined rows, at least one.
+        rows: the distributed rows, at least one.
         timed: all rows of the summary that were timed.
         runs: by label.
     """
-    every = [(one, obstacles(row, one, runs)) for row in rows for one in singles(row, timed)]
+    every = [(one, _obstacles(row, one, runs)) for row in rows for one in _singles(row, timed)]
     where = rows[0]["where"]
     if not every:
         return (
@@ -94,21 +93,16 @@ def reason(rows: Sequence[Row], timed: Sequence[Row], runs: Mapping[str, Run]) -
         others = {str(one["run"]): " and another ".join(names) for one, names in every}
         named = "; ".join(f"run {run} has another {names}" for run, names in others.items())
         return f"There is no scaling of {where}: one of its devices was measured alone, but {named}."
-    return f"There is no scaling of {where}: {_sizes(rows, alike)}"
-
-
-def _sizes(rows: Sequence[Row], alike: Sequence[Row]) -> str:
-    count = len(members(rows[0]))
     whole = _listed(row["batch_size"] for row in rows)
-    parts = _listed(row["batch_size"] / count for row in rows)
-    there = _listed(one["batch_size"] for one in alike)
+    parts = _listed(row["batch_size"] / len(_members(row)) for row in rows)
     return (
-        f"it was timed at batch {whole}, and one of its devices alone at {there}; "
-        f"that must be {whole} too (strong scaling) or {parts} (weak scaling)."
+        f"There is no scaling of {where}: it was timed at batch {whole}, and one of its devices alone at "
+        f"{_listed(one['batch_size'] for one in alike)}; that must be {whole} too (strong scaling) or {parts} "
+        "(weak scaling)."
     )
 
 
-def _listed(sizes: Any) -> str:
+def _listed(sizes: Iterable[float]) -> str:
     return ", ".join(f"{size:g}" for size in sorted(set(sizes)))
 
 
@@ -128,12 +122,12 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list
     timed = [row for row in records(summary) if known(row["step_ms"])]
     by_label, communication = {run.label: run for run in runs.runs}, _communication(runs.trials)
     found, remarks = [], []
-    joined = [row for row in records(rows) if known(row["step_ms"]) and len(members(row)) > 1]
-    for subject in dict.fromkeys(tuple(row[name] for name in SUBJECT) for row in joined):
-        own = [row for row in joined if tuple(row[name] for name in SUBJECT) == subject]
+    distributed = rows[rows["step_ms"].notna() & rows["members"].map(lambda cell: len(listed(cell)) > 1).astype(bool)]
+    for _, subject in distributed.groupby(SUBJECT, sort=False):
+        own = records(subject)
         lines = [line for row in own for line in _lines(row, timed, by_label, communication)]
         found += lines
-        remarks += [] if lines else [reason(own, timed, by_label)]
+        remarks += [] if lines else [_reason(own, timed, by_label)]
     return found, remarks
 
 
@@ -141,9 +135,9 @@ def _lines(
     row: Row, timed: Sequence[Row], runs: Mapping[str, Run], communication: Mapping[Hashable, stats.Interval]
 ) -> Iterator[dict[str, Any]]:
     """Return the strong scaling and the weak scaling of a distributed row, as far as one device was measured so."""
-    candidates, count = singles(row, timed), len(members(row))
+    singles, count = _singles(row, timed), len(_members(row))
     for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
-        one = choose(row, batch, candidates, runs)
+        one = _choose(row, batch, singles, runs)
         if one is None:
             continue
         many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from bench import stats
 from bench.report.analysis.speed import details, speeds, status_of
@@ -15,6 +15,7 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, precision_rank
+from bench.stats import Values
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
@@ -27,14 +28,14 @@ PARITY_MARGIN_POINTS = 0.5
 """Accuracy may differ from fp32's by this many points and still count as the same."""
 MIN_SEEDS = 5
 """With fewer paired seeds there is no parity verdict."""
-Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds", "diverged"]
-
-_RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
-_FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
-_FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
-_FIGURES += ["checkpoint_16bit_bytes", "train_energy_j"]
-_DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
-_EPOCHS = ["epoch_speedup", "epoch_low", "epoch_high", "epoch_seeds"]
+Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
+"""``trainings`` says ``diverged`` where a seed did."""
+RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
+FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
+FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
+FIGURES += ["checkpoint_16bit_bytes", "train_energy_j"]
+DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
+EPOCHS = ["epoch_speedup", "epoch_low", "epoch_high", "epoch_seeds"]
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +131,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
     table = status_of(rows, usable).to_frame("train_status")
     done = rows[usable].groupby(KEY, sort=False)
-    table = table.join(done[_FIGURES].mean().rename(columns=_RENAMED))
+    table = table.join(done[FIGURES].mean().rename(columns=RENAMED))
     table["epochs"] = done["epochs"].max()
     table["data_storage"] = done["data_storage"].first()
     table["accuracy_sd"] = done["test_accuracy_pct"].std()
@@ -138,34 +139,42 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table["target_accuracy_pct"] = done["target_accuracy_pct"].max()
     table["reached"] = done["time_to_accuracy_s"].count()
     table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
-    deltas = _deltas(rows[usable], table["diverged"]).reindex(table.index)
+    deltas = _deltas(rows[usable]).reindex(table.index)
     deltas.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     return table.join([deltas, _epoch_speedups(rows[usable]).reindex(table.index)])
+
+
+def _paired(done: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """Return a figure of each arm and seed beside that of the same seed in fp32, ``_fp32``; seeds that both have."""
+    rows = done.loc[done[figure].notna(), [*KEY, "seed", figure]]
+    baseline = rows[rows["precision"] == BASELINE].drop(columns="precision")
+    return rows[rows["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
+
+
+def _over_seeds(
+    pairs: pd.DataFrame, differences: pd.Series, columns: list[str], judge: Callable[[Values], Sequence[object]]
+) -> pd.DataFrame:
+    """Return the columns that ``judge`` makes of each arm's differences over seeds, indexed by ``KEY``."""
+    groups = differences.groupby([pairs[name] for name in KEY], sort=False)
+    found = {key: judge(group.to_numpy(dtype=np.float64)) for key, group in groups}
+    return pd.DataFrame(list(found.values()), pd.MultiIndex.from_tuples(list(found), names=KEY), columns)
 
 
 def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
     """Return how much faster than fp32 each arm's epochs are, indexed by ``KEY``.
 
-    Args:
-        done: rows of finished trainings, one for each cell, precision and seed.
-
-    Returns:
-        ``epoch_speedup``: fp32's time per epoch over the arm's, the geometric mean over the seeds that both
-        finished; ``epoch_low`` and ``epoch_high``: Student's 95 % interval on the logarithms, empty with one
-        seed; ``epoch_seeds``: how many seeds.
+    ``epoch_speedup`` is fp32's time per epoch over the arm's, the geometric mean over the seeds that both finished;
+    ``epoch_low`` and ``epoch_high`` are Student's 95 % interval on the logarithms, empty with one seed, and
+    ``epoch_seeds`` is how many seeds.
     """
-    times = done.loc[done["time_per_epoch_s"].gt(0), [*KEY, "seed", "time_per_epoch_s"]]
-    baseline = times[times["precision"] == BASELINE].drop(columns="precision")
-    pairs = times[times["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
-    pairs["log_ratio"] = np.log(pairs["time_per_epoch_s_fp32"] / pairs["time_per_epoch_s"])
-    found = {}
-    for key, group in pairs.groupby(KEY, sort=False)["log_ratio"]:
-        interval = stats.student_interval(group.to_numpy(dtype=np.float64)).exp()
-        found[key] = [interval.center, interval.low, interval.high, interval.n]
-    if not found:
-        return pd.DataFrame(columns=_EPOCHS, dtype=float)
-    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
-    return pd.DataFrame(list(found.values()), index=index, columns=_EPOCHS).astype(float)
+
+    def speedup(logs: Values) -> Sequence[object]:
+        interval = stats.student_interval(logs).exp()
+        return interval.center, interval.low, interval.high, interval.n
+
+    pairs = _paired(done, "time_per_epoch_s")
+    logs = (pairs["time_per_epoch_s_fp32"] / pairs["time_per_epoch_s"]).map(math.log)
+    return _over_seeds(pairs, logs, EPOCHS, speedup).astype(float)
 
 
 def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -178,22 +187,14 @@ def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
     return arms.set_index(KEY).join(blamed.groupby(KEY).size().rename("diverged"), how="outer")
 
 
-def _deltas(done: pd.DataFrame, diverged: pd.Series) -> pd.DataFrame:
-    scored = done.loc[done["test_accuracy_pct"].notna(), [*KEY, "seed", "test_accuracy_pct"]]
-    baseline = scored[scored["precision"] == BASELINE].drop(columns="precision")
-    pairs = scored[scored["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
-    pairs["delta"] = pairs["test_accuracy_pct"] - pairs["test_accuracy_pct_fp32"]
-    found = {
-        key: parity(group.to_numpy(dtype=np.float64), int(diverged.get(key, 0)))
-        for key, group in pairs.groupby(KEY, sort=False)["delta"]
-    }
-    if not found:
-        return pd.DataFrame(columns=_DELTA)
-    index = pd.MultiIndex.from_tuples(list(found), names=KEY)
-    return pd.DataFrame(list(found.values()), index=index, columns=_DELTA)
+def _deltas(done: pd.DataFrame) -> pd.DataFrame:
+    """Return each arm's accuracy less fp32's in points, with the verdict of ``parity``."""
+    pairs = _paired(done, "test_accuracy_pct")
+    points = pairs["test_accuracy_pct"] - pairs["test_accuracy_pct_fp32"]
+    return _over_seeds(pairs, points, DELTA, parity)
 
 
-def parity(deltas: np.ndarray, diverged: int) -> tuple[float, float | None, float | None, int, Parity]:
+def parity(deltas: Values) -> tuple[float, float | None, float | None, int, Parity]:
     """Judge accuracy differences in points, one per seed: equivalence by two one-sided tests at 5 %.
 
     Returns:
@@ -203,21 +204,15 @@ def parity(deltas: np.ndarray, diverged: int) -> tuple[float, float | None, floa
     Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
     Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
     """
-    count, mean = int(deltas.size), float(deltas.mean())
-    low = high = None
-    if count >= 2:
-        half = float(special.stdtrit(count - 1, 0.95) * deltas.std(ddof=1) / math.sqrt(count))
-        low, high = mean - half, mean + half
-    return mean, low, high, count, _word(low, high, count, diverged)
+    interval = stats.student_interval(deltas, 0.90)
+    return interval.center, interval.low, interval.high, interval.n, _parity_word(interval)
 
 
-def _word(low: float | None, high: float | None, count: int, diverged: int) -> Parity:
-    if diverged:
-        return "diverged"
-    if count < MIN_SEEDS or low is None or high is None:
+def _parity_word(delta: stats.Interval) -> Parity:
+    if delta.n < MIN_SEEDS or delta.low is None or delta.high is None:
         return "insufficient seeds"
-    if high < -PARITY_MARGIN_POINTS:
+    if delta.high < -PARITY_MARGIN_POINTS:
         return "WORSE"
-    if low <= -PARITY_MARGIN_POINTS:
+    if delta.low <= -PARITY_MARGIN_POINTS:
         return "INCONCLUSIVE"
-    return "EQUIVALENT" if high < PARITY_MARGIN_POINTS else "NON-INFERIOR"
+    return "EQUIVALENT" if delta.high < PARITY_MARGIN_POINTS else "NON-INFERIOR"

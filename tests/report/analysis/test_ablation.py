@@ -52,7 +52,7 @@ def with_quads(builder: RunBuilder, ratios: list[float], *, first: int = 0, inva
         for position, name in enumerate(RUNGS)
     ]
     with Store(builder.folder) as store:
-        store.add_blocks(blocks)
+        store.add(blocks)
     return builder
 
 

@@ -1,4 +1,4 @@
-"""Speedup at one batch and at each precision's best, what fits, and where the loader is the limit."""
+"""Speedup at one batch and at each precision's best, and what fits."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis import bottleneck
 from bench.report.analysis.batches import best_speedups
-from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.page import compose
 from bench.report.reading.load import load
@@ -21,10 +18,6 @@ from bench.results.records import Fit, TrialResult
 from tests.report.builders import RunBuilder
 
 GIB = 2**30
-
-
-def summary_of(run: RunBuilder) -> pd.DataFrame:
-    return summarise(load([run.folder]).trials)
 
 
 def titled(run: RunBuilder, title: str) -> list[list[str]]:
@@ -56,7 +49,7 @@ def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(t
 
 
 def test_the_verdict_says_both(two_sizes: RunBuilder) -> None:
-    (sentence,) = sentences(summary_of(two_sizes))
+    (sentence,) = sentences(two_sizes.summary())
     assert "1.998× as fast as fp32 [" in sentence.evidence
     assert "3.010× [" in sentence.evidence
     assert "with each at its best batch (fp32 128, amp-bf16 512)" in sentence.evidence
@@ -64,15 +57,15 @@ def test_the_verdict_says_both(two_sizes: RunBuilder) -> None:
 
 def test_where_the_same_batch_is_the_best_for_both_it_is_said_once(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(batch=128)
-    assert best_speedups(summary_of(run)) == {}
+    assert best_speedups(run.summary()) == {}
     run.alone("amp-bf16", [30.0], batch=64).alone("fp32", [40.0], batch=64)  # both slower a sample
-    assert "best batch" not in sentences(summary_of(run))[0].evidence
-    assert best_speedups(summary_of(run))["amp-bf16"][:2] == (128, 128)
+    assert "best batch" not in sentences(run.summary())[0].evidence
+    assert best_speedups(run.summary())["amp-bf16"][:2] == (128, 128)
 
 
 def test_without_fp32_there_is_no_best_batch_speedup(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").alone("amp-bf16", [3.0], batch=128).alone("amp-bf16", [3.0], batch=256)
-    assert best_speedups(summary_of(run)) == {}
+    assert best_speedups(run.summary()) == {}
 
 
 def test_largest_batches_stand_beside_fp32s(tmp_path: Path) -> None:
@@ -87,34 +80,6 @@ def test_largest_batches_stand_beside_fp32s(tmp_path: Path) -> None:
         ["NVIDIA Test 1", "fp16", "oom", "–", "–", "–", "–"],
     ]
     assert titled(RunBuilder(tmp_path / "other").speed(), "Largest batch") == []
-
-
-def trained(folder: Path, wait_pct: float, pace: float, place: str = "host") -> list[str]:
-    run = RunBuilder(folder).speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
-    figures = {"data_wait_pct": wait_pct, "train_samples_per_s": pace, "data_storage": place}
-    return bottleneck.loader_remarks(summary_of(run.train("amp-bf16", [90.0], **figures)))
-
-
-def test_a_loader_that_limits_is_told_in_words(tmp_path: Path) -> None:
-    (said,) = trained(tmp_path / "run", 40.0, 14_080.0)
-    assert said.startswith("amp-bf16 on NVIDIA Test 1, batch 128: the loader, not arithmetic, is the limit.")
-    assert "waited for batches 40 % of its time and reached 55 % of the throughput" in said
-    assert "without waiting" not in said
-    assert said.endswith("the images came from host memory.")
-    assert "from the disk" in trained(tmp_path / "other", 40.0, 12_800.0, "file")[0]
-
-
-def test_a_loader_that_explains_only_a_part_is_not_called_the_limit(tmp_path: Path) -> None:
-    (said,) = trained(tmp_path / "run", 40.0, 7_680.0)
-    assert ": the loader is a part of the limit. Training waited for batches 40 % of its time and reached 30 %" in said
-    assert "without waiting it would have reached 50 %" in said
-    assert "not arithmetic" not in said
-
-
-def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path: Path) -> None:
-    assert trained(tmp_path / "few", 9.9, 12_800.0) == []
-    assert trained(tmp_path / "asynchronous", 40.0, 23_100.0) == []
-    assert len(trained(tmp_path / "slow", 40.0, 23_000.0)) == 1
 
 
 def test_where_the_data_were_stands_beside_the_waiting(tmp_path: Path) -> None:

@@ -6,26 +6,17 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.summary import parity, summarise
-from bench.report.reading.load import load
+from bench.report.analysis.summary import PARITY_MARGIN_POINTS, parity
 from bench.results.records import TrialResult
 from tests.report.builders import RunBuilder, timed
 
 
-def row(run: RunBuilder, precision: str = "amp-bf16", batch: int = 128) -> pd.Series:
-    table = summarise(load([run.folder]).trials)
-    found = table[(table["precision"] == precision) & (table["batch_size"] == batch)]
-    assert len(found) == 1
-    return found.iloc[0]
-
-
 def test_the_headline_is_students_interval_over_the_processes_log_speedups(tmp_path: Path) -> None:
     speedups = [1.9, 2.0, 2.2, 2.05]
-    found = row(RunBuilder(tmp_path / "run").speed(speedups=speedups))
+    found = RunBuilder(tmp_path / "run").speed(speedups=speedups).row()
     logs = np.log(speedups)
     low, high = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
     assert found["speedup"] == pytest.approx(math.exp(logs.mean()))
@@ -35,21 +26,21 @@ def test_the_headline_is_students_interval_over_the_processes_log_speedups(tmp_p
 
 
 def test_a_single_process_gives_its_own_interval_and_says_so(tmp_path: Path) -> None:
-    found = row(RunBuilder(tmp_path / "run").speed(speedups=[2.0], within=0.01))
+    found = RunBuilder(tmp_path / "run").speed(speedups=[2.0], within=0.01).row()
     assert (found["low"], found["high"]) == (pytest.approx(1.98), pytest.approx(2.02))
     assert found["measured_in"] == "one process"
 
 
 def test_arms_measured_apart_are_compared_by_welchs_interval_on_log_steps(tmp_path: Path) -> None:
     baseline, arm = [10.0, 10.2, 9.9], [5.0, 5.1, 4.8]
-    found = row(RunBuilder(tmp_path / "run").alone("fp32", baseline).alone("amp-bf16", arm))
+    found = RunBuilder(tmp_path / "run").alone("fp32", baseline).alone("amp-bf16", arm).row()
     bounds = scipy_stats.ttest_ind(np.log(baseline), np.log(arm), equal_var=False).confidence_interval(0.95)
     assert (found["low"], found["high"]) == (pytest.approx(math.exp(bounds.low)), pytest.approx(math.exp(bounds.high)))
     assert found["measured_in"] == "3 processes apart"
 
 
 def test_arms_measured_apart_in_one_process_each_have_no_interval_and_no_verdict(tmp_path: Path) -> None:
-    found = row(RunBuilder(tmp_path / "run").alone("fp32", [10.0]).alone("amp-bf16", [5.0]))
+    found = RunBuilder(tmp_path / "run").alone("fp32", [10.0]).alone("amp-bf16", [5.0]).row()
     assert found["speedup"] == pytest.approx(2.0)
     assert math.isnan(found["low"])
     assert found["verdict"] == "INCONCLUSIVE"
@@ -60,7 +51,7 @@ def test_a_trial_that_gave_nothing_keeps_its_word_and_has_no_figures(tmp_path: P
     run = RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1])
     for phase in ("speed", "memory", "train"):
         run.lost(phase, "amp-bf16", status)  # type: ignore[arg-type]
-    found = row(run)
+    found = run.row()
     assert [found[f"{phase}_status"] for phase in ("speed", "memory", "train")] == [status] * 3
     figures = [
         "step_ms",
@@ -79,7 +70,7 @@ def test_figures_of_an_invalid_trial_do_not_count(tmp_path: Path) -> None:
     disturbed = timed(1.0, 128, speedup=10.0, speedup_low=9.9, speedup_high=10.1)
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=3)
     run.add(trial, TrialResult(precision="amp-bf16", status="invalid", detail="throttled", speed=disturbed))
-    found = row(run)
+    found = run.row()
     assert found["measured_in"] == "3 processes"
     assert found["speedup"] < 2.1
     assert (found["speed_status"], found["lost_speed"]) == ("ok", 1)
@@ -91,20 +82,20 @@ def test_one_unconverged_process_marks_the_arm(tmp_path: Path) -> None:
     speed = timed(5.0, 128, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
     run.add(trial, TrialResult(precision="amp-bf16", status="unconverged", speed=speed))
     run.memory("fp32", 1)
-    assert row(run)["speed_status"] == "unconverged"
+    assert run.row()["speed_status"] == "unconverged"
 
 
 def test_memory_is_compared_with_fp32_of_the_same_cell(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").memory("fp32", 100).memory("amp-bf16", 60)
     run.memory("fp32", 400, batch=512).memory("amp-bf16", 100, batch=512).memory("tf32", 50, batch=64)
-    assert row(run)["memory_change"] == pytest.approx(-0.4)
-    assert row(run, batch=512)["memory_change"] == pytest.approx(-0.75)
-    assert math.isnan(row(run, "tf32", 64)["memory_change"])
+    assert run.row()["memory_change"] == pytest.approx(-0.4)
+    assert run.row(batch=512)["memory_change"] == pytest.approx(-0.75)
+    assert math.isnan(run.row("tf32", 64)["memory_change"])
 
 
 def test_accuracy_is_paired_by_seed_and_only_seeds_of_both_count(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90, 91, 92, 93, 94]).train("amp-bf16", [90.1, 91.1, 92.1])
-    found = row(run)
+    found = run.row()
     assert found["delta_points"] == pytest.approx(0.1)
     assert (found["delta_seeds"], found["parity"]) == (3, "insufficient seeds")
 
@@ -114,22 +105,51 @@ def test_a_diverged_seed_rules_out_parity(tmp_path: Path) -> None:
     run.add(
         run.trial("train", ["amp-bf16"], 128, seed=5, epochs=2), TrialResult(precision="amp-bf16", status="nonfinite")
     )
-    assert row(run)["parity"] == "diverged"
+    assert run.row()["parity"] == "diverged"
 
 
-@pytest.mark.parametrize(
-    ("deltas", "word"),
-    [
-        ([0.1, -0.1, 0.05, -0.05, 0.0], "EQUIVALENT"),
-        ([0.9, 1.1, 1.0, 0.95, 1.05], "NON-INFERIOR"),
-        ([-0.9, -1.1, -1.0, -0.95, -1.05], "WORSE"),
-        ([-2.0, 2.0, 1.0, -1.0, 0.0], "INCONCLUSIVE"),
-        ([0.0, 0.0, 0.0, 0.0], "insufficient seeds"),
-    ],
-)
-def test_parity_is_two_one_sided_tests_with_a_margin(deltas: list[float], word: str) -> None:
-    mean, low, high, count, found = parity(np.asarray(deltas), 0)
-    assert found == word
-    if count >= 5:
-        expected = scipy_stats.t.interval(0.90, count - 1, loc=mean, scale=scipy_stats.sem(deltas))
-        assert (low, high) == pytest.approx(expected)
+def test_parity_is_scipys_two_one_sided_tests_at_five_per_cent() -> None:
+    rng = np.random.default_rng(1)
+    words = []
+    for _ in range(300):
+        deltas = rng.normal(rng.uniform(-1.2, 1.2), rng.uniform(0.1, 0.9), size=rng.integers(5, 9))
+        above = scipy_stats.ttest_1samp(deltas, -PARITY_MARGIN_POINTS, alternative="greater").pvalue < 0.05
+        below = scipy_stats.ttest_1samp(deltas, PARITY_MARGIN_POINTS, alternative="less").pvalue < 0.05
+        worse = scipy_stats.ttest_1samp(deltas, -PARITY_MARGIN_POINTS, alternative="less").pvalue < 0.05
+        expected = "WORSE" if worse else "INCONCLUSIVE" if not above else "EQUIVALENT" if below else "NON-INFERIOR"
+        mean, low, high, count, word = parity(deltas)
+        words.append(word)
+        assert (mean, count, word) == (deltas.mean(), deltas.size, expected)
+        interval = scipy_stats.t.interval(0.90, count - 1, loc=mean, scale=scipy_stats.sem(deltas))
+        assert (low, high) == pytest.approx(interval)
+    assert set(words) == {"EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE"}
+
+
+def test_fewer_than_five_seeds_get_a_difference_and_its_interval_but_no_verdict() -> None:
+    mean, low, high, count, word = parity(np.array([0.1, 0.2, 0.3, 0.2]))
+    assert (mean, count, word) == (pytest.approx(0.2), 4, "insufficient seeds")
+    assert low is not None
+    assert high is not None
+    assert parity(np.array([0.1]))[1:3] == (None, None)
+
+
+def test_equal_accuracies_in_every_seed_are_equivalent() -> None:
+    assert parity(np.zeros(5)) == (0.0, 0.0, 0.0, 5, "EQUIVALENT")
+
+
+def test_the_epochs_speedup_is_students_interval_on_the_seeds_paired_logs(tmp_path: Path) -> None:
+    baseline, faster = [4.0, 4.4, 3.8], [2.0, 2.1, 2.0]
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0] * 3, epoch_s=baseline)
+    found = run.train("amp-bf16", [90.0] * 3, epoch_s=faster).row()
+    result = scipy_stats.ttest_rel(np.log(baseline), np.log(faster)).confidence_interval(0.95)
+    assert (found["epoch_low"], found["epoch_high"]) == pytest.approx((math.exp(result.low), math.exp(result.high)))
+    center = math.exp(np.mean(np.log(baseline) - np.log(faster)))
+    assert (found["epoch_speedup"], found["epoch_seeds"]) == (pytest.approx(center), 3)
+
+
+def test_the_epochs_speedup_of_one_common_seed_has_no_interval(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=[4.0, 9.0])
+    found = run.train("amp-bf16", [90.0], epoch_s=2.0).row()
+    assert (found["epoch_speedup"], found["epoch_seeds"]) == (pytest.approx(2.0), 1)
+    assert math.isnan(found["epoch_low"])
+    assert math.isnan(found["epoch_high"])

@@ -46,7 +46,7 @@ def with_blocks(tmp_path: Path) -> Path:
         for position, name in enumerate(["fp32", "amp-bf16", "amp-bf16", "fp32"])
     ]
     with Store(builder.folder) as store:
-        store.add_blocks(blocks)
+        store.add(blocks)
     speeds = {
         name: timed(step_ms * 1.0045, 64, discarded_rounds=DISCARDED, rounds=ROUNDS)
         for name, step_ms in STEPS_MS.items()

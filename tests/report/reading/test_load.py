@@ -116,7 +116,7 @@ def test_the_same_images_under_two_paths_are_one_workload(pair):
     for folder, path in zip(pair, ("folder:/x/images", "folder:/y/pictures"), strict=True):
         trial = load([folder]).trials.query("phase == 'speed'").iloc[0]["trial"]
         with Store(folder) as store:
-            store.add_blocks([Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1, start_s=1)])
+            store.add([Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1, start_s=1)])
         on_images(folder, path, "f1")
     read = load(list(pair))
     for frame in (read.trials, read.epochs, read.blocks):

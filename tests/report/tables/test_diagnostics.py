@@ -132,7 +132,7 @@ def with_blocks(run: RunBuilder, processes: list[list[float]], discarded: str = 
             for position, name in enumerate(("fp32", "amp-bf16", "amp-bf16", "fp32"))
         ]
         with Store(run.folder) as store:
-            store.add_blocks(blocks)
+            store.add(blocks)
 
 
 def test_the_bootstrap_agrees_with_student_on_many_normal_processes(tmp_path: Path) -> None:

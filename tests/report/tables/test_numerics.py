@@ -88,7 +88,7 @@ def run(tmp_path):
     ):
         trial = builder.trial("numerics", [name], 128)
         with Store(builder.folder) as store:
-            store.add_numerics(figures(trial.id, name, **more))
+            store.add(figures(trial.id, name, **more))
         lost = name == "fp16"
         detail = "the loss became nan at step 1" if lost else ""
         builder.add(trial, TrialResult(precision=name, status="nonfinite" if lost else "ok", detail=detail))

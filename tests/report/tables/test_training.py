@@ -1,4 +1,4 @@
-"""What Lightning's Trainer adds to an epoch, seed by seed."""
+"""The tables of training, and what Lightning's Trainer adds to an epoch, seed by seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.training import against_plain
+from bench.report.tables.diagnostics import notes
+from bench.report.tables.table import Table
+from bench.report.tables.training import against_plain, training
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 
@@ -38,3 +40,61 @@ def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_
             ["amp-bf16", "3", "2.500", "3.125", "1.250 [1.250, 1.250]"],
         ],
     }
+
+
+def column(table: Table, header: str) -> list[str]:
+    return [row[table.headers.index(header)] for row in table.rows]
+
+
+def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0]).diverged("amp-bf16").diverged("amp-bf16", seed=1)
+    learned, _ = training(run.summary())
+    assert column(learned, "parity") == ["–", "diverged"]
+
+
+def test_columns_that_are_empty_for_all_rows_are_left_out(tmp_path: Path) -> None:
+    learned, cost = training(RunBuilder(tmp_path / "run").train("fp32", [90.0]).train("amp-bf16", [90.0]).summary())
+    assert "evaluated in fp32 (%)" not in learned.headers
+    assert not [header for header in cost.headers if re_any(header, "checkpoint", "energy", "accuracy", "step speedup")]
+    assert all(len(row) == len(table.headers) for table in (learned, cost) for row in table.rows)
+
+
+def re_any(text: str, *words: str) -> bool:
+    return any(word in text for word in words)
+
+
+def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path: Path) -> None:
+    figures = {"checkpoint_bytes": 90 * 2**20, "checkpoint_16bit_bytes": 45 * 2**20, "train_energy_j": 12_340.0}
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 91.0], test_accuracy_fp32_pct=[89.0, 90.0], **figures)
+    learned, cost = training(run.summary())
+    assert column(learned, "evaluated in fp32 (%)") == ["89.50"]
+    assert column(cost, "checkpoint (MiB)") == ["90.00"]
+    assert column(cost, "checkpoint in 16 bit (MiB)") == ["45.00"]
+    assert column(cost, "energy (kJ)") == ["12.34"]
+    assert column(cost, "total time (s)") == ["6.000"]
+
+
+def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    asked = {"target_accuracy_pct": 90.0}
+    run.train("fp32", [90.0] * 2, time_to_accuracy_s=[10.0, 20.0], **asked)
+    run.train("amp-bf16", [90.0] * 2, time_to_accuracy_s=[None, 8.0], **asked).train("tf32", [80.0], **asked)
+    _, cost = training(run.summary())
+    assert column(cost, "time to accuracy (s)") == [
+        "15.00 (to 90 %)",
+        "90 % not reached",
+        "8.000 (to 90 %, 1 of 2 seeds)",
+    ]
+
+
+def test_nothing_trained_is_no_table(tmp_path: Path) -> None:
+    assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
+
+
+def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0])
+    assert notes(load([run.folder]).trials) is None
+    trials = load([run.folder]).trials.assign(detail="training began anew")
+    table = notes(trials)
+    assert table is not None
+    assert [row[-3:] for row in table.rows] == [["ok", "1", "training began anew"]]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -9,17 +7,15 @@ import torch
 from bench.data import cache, prepare
 from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
-from bench.spec.suite import Data
-from bench.spec.trial import DataSource
 
 
-def dataset() -> Dataset:
+def dataset():
     images = torch.arange(4 * 3 * 2 * 2, dtype=torch.uint8).view(4, 3, 2, 2)
     split = Split(images=images, labels=torch.tensor([0, 1, 1, 0]))
     return Dataset(train=split, test=Split(images=images[:1], labels=torch.tensor([1])), classes=("a", "b"))
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_what_is_written_is_read_back(tmp_path):
     path = tmp_path / "deep" / "down" / "x.pt"
     cache.write(path, dataset())
     kept = cache.read(path)
@@ -31,7 +27,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["x.pt"]
 
 
-def test_what_cannot_be_read_is_as_good_as_missing(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_as_good_as_missing(tmp_path):
     path = tmp_path / "x.pt"
     assert cache.read(path) is None
     cache.write(path, dataset())
@@ -43,7 +39,7 @@ def test_what_cannot_be_read_is_as_good_as_missing(tmp_path: Path) -> None:
     assert cache.read(path) is None
 
 
-def test_a_damaged_cache_is_made_anew(data: Data, source: DataSource) -> None:
+def test_a_damaged_cache_is_made_anew(data, source):
     first = prepare(data, source)
     (file,) = (Path(source.directory) / "cache").iterdir()
     file.write_bytes(b"damaged")
@@ -51,8 +47,8 @@ def test_a_damaged_cache_is_made_anew(data: Data, source: DataSource) -> None:
     assert cache.read(file) is not None
 
 
-def test_a_failed_write_leaves_nothing_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: object, path: Path) -> None:
+def test_a_failed_write_leaves_nothing_and_says_where(tmp_path, monkeypatch):
+    def full(_, path):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -63,7 +59,7 @@ def test_a_failed_write_leaves_nothing_and_says_where(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_staging_keeps_folders_that_were_there_or_are_used(tmp_path: Path) -> None:
+def test_staging_keeps_folders_that_were_there_or_are_used(tmp_path):
     with cache.staging(tmp_path / "new" / "place") as folder:
         (folder / "left").write_text("half")
         (folder / "done").write_text("whole")
@@ -76,13 +72,13 @@ def test_staging_keeps_folders_that_were_there_or_are_used(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match=r"cannot be written\. Choose another with --data-dir"):
         cache.require_room(tmp_path / "kept", 1, "Images")
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "kept").write_text("a file")
     with pytest.raises(UsageError, match=r"kept' cannot be written"):
         cache.require_room(tmp_path / "kept", 1, "Images")
