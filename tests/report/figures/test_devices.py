@@ -132,7 +132,7 @@ def test_the_choice_of_figures_is_typed_and_another_refused():
         parse(["report", "results/a", "--figures", "some"])
 
 
-def test_batch_labels_that_would_collide_share_one() -> None:
+def test_batch_labels_that_would_collide_share_one():
     assert [text for _, text in batch_labels([64, 128, 256, 512, 513])] == ["64", "128", "256", "512\n513"]
     assert [text for _, text in batch_labels([8])] == ["8"]
 
@@ -145,7 +145,7 @@ def test_batch_labels_that_would_collide_share_one() -> None:
         ([2**power for power in range(18)], None),
     ],
 )
-def test_labels_of_many_digits_keep_apart_in_the_figure(sizes: list[int], shown: list[str] | None) -> None:
+def test_labels_of_many_digits_keep_apart_in_the_figure(sizes, shown):
     drawing = Figure(figsize=(3 * 3.7, 3.5), layout="constrained")
     drawing.set_canvas(FigureCanvasAgg(drawing))
     with mpl.rc_context(figure.STYLE):

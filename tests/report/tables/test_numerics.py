@@ -1,7 +1,5 @@
 """The report of the numerics phase: formats, shares, errors and plots of figures that are known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
