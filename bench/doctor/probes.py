@@ -110,12 +110,7 @@ def against_itself(device: Device, process: int, _send: Send) -> tuple[float, fl
 
 
 def beside_sampler(device: Device, pid: int, _send: Send) -> Interval | None:
-    """Return the log-ratio of steps while the sampling process is stopped to steps while it runs.
-
-    Args:
-        device: the GPU that it samples.
-        pid: the sampling process, which continues when this ends.
-    """
+    """Return the log-ratio of steps while the sampling process ``pid`` is stopped to steps while it runs."""
     runner = training_runner(device)
     step_s = warm_up(runner, BESIDE.time_budget_s / 4).step_ns / 1e9
     sizes = Sizes(switch_warmup=math.ceil(RESUME_S / step_s), steps=math.ceil(BESIDE_S / step_s))
@@ -188,7 +183,7 @@ def identify(device: Device, _send: Send) -> Identity | None:
 
 
 def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:
-    """Return the joules per step of a window of 5 s and one of 10 s; None where the GPU does not tell."""
+    """Return the joules per step of a window of 5 s and one of 10 s; None where the GPU tells neither."""
     nvml = open_monitor()
     if nvml is None or device.uuid is None:
         return None

@@ -63,11 +63,7 @@ def open_watch(
 ) -> Iterator[Watch]:
     """Watch a device from now on; a GPU that the driver's library does not know is never called disturbed.
 
-    Args:
-        device: the device; processes that train together each watch their own.
-        clock: a clock in seconds.
-        gather: exchanges values with the processes that train together; called by all of them alike.
-        rank: this process's rank among them.
+    Of processes that train together each watches its own, the one of its ``rank``; all of them call ``gather`` alike.
     """
     if not device.is_gpu:
         yield CpuWatch(gather)
@@ -133,14 +129,7 @@ class GpuWatch(Watch):
     """Reads one GPU's throttle counters and process loads."""
 
     def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
-        """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost.
-
-        Args:
-            monitor: an open library.
-            uuid: the GPU's.
-            clock: a clock in seconds.
-            own_pids: this process, and those that train with it.
-        """
+        """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
         self._began_s = self._last_s = self._polled_s = clock()

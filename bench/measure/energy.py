@@ -138,8 +138,8 @@ def measure(
         meters: of all devices that run the steps, in one window.
         burst: steps queued at a time (``burst_steps``).
         seconds: least length of the window; ``WINDOW_S`` by default.
-        clock: a clock in seconds.
-        sleep: how to wait on it.
+        clock: in seconds.
+        sleep: waits on it.
     """
     length_s = WINDOW_S if seconds is None else seconds
     stream = Stream(load, burst, clock, sleep)

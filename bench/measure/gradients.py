@@ -39,20 +39,14 @@ def group_of(parameter: str) -> str:
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
     """Return the gradients that there are, each with the name of its parameter.
 
-    Args:
-        model: gives the names.
-        weights: what the optimizer updates, in the order of the model's parameters: these, or a master copy of them.
+    ``weights`` are what the optimizer updates: the model's parameters, or a master copy of them in the same order.
     """
     named = zip(model.named_parameters(), weights, strict=True)
     return [(name, weight.grad.detach()) for (name, _), weight in named if weight.grad is not None]
 
 
 def nonfinite_layers(named: Named) -> list[str]:
-    """Return the layers with an infinite or NaN gradient, in the model's order; one wait for the device in all.
-
-    Args:
-        named: as ``named_gradients`` returns them.
-    """
+    """Return the layers with an infinite or NaN gradient, in the model's order; one wait for the device in all."""
     if not named:
         return []
     finite = torch.stack([torch.isfinite(grad).all() for _, grad in named]).tolist()
@@ -70,13 +64,9 @@ def bins(values: Tensor) -> Tensor:
 
 
 def histograms(named: Named) -> dict[str, list[int]]:
-    """Count magnitudes by powers of two, with one wait for the device in all.
+    """Return the counts of ``BINS`` of all values under the empty name, then of each layer group, in their order.
 
-    Args:
-        named: tensors, each with the name of its parameter.
-
-    Returns:
-        The counts of ``BINS``: of all under the empty name, then for each layer group, in their order.
+    The device is waited for once.
     """
     if not named:
         return {}
@@ -89,16 +79,10 @@ def histograms(named: Named) -> dict[str, list[int]]:
 
 
 def float16_fates(named: Named, scale: float = 1.0) -> dict[str, list[int]]:
-    """Count what float16 would make of the values times ``scale``, with one wait for the device in all.
+    """Return the counts of ``FATES`` of all values under the empty name, then of each layer group, in their order.
 
-    It rounds to nearest, so what lies above 2^-25 becomes the smallest subnormal, 2^-24, and not zero.
-
-    Args:
-        named: tensors, each with the name of its parameter.
-        scale: a power of two, so that multiplying is exact.
-
-    Returns:
-        The counts of ``FATES``: of all under the empty name, then for each layer group, in their order.
+    The values are multiplied by ``scale``, a power of two, so exactly. Rounding is to nearest: what lies above 2^-25
+    becomes the smallest subnormal, 2^-24, and not zero. The device is waited for once.
     """
     sums = _by_group((name, _fates(values.detach(), scale)) for name, values in named)
     return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -74,22 +74,17 @@ def count(step: Callable[[], object]) -> Operations:
 
 
 def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> str:
-    """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``.
-
-    Args:
-        flops: FLOPs by type.
-        unknown: the types of products whose FLOPs are not known.
-    """
+    """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``; ``?`` for unknown FLOPs."""
     total = sum(flops.values())
     parts = [f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part]
     return " ".join(parts + sorted({f"{_name(dtype)}:?" for dtype in unknown}))
 
 
 def formulas() -> dict[Any, _Formula]:
-    """Return the FLOP formula of each operator that has one, a multiply-add counted as two.
+    """Return the FLOP formula of each operator that has one; a multiply-add is two.
 
-    They are torch's, but for three things: its backward of a grouped convolution counts the weight's gradient
-    as if there were one group; older ones do not know the CPU's fused attention; matrix times vector is missing.
+    They are torch's, but for three things: its backward of a grouped convolution counts the weight's gradient as if
+    there were one group; older ones lack the CPU's fused attention; all lack matrix times vector.
     """
     attention = "_scaled_dot_product_flash_attention"
     added = {
@@ -175,59 +170,40 @@ def peak_tflops(
     budget_s: float = 0.3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Measure the device's rate of large matrix products in ``precision``, whose TF32 switches it sets and leaves set.
+    """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
 
-    Args:
-        precision: fp32 or TF32 as its switches say, or the 16-bit type that it computes in; float8 is not measured.
-        device: the device.
-        budget_s: seconds for it all, but for the very first product, which pays for loading the library.
-        clock: tells the time in seconds.
-
-    Returns:
-        The rate of the fastest product in TFLOP/s, or None where the device does not do even the smallest.
+    Sets its TF32 switches. None for float8, and where the device does not do even the smallest product. The very first
+    product, which pays for loading the library, is not in the budget.
     """
     set_tf32(precision.tf32)
     if precision.conversion:
         return None
-    dtype = getattr(torch, precision.compute)
+    dtype, backend = getattr(torch, precision.compute), backend_of(device)
+    size, largest = GPU_SIZES if backend.is_gpu else SIZES
     best: float | None = None
     try:
-        for rate in _product_rates(dtype, device, budget_s, clock):
-            best = max(best or 0.0, rate)
+        multiply = _product(size, dtype, device, clock)
+        end = clock() + budget_s
+        while True:
+            seconds = multiply()
+            best = max(best or 0.0, 2 * size**3 / seconds / 1e12)
+            left = end - clock()
+            # The time grows about eightfold, and a product is done once to warm up.
+            if size < largest and 8 * seconds <= min(SHARE_OF_BUDGET * budget_s, left / 2):
+                size *= 2
+                multiply = _product(size, dtype, device, clock)
+            elif seconds > left:
+                break
     except RuntimeError as error:  # no memory for a larger size, or no such product at all
         print(f"The rate of {_name(dtype)} products was {'not measured' if best is None else 'cut short'}: {error}")
-    backend_of(device).release_cached_memory()
+    backend.release_cached_memory()
     return best
 
 
-def _product_rates(
-    dtype: torch.dtype, device: torch.device, budget_s: float, clock: Callable[[], float]
-) -> Iterator[float]:
-    """Yield the rate in TFLOP/s of one square product after another.
-
-    The size doubles, and the time grows about eightfold, while a product of the next size will take no more
-    than its share of the budget and no more than half of what is left, for it is done once to warm up.
-    """
-    size, largest = GPU_SIZES if backend_of(device).is_gpu else SIZES
-    timed = _timed_product(size, dtype, device, clock)
-    end = clock() + budget_s
-    while True:
-        seconds = timed()
-        yield 2 * size**3 / seconds / 1e12
-        left = end - clock()
-        if size < largest and 8 * seconds <= min(SHARE_OF_BUDGET * budget_s, left / 2):
-            size *= 2
-            timed = _timed_product(size, dtype, device, clock)
-        elif seconds > left:
-            return
-
-
-def _timed_product(
-    size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]
-) -> Callable[[], float]:
+def _product(size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]) -> Callable[[], float]:
     """Return what does a product of two size × size matrices and returns its seconds; it has been done once.
 
-    The numbers are random and normal: what is multiplied weighs on the power drawn, and so on the clock rate.
+    The numbers are random and normal: what is multiplied affects the power drawn, and so the clock rate.
     """
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))

@@ -97,14 +97,7 @@ class TimedBlock:
 
 
 def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, warm: bool = False) -> int:
-    """Return the nanoseconds that one block's timed steps took.
-
-    Args:
-        runner: the arm.
-        sizes: how many steps to warm up after the switch and to time.
-        clock: a clock in nanoseconds.
-        warm: whether this arm ran last, and so needs no switch warm-up.
-    """
+    """Return the nanoseconds that one block's timed steps took; an arm that ran last is ``warm``."""
     runner.activate()
     runner.run(0 if warm else sizes.switch_warmup)
     runner.synchronize()

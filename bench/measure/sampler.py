@@ -49,13 +49,7 @@ def next_tick(start_s: float, now_s: float, period_s: float) -> float:
 
 
 def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
-    """Sample each period until told to stop, until nobody listens, or until no GPU is left.
-
-    Args:
-        gpus: placement and UUID of each GPU.
-        connection: to the parent; closed at the end.
-        period_s: time between samples; below ``MIN_PERIOD_S`` it is that.
-    """
+    """Sample each period until told to stop, until nobody listens, or until no GPU is left."""
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches the whole process group, but the parent decides when sampling ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -81,11 +81,7 @@ def prepare(
 ) -> list[Cut]:
     """Warm the arms up, watch what switching between them costs, and cut their blocks.
 
-    Args:
-        runners: the arms.
-        budget_s: the time budget of an arm, of which this takes up to 0.7 beside it.
-        clock: a clock in nanoseconds.
-        say: called with what is being done.
+    Takes up to 0.7 of the arms' time budget, beside it; ``say`` is called with what is being done.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     warm = []
@@ -113,10 +109,7 @@ def single_step(runner: Runner, clock: Clock) -> int:
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    Args:
-        runner: the arm.
-        cap_s: give up after this many seconds; the arm then counts as not steady.
-        clock: a clock in nanoseconds.
+    After ``cap_s`` seconds give up; the arm then counts as not steady.
     """
     runner.activate()
     begin = clock()
@@ -152,12 +145,6 @@ def switch_profiles(
     first index that lies, as the next one does, within 0.5 % of 1, or within the rounds' own scatter, if that is more;
     where that takes more than one step, half as many are added. Where fewer than five rounds fit, the switch warm-up
     is one step, and none where a step takes more than a second.
-
-    Args:
-        runners: the arms.
-        warm: their warm-ups.
-        budget_s: time to spend on this.
-        clock: a clock in nanoseconds.
     """
     lengths = [max(4, min(MOST_WATCHED, math.ceil(SWITCH_WATCH_S * 1e9 / max(1.0, arm.step_ns)))) for arm in warm]
     round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
@@ -197,15 +184,7 @@ def _median_error(values: Sequence[float]) -> float:
 def block_steps(
     runner: Runner, warm: WarmUp, switch_warmup: int, empty_ns: float, clock: Clock = time.perf_counter_ns
 ) -> int:
-    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort.
-
-    Args:
-        runner: the arm.
-        warm: its warm-up.
-        switch_warmup: its steps of switch warm-up.
-        empty_ns: time of a block without steps.
-        clock: a clock in nanoseconds.
-    """
+    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort."""
     shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
     steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
     if not runner.asynchronous:

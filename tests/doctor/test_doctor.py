@@ -50,11 +50,7 @@ def test_a_healthy_cpu_passes_what_it_can_do_and_the_table_is_kept(machine, tmp_
     ("name", "other"),
     [
         ("FP32 is FP32", {"matmul_error": {"fp32": 3e-4}}),
-        ("mixed precision reaches the model", {"compute_dtypes": "float32:100%"}),
-        ("the clock costs nothing", {"empty_block": 1e5}),
         ("known ratio 1.50", {"known_ratio": (1.5, log(1.6))}),
-        ("A/A", {"against_itself": {number: (0.03 + 1e-4 * number, -0.01) for number in range(checks.PROCESSES)}}),
-        ("A/A + 1 %", {"against_itself": {number: (0.0, 0.02 * number - 0.1) for number in range(checks.PROCESSES)}}),
         ("resident memory", {"peak": MemoryPeak(peak_resident_bytes=MIB)}),
     ],
 )

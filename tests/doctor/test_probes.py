@@ -75,16 +75,10 @@ def test_an_arm_that_is_slower_than_itself_and_a_per_cent_that_is_not_there_fail
     assert against_itself(monkeypatch, slower=1.03, added=0.0) == [False, False]
 
 
-def test_the_real_arms_give_a_ratio_for_each(monkeypatch, cpu):
+def test_the_real_arms_have_ratios_and_an_empty_block_takes_time(monkeypatch, cpu):
     monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
     monkeypatch.setattr(probes, "FINE", Protocol(time_budget_s=0.1))
-    same, added = probes.against_itself(cpu, 0, print)
-    assert math.isfinite(same)
-    assert math.isfinite(added)
-
-
-def test_an_empty_block_takes_time(monkeypatch, cpu):
-    monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
+    assert all(map(math.isfinite, probes.against_itself(cpu, 0, print)))
     assert probes.empty_block(cpu, print) > 0
 
 
@@ -160,17 +154,15 @@ def test_a_lengthened_arm_is_the_other_one_with_a_wait_after_each_step():
 
 
 def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
-    assert (
-        measured("FP32 and TF32", cpu, matmul_error=probes.matmul_error(cpu, "fp32", print))["FP32 is FP32"].passed
-        is True
-    )
+    def passes():
+        error = probes.matmul_error(cpu, "fp32", print)
+        return measured("FP32 and TF32", cpu, matmul_error=error)["FP32 is FP32"].passed
+
+    assert passes() is True
     exact = torch.Tensor.__matmul__
     rough = lambda a, b: exact(a.bfloat16().to(a.dtype), b) if a.dtype == torch.float32 else exact(a, b)  # noqa: E731
     monkeypatch.setattr(torch.Tensor, "__matmul__", rough)
-    assert (
-        measured("FP32 and TF32", cpu, matmul_error=probes.matmul_error(cpu, "fp32", print))["FP32 is FP32"].passed
-        is False
-    )
+    assert passes() is False
 
 
 def test_autocast_reaches_the_small_model(cpu):

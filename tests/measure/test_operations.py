@@ -150,46 +150,18 @@ def test_a_product_without_a_formula_is_not_passed_over(capsys):
     assert "aten._trilinear" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "aten.mm",
-        "aten.addbmm",
-        "aten._int_mm",
-        "aten._cudnn_rnn",
-        "aten.mkldnn_rnn_layer_backward",
-        "aten.miopen_convolution",
-        "aten._conv_depthwise2d",
-        "aten.conv_tbc",
-        "aten._scaled_dot_product_fused_attention_overrideable",
-        "mkldnn._linear_pointwise",
-        "torchvision.deform_conv2d",
-        "flash_attn._flash_attn_forward",
-    ],
-)
-def test_names_of_products_are_known(name):
-    assert operations._PRODUCT.search(name)
-    assert not operations._NO_PRODUCT.search(name)
+PRODUCTS = """aten.mm aten.addbmm aten._int_mm aten._cudnn_rnn aten.mkldnn_rnn_layer_backward aten.miopen_convolution
+    aten._conv_depthwise2d aten.conv_tbc aten._scaled_dot_product_fused_attention_overrideable mkldnn._linear_pointwise
+    torchvision.deform_conv2d flash_attn._flash_attn_forward"""
+OTHERS = """aten.mul aten.lgamma aten.native_layer_norm aten.upsample_bilinear2d aten.upsample_linear1d aten.add
+    aten.linalg_vector_norm prims.convert_element_type aten._foreach_addcmul_ aten.addcmul aten.cummax"""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "aten.mul",
-        "aten.lgamma",
-        "aten.native_layer_norm",
-        "aten.upsample_bilinear2d",
-        "aten.upsample_linear1d",
-        "aten.linalg_vector_norm",
-        "prims.convert_element_type",
-        "aten.add",
-        "aten._foreach_addcmul_",
-        "aten.addcmul",
-        "aten.cummax",
-    ],
-)
-def test_other_names_are_not_taken_for_products(name):
-    assert not operations._PRODUCT.search(name)
+@pytest.mark.parametrize(("names", "product"), [(PRODUCTS, True), (OTHERS, False)])
+def test_products_are_known_by_their_names(names, product):
+    found = {name: bool(operations._PRODUCT.search(name)) for name in names.split()}
+    assert found == dict.fromkeys(found, product)
+    assert not any(operations._NO_PRODUCT.search(name) for name in found)
 
 
 def test_nothing_but_products_counts():
@@ -225,7 +197,7 @@ def test_a_step_that_fails_raises_its_own_error():
         observe(fail)
 
 
-def test_a_step_that_fails_only_while_it_is_looked_at_leaves_what_it_computed_unknown(capsys):
+def test_a_step_that_fails_only_while_observed_leaves_what_it_computed_unknown(capsys):
     done = []
 
     def step():

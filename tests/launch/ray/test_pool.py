@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.launch.launcher import Ending
-from bench.launch.multi_node import CancelledError, NodeLostError, Part, merge_nodes
+from bench.launch.multi_node import CancelledError, NodeLostError, Part
 from bench.launch.ray.actor import interface
 from bench.launch.ray.pool import AcceleratorPool, PlacementGroup
 from bench.spec.trial import Placement
@@ -121,10 +121,6 @@ def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
         AcceleratorPool(Ray(nodes=[node("a", CPU=8.0)]), "V100", 2)._open(2)
     with pytest.raises(NodeLostError, match="no other node with V100"):
         AcceleratorPool(Ray(), "V100", 2)._open(1)
-
-
-def test_nodes_whose_devices_train_together_are_listed(machine):
-    assert [node.host for node in merge_nodes([machine, machine]).nodes] == ["here", "here"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
