@@ -20,7 +20,7 @@ from bench.stats import Values
 IEEE_ERROR = 3e-5
 """An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
 RESIDENT_RESOLUTION = 5 * 2**20
-"""Bytes by which the resident peaks of two processes of one kind differ anyway: a smaller difference shows nothing on a CPU."""
+"""Bytes by which the resident peaks of two like processes differ anyway: on a CPU a smaller difference is none."""
 ENERGY_FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which the factors are rounded first."""
