@@ -85,9 +85,16 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Compare a run with an earlier one of the same questions."""
-    from bench.run import session
+    from bench.report.analysis.compare import compare
+    from bench.report.tables.comparisons import comparison
 
-    session.compare(options.old, options.new)
+    found = compare(options.old, options.new)
+    print(f"OLD: {options.old}\nNEW: {options.new}")
+    for text in (*found.cautions, *found.apart):
+        print(f"- {text}")
+    table = comparison(found.rows)
+    table.show()
+    print(table.about)
     return 0
 
 
@@ -101,10 +108,16 @@ def doctor(options: argparse.Namespace) -> int:
 
 def show_list(options: argparse.Namespace) -> int:
     """Show the suites, precisions and techniques, or the devices."""
-    from bench.cli.listing import describe_registries
-    from bench.run import session
+    from bench.cli.listing import describe_devices, describe_registries
+    from bench.devices.processes import gpu_processes
+    from bench.launch.local import LocalLauncher
 
-    print("\n".join(session.devices() if options.gpus else describe_registries()))
+    if options.gpus:
+        seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
+        lines = describe_devices(seen, no_gpu, gpu_processes())
+    else:
+        lines = describe_registries()
+    print("\n".join(lines))
     return 0
 
 
@@ -131,7 +144,7 @@ def _signals_as_ctrl_c() -> Iterator[list[int]]:
 def _unread() -> bool:
     """Say whether nobody reads what is printed; if so, nothing more is."""
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # errors are told unasked, and of a pipe that it has no reader
+    output.register(sys.stdout.fileno(), 0)  # POLLERR, which is always reported: the pipe has no reader
     if not any(event & select.POLLERR for _, event in output.poll(0)):
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends

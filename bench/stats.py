@@ -91,7 +91,7 @@ def robust_interval(values: Values) -> Interval:
         return Interval(center=center, low=None, high=None, n=count)
     winsorised = data.clip(kept[0], kept[-1])
     error = float(winsorised.std(ddof=1)) / ((1 - 2 * TRIM) if trimmed else 1.0) / math.sqrt(count)
-    return _student(center, error, kept.size - 1, count)
+    return _around(center, _quantile(kept.size - 1) * error, count)
 
 
 def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
@@ -100,13 +100,16 @@ def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval
     center, count = float(data.mean()), int(data.size)
     if count < 2:
         return Interval(center=center, low=None, high=None, n=count)
-    return _student(center, float(data.std(ddof=1)) / math.sqrt(count), count - 1, count, confidence)
+    return _around(center, _quantile(count - 1, confidence) * float(data.std(ddof=1)) / math.sqrt(count), count)
 
 
-def _student(center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return an estimate of ``count`` values with Student's interval, from its standard error."""
-    half = float(special.stdtrit(freedom, (1 + confidence) / 2)) * error
+def _around(center: float, half: float, count: int) -> Interval:
     return Interval(center=center, low=center - half, high=center + half, n=count)
+
+
+def _quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return how many standard errors half of Student's interval is wide."""
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,10 +142,10 @@ def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interva
     if count < 2:
         return Interval(center=center, low=None, high=None, n=count)
     if a.constant and b.constant:
-        return Interval(center=center, low=center, high=center, n=count)
+        return _around(center, 0.0, count)
     of_a, of_b = a.variance / a.n, b.variance / b.n
     freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1))
-    return _student(center, math.sqrt(of_a + of_b), freedom, count)
+    return _around(center, _quantile(freedom) * math.sqrt(of_a + of_b), count)
 
 
 def merge_correlated(values: Values, smallest: int = 10) -> NDArray[np.float64]:

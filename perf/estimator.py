@@ -87,9 +87,9 @@ def interleaved(arm: TrainingRunner, sizes: Sizes, steps: int, rng: random.Rando
         times: list[list[float]] = [[], []]
         last = None  # the first block of a round always has a switch warm-up
         for which in palindrome(2, rng):
-            settled = which == last
-            times[which].append(float(time_block(arm, sizes, warm=settled)))
-            used += sizes.steps + (0 if settled else sizes.switch_warmup)
+            warm = which == last
+            times[which].append(float(time_block(arm, sizes, warm=warm)))
+            used += sizes.steps + (0 if warm else sizes.switch_warmup)
             last = which
         logs.append(stats.round_log_ratio((times[0][0], times[0][1]), (times[1][0], times[1][1])))
     return stats.robust_interval(logs).center
@@ -125,7 +125,7 @@ def against_itself(device: torch.device, repeats: int) -> Table:
     singles = [math.log(single_step(arm, time.perf_counter_ns)) for _ in range(10 * STEPS)]
     table.caption = (
         f"switch warm-up {cut.sizes.switch_warmup}, steps a block {cut.sizes.steps}; single steps scatter by "
-        f"{100 * statistics.stdev(singles):.0f} % (quiet), neighbours correlate by "
+        f"{100 * statistics.stdev(singles):.0f} % (quiet), successive ones correlate by "
         f"{statistics.correlation(singles[1:], singles[:-1]):.2f}"
     )
     return table

@@ -9,7 +9,8 @@ fresh processes; in every other one the hand-written loop is built first. The ra
 other's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it.
 
 ``--references`` times two more arms at width 64 in the same processes, without targets: the hand-written loop once
-more, which shows the effect of chance, and the hand-written step in a function, in a loop like the harness's.
+more, which shows how much two equal loops differ, and the hand-written step in a function, in a loop like
+the harness's.
 """
 
 from __future__ import annotations

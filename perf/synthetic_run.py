@@ -61,7 +61,7 @@ class Shape:
         return alone + self.suites * self.gpus * len(ARMS) * self.seeds
 
     @property
-    def quads(self) -> int:
+    def rounds(self) -> int:
         """Mean rounds of a speed trial, so that all blocks together are about ``blocks``."""
         return max(1, round(self.blocks / (self.cells * self.replicates * 2 * len(ARMS))))
 
@@ -135,13 +135,13 @@ def _trials(cell: Cell, shape: Shape, rng: random.Random, *, trains: bool) -> It
     protocol = Protocol(replicates=shape.replicates)
     for replicate in range(shape.replicates):
         trial = Trial(cell=cell, phase="floor", arms=_arms("fp32"), replicate=replicate, protocol=protocol)
-        floor = _speed(cell, "fp32", rng.gauss(1, 0.002), shape.quads, floor=True)
+        floor = _speed(cell, "fp32", rng.gauss(1, 0.002), shape.rounds, floor=True)
         yield trial, [_result("fp32", speed=floor)]
     for replicate in range(shape.replicates):
         trial = Trial(cell=cell, phase="speed", arms=_arms(*names), replicate=replicate, protocol=protocol)
-        quads = round(shape.quads * rng.uniform(0.5, 1.5))
+        rounds = round(shape.rounds * rng.uniform(0.5, 1.5))
         ratios = [(name, ARMS[name] * rng.gauss(1, 0.01)) for name in names]
-        yield trial, [_result(name, speed=_speed(cell, name, ratio, quads), ran=True) for name, ratio in ratios]
+        yield trial, [_result(name, speed=_speed(cell, name, ratio, rounds), ran=True) for name, ratio in ratios]
     for name in names:
         joules = cell.batch_size / 8 / ARMS[name]
         energy = Energy(
@@ -185,7 +185,7 @@ def _result(
     )
 
 
-def _speed(cell: Cell, name: str, ratio: float, quads: int, *, floor: bool = False) -> Speed:
+def _speed(cell: Cell, name: str, ratio: float, rounds: int, *, floor: bool = False) -> Speed:
     step_ms = cell.batch_size / 10 / ratio
     compared = floor or name != "fp32"
     return Speed(
@@ -194,7 +194,7 @@ def _speed(cell: Cell, name: str, ratio: float, quads: int, *, floor: bool = Fal
         switch_warmup_steps=2,
         block_steps=10,
         switch_transient_pct=1.0,
-        rounds=quads,
+        rounds=rounds,
         step_ms=step_ms,
         samples_per_s=1000 * cell.batch_size / step_ms,
         speedup=ratio if compared else None,
@@ -226,16 +226,16 @@ def _training(name: str, epochs: int, rng: random.Random) -> Training:
 def _blocks(trial: Trial, results: list[TrialResult], rng: random.Random) -> Iterator[Block]:
     order = [*trial.precisions, *reversed(trial.precisions)]
     speeds = {result.precision: result.speed for result in results if result.speed is not None}
-    for quad in range(speeds[BASELINE].rounds):
+    for number in range(speeds[BASELINE].rounds):
         for position, name in enumerate(order):
             yield Block(
                 trial=trial.id,
                 precision=name,
-                round=quad,
+                round=number,
                 position=position,
                 steps=10,
                 time_ms=10 * (speeds[name].step_ms or 0.0) * rng.gauss(1, 0.01),
-                start_s=1.8e9 + 10 * quad + position,
+                start_s=1.8e9 + 10 * number + position,
             )
 
 

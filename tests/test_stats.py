@@ -24,10 +24,10 @@ def test_the_robust_interval_is_yuens():
 
 def test_outliers_hardly_move_the_robust_centre():
     quiet = np.random.default_rng(2).normal(0.4, 0.01, 40)
-    burst = quiet.copy()
-    burst[:5] += 2.0
-    assert stats.robust_interval(burst).center == pytest.approx(stats.robust_interval(quiet).center, abs=0.005)
-    assert burst.mean() - quiet.mean() == pytest.approx(0.25)
+    disturbed = quiet.copy()
+    disturbed[:5] += 2.0
+    assert stats.robust_interval(disturbed).center == pytest.approx(stats.robust_interval(quiet).center, abs=0.005)
+    assert disturbed.mean() - quiet.mean() == pytest.approx(0.25)
 
 
 def test_one_value_has_no_interval_and_equal_values_one_without_width():
@@ -53,12 +53,12 @@ def test_welchs_interval_is_of_the_difference_of_means():
 
 
 def test_correlated_values_are_merged_and_independent_ones_are_not():
-    chance = np.random.default_rng(3)
-    independent = chance.normal(size=200)
+    rng = np.random.default_rng(3)
+    independent = rng.normal(size=200)
     walk = np.empty(200)
     walk[0] = 0.0
     for index in range(1, 200):
-        walk[index] = 0.8 * walk[index - 1] + chance.normal()
+        walk[index] = 0.8 * walk[index - 1] + rng.normal()
     assert stats.merge_correlated(independent).size == 200
     merged = stats.merge_correlated(walk)
     assert 10 <= merged.size <= 100

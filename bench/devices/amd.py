@@ -46,7 +46,7 @@ _GONE = ("DRIVER_NOT_LOADED", "NOT_INIT", "NO_DRV", "AMDGPU_RESTART_ERR")
 
 
 class Amd:
-    """What torch's device properties mean in a build with ROCm; a ``Vendor``."""
+    """What torch's device properties mean in a build with ROCm; ``nvidia.Nvidia`` is the same of CUDA."""
 
     runtime = "ROCm"
     library = "AMD"

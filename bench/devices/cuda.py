@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,44 +17,13 @@ from bench.devices.backend import Backend, Event, PeakMemory
 from bench.devices.capabilities import fp32_switches, missing_package
 from bench.devices.monitor import monitor_problem
 from bench.devices.nvidia import Nvidia
-from bench.spec.precisions import Feature, Precision
+from bench.spec.precisions import Precision
 
 Value = TypeVar("Value")
 
 
-class Vendor(Protocol):
-    """What differs between the vendors whose GPUs torch calls ``cuda``."""
-
-    runtime: str
-    """CUDA or ROCm."""
-    library: str
-    """The vendor's name, for messages about its driver."""
-    visible: tuple[str, ...]
-    """Environment variables that hide GPUs."""
-    hint: str
-    """What to do where a torch build has no kernels for a GPU."""
-
-    def uuid(self, properties: Any, /) -> str:
-        """Return what the vendor's management library finds the GPU by."""
-
-    def model(self, properties: Any, /) -> str:
-        """Return the name that torch's list of architectures gives the GPU."""
-
-    def compute_capability(self, properties: Any, /) -> str | None:
-        """Return CUDA's compute capability."""
-
-    def architecture(self, model: str, /) -> str:
-        """Return the generation."""
-
-    def has_kernels(self, model: str, arch_list: Sequence[str], /) -> bool:
-        """Return whether a torch build runs on a model."""
-
-    def lacks(self, feature: Feature, model: str, /) -> str | None:
-        """Return what a feature needs that a model lacks; None if it has it."""
-
-
-def vendor() -> Vendor:
-    """Return the vendor that torch is built for."""
+def vendor() -> Nvidia | Amd:
+    """Return the vendor that torch is built for: what its device properties mean."""
     return Amd() if torch.version.hip else Nvidia()
 
 

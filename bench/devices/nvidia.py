@@ -67,21 +67,26 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class Nvidia:
-    """What torch's CUDA device properties mean; a ``Vendor``."""
+    """What torch's device properties mean in a build with CUDA; ``amd.Amd`` is the same of ROCm."""
 
     runtime = "CUDA"
     library = "NVIDIA"
+    """The vendor, for messages about its driver."""
     visible: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
+    """Environment variables that hide GPUs."""
     hint = "Install a build for it: Pascal and Volta need one for CUDA 12.6 or older."
+    """What to do where a torch build has no kernels for a GPU."""
 
     def uuid(self, properties: Any) -> str:
-        """Return the UUID, without NVML's prefix."""
+        """Return what the management library finds the GPU by: the UUID, without NVML's prefix."""
         return str(properties.uuid)
 
     def model(self, properties: Any) -> str:
+        """Return the name that torch's list of architectures gives the GPU."""
         return f"sm_{properties.major}{properties.minor}"
 
     def compute_capability(self, properties: Any) -> str | None:
+        """Return CUDA's compute capability as major.minor."""
         return f"{properties.major}.{properties.minor}"
 
     def architecture(self, model: str) -> str:
@@ -102,6 +107,7 @@ class Nvidia:
         )
 
     def lacks(self, feature: Feature, model: str) -> str | None:
+        """Return what a feature needs that a model lacks; None if it has it."""
         if not feature:
             return None
         (major, minor), what = FEATURES[feature]

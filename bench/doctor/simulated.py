@@ -17,7 +17,7 @@ STEP_NS = 3_000_000
 
 
 class SimulatedMachine:
-    """A clock in nanoseconds that only running arms, and looking at it, move on."""
+    """A clock in nanoseconds that only running arms, and reading it, move on."""
 
     def __init__(self, look_ns: int = 0) -> None:
         self.now_ns = 0
@@ -30,33 +30,31 @@ class SimulatedMachine:
         return self.now_ns
 
 
+@dataclass(eq=False)
 class SimulatedRunner:
-    """An arm whose steps take ``step_ns`` times whatever the given disturbances say."""
+    """An arm whose steps take ``step_ns`` times whatever the disturbances say."""
 
-    def __init__(
-        self,
-        name: str,
-        machine: SimulatedMachine,
-        step_ns: float,
-        *,
-        drift: Callable[[int], float] = lambda _now_ns: 1.0,
-        noise: Callable[[], float] = lambda: 1.0,
-        transient: Callable[[int], float] = lambda _index: 1.0,
-        launch_ns: float = 0.0,
-        asynchronous: bool = False,
-        skip_every: int = 0,
-    ) -> None:
-        """Args say how a step's time varies: with the clock, at random, and with its index after a switch."""
-        self.name, self.machine, self.step_ns = name, machine, step_ns
-        self.drift, self.noise, self.transient = drift, noise, transient
-        self.launch_ns, self.asynchronous = launch_ns, asynchronous
-        self.skip_every = skip_every
-        self.since_switch = self.steps = self.taken = 0
-        self.new_allocations = 0
-        self.queued = 0
+    name: str
+    machine: SimulatedMachine
+    step_ns: float
+    drift: Callable[[int], float] = lambda _now_ns: 1.0
+    """By the clock."""
+    noise: Callable[[], float] = lambda: 1.0
+    transient: Callable[[int], float] = lambda _index: 1.0
+    """By the index of a step after a switch."""
+    launch_ns: float = 0.0
+    """What draining the queue takes at a synchronisation."""
+    asynchronous: bool = False
+    skip_every: int = 0
+    """One of so many optimizer steps is skipped."""
+    new_allocations: int = 0
+    since_switch: int = 0
+    steps: int = 0
+    taken: int = 0
+    queued: int = 0
 
     def activate(self) -> None:
-        """Note a switch, if it is one."""
+        """Begin anew after a switch."""
         if self.machine.active is not self:
             self.machine.active = self
             self.since_switch = 0
@@ -91,7 +89,7 @@ class SimulatedRunner:
 class Noise:
     """Relative noise of successive steps: normal, correlated from step to step, with spikes."""
 
-    chance: random.Random
+    rng: random.Random
     sigma: float = 0.02
     correlation: float = 0.0
     spikes: float = 0.0
@@ -100,9 +98,9 @@ class Noise:
 
     def __call__(self) -> float:
         """Return the next step's factor."""
-        fresh = self.chance.gauss(0, self.sigma * math.sqrt(1 - self.correlation**2))
+        fresh = self.rng.gauss(0, self.sigma * math.sqrt(1 - self.correlation**2))
         self.state = self.correlation * self.state + fresh
-        return max(0.01, 1 + self.state) * (5 if self.chance.random() < self.spikes else 1)
+        return max(0.01, 1 + self.state) * (5 if self.rng.random() < self.spikes else 1)
 
 
 DISTURBANCES: dict[str, dict[str, Any]] = {

@@ -85,7 +85,7 @@ def driver_memory_bytes(uuid: str | None) -> int | None:
 def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
     """Return what the driver says this process holds on a GPU: its context, its libraries and all that it reserved.
 
-    By process where the driver tells that, because others come and go meanwhile; else what is in use above ``before``.
+    By process where the driver lists processes, because others come and go; else what is in use above ``before``.
     """
     own = _ask_driver(_own_bytes, uuid)
     if own is not None:

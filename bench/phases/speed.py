@@ -81,8 +81,8 @@ def _observe(runner: TrainingRunner) -> Operations:
     observable = runner.observable()
     if distributed.ranks() == 1:
         return observe(partial(observable.run, 1))
-    found = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
-    return replace(found, flops_per_step=total(distributed.gathered(found.flops_per_step)))
+    operations = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
+    return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
 
 
 def _switches_after_a_step(runner: TrainingRunner) -> Switches:
@@ -125,8 +125,8 @@ def communication_pct(runner: TrainingRunner, cut: Cut, clock: Callable[[], int]
     silent = SilentRunner(runner.name, runner.arm, runner.batches)
     budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
     protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
-    found = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
-    speedup = found.speedups[1]
+    comparison = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
+    speedup = comparison.speedups[1]
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
 
 

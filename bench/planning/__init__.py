@@ -1,1 +1,1 @@
-"""From a request to a plan of trials: defaults, estimates of time, the largest batch, warnings."""
+"""From a request to a plan of trials: suites, what is measured by default, estimates of time, the largest batch."""

@@ -27,7 +27,7 @@ Largest = Mapping[tuple[Cell, str], int]
 
 
 def at_any_size(cell: Cell) -> Cell:
-    """Return the cell that stands for all batch sizes."""
+    """Return the cell whatever its batch size, as a key."""
     return replace(cell, batch_size=1)
 
 

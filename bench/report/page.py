@@ -224,7 +224,6 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         tables = present(
             *measurements.by_device(rows, hosts),
             measurements.by_architecture(rows, hosts),
-            measurements.same_and_best(rows),
             measurements.best_batch(rows),
             measurements.largest_batch(runs.trials, rows),
             *training.training(rows),

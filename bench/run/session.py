@@ -13,11 +13,8 @@ from typing import Any, Literal
 import bench
 from bench import report as reporter
 from bench.cli.display import open_display
-from bench.cli.listing import describe_devices
 from bench.cli.parser import parse_run
-from bench.devices.processes import gpu_processes
 from bench.launch.launcher import Launcher
-from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
 from bench.results.records import Environment
@@ -116,7 +113,7 @@ def report(
     layers: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
 ) -> None:
-    """Write the report of some runs, with what was asked for beside; print its verdict and where it is."""
+    """Write the report of some runs; print its ablations, its answers and where it is."""
     from bench.report.tables import answers
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
@@ -129,26 +126,6 @@ def report(
             print(sentence)
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
     print(f"Report: {page} and {page.with_suffix('.html')}")
-
-
-def compare(old: Path, new: Path) -> None:
-    """Print how a run differs from an earlier one of the same questions."""
-    from bench.report.analysis.compare import compare as held_against
-    from bench.report.tables.comparisons import comparison
-
-    found = held_against(old, new)
-    print(f"OLD: {old}\nNEW: {new}")
-    for text in (*found.cautions, *found.apart):
-        print(f"- {text}")
-    table = comparison(found.rows)
-    table.show()
-    print(table.about)
-
-
-def devices() -> list[str]:
-    """Describe what there is to measure on."""
-    seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-    return describe_devices(seen, no_gpu, gpu_processes())
 
 
 def report_folder(runs: list[Path]) -> Path:
@@ -208,7 +185,7 @@ def _read_run(folder: Path) -> dict[str, Any]:
     run = read_run(folder)
     request = run.get("request")
     if not isinstance(request, dict) or "argv" not in request or not {"environment", "started"} <= run.keys():
-        raise UsageError(f"'{folder / 'run.json'}' lacks what was asked. Restore it, or start a new run.")
+        raise UsageError(f"'{folder / 'run.json'}' lacks the request. Restore it, or start a new run.")
     return run
 
 

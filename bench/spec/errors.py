@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """What the user asked for cannot be done; the message says why, what is available and what to do."""
+    """The request cannot be done; the message says why, what is available and what to do."""
 
 
 class UnsupportedError(UsageError):

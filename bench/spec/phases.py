@@ -33,7 +33,7 @@ class Phase:
     """As in CSVs, trial ids and ``--phases``."""
     summary: str
     estimate: Callable[[Work], float] | None
-    """Estimates a trial's seconds, without the start of its process; None where nothing can be said beforehand."""
+    """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
     results: tuple[str, ...]
     """The fields of ``TrialResult`` that it fills, beside the switches."""
     file: str = "trials.csv"

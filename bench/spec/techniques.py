@@ -65,7 +65,7 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="compile",
-            summary="torch.compile; what it takes to compile is told apart",
+            summary="torch.compile; the time to compile is a figure of its own",
             devices="one",
             refused_in={"numerics": "numerics looks between the layers, which compile fuses"},
         ),

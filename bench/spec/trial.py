@@ -244,7 +244,7 @@ class KnownArm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """A cell and its phase: what one process is asked to do."""
+    """A cell and its phase: what one process measures."""
 
     cell: Cell
     phase: str
@@ -304,11 +304,11 @@ class Trial:
 
     @property
     def config(self) -> str:
-        """Hash of everything asked, 12 hex digits: equal hashes are the same question."""
-        asked = asdict(self)
-        del asked["known"]  # changes how long it takes, and not what is asked
-        del asked["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
+        """Hash of the question, 12 hex digits: equal hashes are the same question."""
+        question = asdict(self)
+        del question["known"]  # changes how long it takes, and not what is asked
+        del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
         if self.phase == "fit":
-            del asked["cell"]["batch_size"]  # which is the answer
-        text = json.dumps(asked, sort_keys=True, default=str)
+            del question["cell"]["batch_size"]  # which is the answer
+        text = json.dumps(question, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

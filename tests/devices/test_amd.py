@@ -64,11 +64,10 @@ def test_a_build_with_rocm_runs_on_the_gfx_names_that_it_was_built_for(arch, run
     assert Amd().has_kernels(arch, BUILT) is runs
 
 
-def test_missing_kernels_are_told_in_amds_words(monkeypatch, smi):
+def test_missing_kernels_are_named_in_amds_words(monkeypatch, smi):
     rocm(monkeypatch, "gfx906")
-    with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a") as refusal:
+    with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)"):
         survey.survey(("0",), print)
-    assert "Pascal" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -105,16 +104,12 @@ def test_readings_are_in_the_units_that_their_names_say(smi):
     assert sample.throttle_reasons is None
     assert smi.monitor.total_energy_j(smi.gpu.uuid) == pytest.approx(30.6)
     gpu = smi.monitor.gpu(smi.gpu.bdf)
-    assert (gpu.uuid, gpu.model, gpu.memory_free_bytes, gpu.sm_clock_limit_mhz) == (
-        smi.gpu.uuid,
-        "gfx942",
-        196_000 * 2**20,
-        2400,
-    )
+    assert (gpu.uuid, gpu.model, gpu.index) == (smi.gpu.uuid, "gfx942", 0)
+    assert (gpu.memory_free_bytes, gpu.sm_clock_limit_mhz) == (196_000 * 2**20, 2400)
     assert [each.uuid for each in smi.monitor.gpus()] == [smi.gpu.uuid]
 
 
-def test_what_a_gpu_does_not_tell_is_none_with_the_reason_and_a_lost_one_raises(smi):
+def test_what_is_unknown_of_a_gpu_is_none_with_the_reason_and_a_lost_one_raises(smi):
     smi.gpu.readings = {"get_energy_count": AmdSmiException(2), "get_power_info": AmdSmiException(10)}
     assert (smi.monitor.total_energy_j(smi.gpu.uuid), smi.monitor.power_w(smi.gpu.uuid)) == (None, None)
     assert "energy: Error code: 2; power: Error code: 10" in smi.monitor.energy_problem(smi.gpu.uuid)
@@ -139,7 +134,7 @@ def test_throttling_is_the_share_of_the_time_that_its_accumulator_grew(smi):
     assert smi.monitor.process_loads(smi.gpu.uuid)() is None
 
 
-def test_who_is_on_a_gpu_of_amd_is_known(smi):
+def test_processes_on_a_gpu_of_amd_are_known(smi):
     (process,) = gpu_processes()[smi.gpu.uuid]
     assert (process.pid, process.memory_bytes) == (1, 2**30)
 

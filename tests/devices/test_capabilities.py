@@ -53,22 +53,26 @@ def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
     assert reason == "fp8 needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
 
 
-def test_a_type_whose_operators_this_torch_has_not_on_a_cpu_is_unsupported_with_torchs_own_words(monkeypatch):
+@pytest.fixture
+def asked_anew():
+    capabilities.failure_on_cpu.cache_clear()
+    yield
     capabilities.failure_on_cpu.cache_clear()
 
+
+@pytest.mark.parametrize("name", ["amp-fp16", "fp16-master", "fp16"])
+def test_a_type_whose_operators_this_torch_lacks_on_a_cpu_is_unsupported_with_torchs_own_words(
+    asked_anew, monkeypatch, name
+):
     def missing(*_arguments):
         raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'\nmore")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.nn.Conv2d, "forward", missing)
-        for name in ("amp-fp16", "fp16-master", "fp16"):
-            reason = CPU.unsupported_reason(PRECISIONS[name])
-            assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
-    capabilities.failure_on_cpu.cache_clear()
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", missing)
+    reason = CPU.unsupported_reason(PRECISIONS[name])
+    assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
 
 
-def test_looking_whether_a_cpu_can_draws_no_random_numbers_from_those_of_the_run():
-    capabilities.failure_on_cpu.cache_clear()
+def test_looking_whether_a_cpu_can_leaves_the_random_numbers_of_the_run_alone(asked_anew):
     before = torch.get_rng_state()
     assert CPU.unsupported_reason(PRECISIONS["bf16"]) is None
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,7 +1,7 @@
 import multiprocessing
 import os
+import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,10 +16,9 @@ from bench.results.records import Block, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import SuiteRef
 from bench.training import distributed
+from bench.worker import worker
 from tests.arms import arms
 from tests.conftest import TINY
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -33,8 +32,8 @@ def run(launcher, trial, cpu):
     return ending, messages
 
 
-def failing(trial, how):
-    suite = SuiteRef(name="tiny", file=trial.cell.suite.file, parameters=(("fail", how),))
+def failing(trial, how, file=None):
+    suite = SuiteRef(name="tiny", file=str(file or trial.cell.suite.file), parameters=(("fail", how),))
     return replace(trial, cell=replace(trial.cell, suite=suite))
 
 
@@ -86,7 +85,7 @@ def test_a_signal_that_comes_while_a_process_starts_ends_the_run_when_it_has_sta
 
     monkeypatch.setattr(Popen, "_launch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        launcher.call("tests.launch.test_preload:imported_before", "bench.launch.local")
+        launcher.call("tests.launch.test_local:imported_before", "bench.launch.local")
     assert started
     assert not multiprocessing.active_children()
 
@@ -101,22 +100,18 @@ def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_proc
     assert len(set(pids)) == 3
 
 
-def test_an_error_ends_the_trial_with_its_end(launcher, tiny_trial, cpu):
-    ending, _ = run(launcher, failing(tiny_trial, "raise"), cpu)
-    assert ending.kind == "error"
-    assert ending.text.startswith("RuntimeError: the model broke")
-    assert "tiny.py" in ending.text
-
-
-def test_memory_that_does_not_suffice_is_told_from_other_errors(launcher, tiny_trial, cpu):
-    ending, _ = run(launcher, failing(tiny_trial, "oom"), cpu)
-    assert ending.kind == "oom"
-
-
-def test_a_process_that_dies_without_a_word_is_noticed(launcher, tiny_trial, cpu):
-    ending, _ = run(launcher, failing(tiny_trial, "die"), cpu)
-    assert ending.kind == "died"
-    assert "exit code 7" in ending.text
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("raise", "error", "^RuntimeError: the model broke .*tiny.py"),
+        ("oom", "oom", "can't allocate memory"),
+        ("die", "died", "exit code 7"),
+    ],
+)
+def test_a_trial_that_fails_ends_with_the_kind_and_the_reason(tiny_trial, cpu, how, kind, text):
+    ending, _ = run(LocalLauncher(), failing(tiny_trial, how), cpu)
+    assert ending.kind == kind
+    assert re.search(text, ending.text)
 
 
 def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_trial, tmp_path, cpu, monkeypatch):
@@ -130,9 +125,8 @@ def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_t
     path = tmp_path / "dying.py"
     path.write_text(TINY.replace("import os\n            os._exit(7)", dying))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    cell = replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path), parameters=(("fail", "die"),)))
-    ending, _ = run(launcher, replace(tiny_trial, cell=cell), cpu)
-    assert (ending.kind, "exit code 7" in ending.text) == ("died", True)
+    ending, _ = run(launcher, failing(tiny_trial, "die", path), cpu)
+    assert ending.kind == "died"
     assert tmp_path in Path(told.read_text()).parents
     assert not list(tmp_path.glob("ampmeter-*"))
 
@@ -154,28 +148,40 @@ def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tin
         assert read == ["ieee"] * len(precisions)
 
 
-def test_what_the_user_can_mend_is_raised_as_such(launcher, tmp_path):
+def test_what_the_user_can_mend_is_raised_as_such(launcher):
     with pytest.raises(UsageError, match="There is no GPU 97 here"):
         launcher.call("bench.devices.survey:survey", ("97",))
 
 
-def test_variables_that_override_tf32_are_removed_and_told():
+def test_variables_that_override_tf32_are_removed_and_told(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
     environment = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "HOME": "/"}
     assert remove_overrides(environment) == ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",)
     assert environment == {"HOME": "/"}
-
-
-def test_the_worker_sees_none_of_them(monkeypatch, tiny_trial, cpu):
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
 
 
 def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang():
     assert distributed.PATIENCE.total_seconds() <= SILENCE_S - 300
 
 
-def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(tmp_path):
-    serve = f"worker.serve(None, {str(tmp_path / 'removed' / 'log')!r}, '', 'no:where', ())"
-    program = f"from bench.worker import worker; {serve}"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+def serve_a_stopped_run(_send):
+    """Begin as a process whose launcher has removed the folder of its log."""
+    worker.serve(None, "/removed/log", "", "no:where", ())
+
+
+def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(launcher):
+    with pytest.raises(UsageError, match=r"the process ended without a word, by exit code 1$"):
+        launcher.call("tests.launch.test_local:serve_a_stopped_run")
+
+
+def imported_before(module, _send):
+    """Return the modules that this process had imported before another."""
+    names = list(sys.modules)
+    return names[: names.index(module)]
+
+
+def test_the_fork_server_has_imported_what_trials_take_long_to_before_the_first_of_them(launcher):
+    """A process's first import of its own is that of the module whose function it was started with."""
+    imported = launcher.call("tests.launch.test_local:imported_before", "bench.launch.local")
+    assert {"torch", "torchvision", "bench.worker.worker"} <= {*imported}

@@ -11,6 +11,7 @@ from bench.launch.multi_node import (
     Part,
     agreed,
     failure,
+    merge_nodes,
     merge_placements,
     merge_results,
     run_parts,
@@ -118,6 +119,10 @@ def test_devices_of_several_nodes_are_one(machine):
     assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
     assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
     assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
+
+
+def test_nodes_whose_devices_train_together_are_listed(machine):
+    assert [node.host for node in merge_nodes([machine, machine]).nodes] == ["here", "here"]
 
 
 def test_nodes_must_agree():

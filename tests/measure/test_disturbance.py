@@ -210,60 +210,47 @@ def test_without_a_driver_or_an_nvml_that_knows_the_gpu_nothing_is_claimed(monke
 
 
 def machine_times(**seconds: float) -> SimpleNamespace:
-    told = (
-        dict.fromkeys(("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest"), 10.0) | seconds
-    )
-    return SimpleNamespace(_asdict=lambda: dict(told))
+    """Return the seconds of all cores; 10 of each kind before, later as given."""
+    kinds = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest")
+    return SimpleNamespace(_asdict=lambda: dict.fromkeys(kinds, 10.0) | seconds)
 
 
-def cpu_time(**seconds: float) -> SimpleNamespace:
-    return SimpleNamespace(**dict.fromkeys(("user", "system", "children_user", "children_system"), 0.0) | seconds)
+def process(*children: SimpleNamespace, **seconds: float) -> SimpleNamespace:
+    times = dict.fromkeys(("user", "system", "children_user", "children_system"), 0.0) | seconds
+    return SimpleNamespace(cpu_times=lambda: SimpleNamespace(**times), children=lambda: list(children))
 
 
-def process(own: SimpleNamespace, *children: SimpleNamespace) -> SimpleNamespace:
-    return SimpleNamespace(cpu_times=lambda: own, children=lambda: list(children))
+LOADER = process(user=1.0, system=1.0)
 
 
-def test_on_a_cpu_others_and_stolen_time_are_foreign_load_and_disturb_nothing(monkeypatch):
-    own = cpu_time(user=3.0, system=1.0)
-    monkeypatch.setattr(disturbance.psutil, "Process", lambda: process(own))
+@pytest.mark.parametrize(
+    ("ranks", "processes", "machine", "foreign_s"),
+    [
+        # 4 s of ours, 3 s of others', 1 s stolen; a guest's time is in user's.
+        (1, (process(user=3.0, system=1.0), process(user=6.0, system=2.0)),
+         {"user": 16.0, "guest": 12.0, "system": 11.0, "steal": 11.0, "idle": 20.0, "iowait": 12.0}, 4),
+        # Accounts that do not agree to the tick.
+        (1, (process(user=3.0), process(user=60.0)), {"user": 16.0, "idle": 24.0}, 0),
+        # 3 s of each that train together, 1 s of others'.
+        (2, (process(user=3.0, system=1.0), process(user=6.0, system=1.0)), {"user": 17.0, "idle": 23.0}, 1),
+        # 3 s of ours, 4 s of the loader's, 1 s of others'; then the same where the loader has ended.
+        (1, (process(LOADER, user=3.0), process(process(user=5.0, system=1.0), user=6.0)),
+         {"user": 18.0, "idle": 22.0}, 1),
+        (1, (process(LOADER, user=3.0), process(user=6.0, children_user=5.0, children_system=1.0)),
+         {"user": 18.0, "idle": 22.0}, 1),
+    ],
+    ids=["others and stolen", "below zero", "trained together", "loader", "loader that ended"],
+)  # fmt: skip
+def test_on_a_cpu_what_is_not_ours_is_foreign_load(monkeypatch, ranks, processes, machine, foreign_s):
+    before, after = processes
+    monkeypatch.setattr(disturbance.psutil, "Process", lambda: before)
     monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
-    with open_watch(CPU) as watch:
+    with open_watch(CPU, gather=lambda own: (own,) * ranks) as watch:
         assert watch.foreign_load_pct() is None  # no time has passed
-        own.user, own.system = 6.0, 2.0
-        # 20 s of cores: 4 s of ours, 3 s of others', 1 s stolen; a guest's time is in user's.
-        later = machine_times(user=16.0, guest=12.0, system=11.0, steal=11.0, idle=20.0, iowait=12.0)
-        monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)
-        assert watch.foreign_load_pct() == pytest.approx(100 * 4 / 20)
-        own.user = 60.0  # accounts that do not agree to the tick
-        assert watch.foreign_load_pct() == 0.0
+        monkeypatch.setattr(disturbance.psutil, "Process", lambda: after)
+        monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: machine_times(**machine))
+        assert watch.foreign_load_pct() == pytest.approx(100 * foreign_s / 20)
         assert (watch.poll(), watch.label()) == ("", "")
-
-
-def test_processes_that_train_together_are_not_foreign_to_each_other(monkeypatch):
-    own = cpu_time(user=3.0, system=1.0)
-    monkeypatch.setattr(disturbance.psutil, "Process", lambda: process(own))
-    monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
-    with open_watch(CPU, gather=lambda mine: (mine, mine)) as watch:
-        own.user = 6.0
-        later = machine_times(user=17.0, idle=23.0)  # 20 s of cores: 3 s of each of ours, 1 s of others'
-        monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)
-        assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
-
-
-def test_a_processs_own_loader_is_not_foreign_to_it_before_and_after_it_has_ended(monkeypatch):
-    own, loader = cpu_time(user=3.0), cpu_time(user=1.0, system=1.0)
-    found = [process(own, process(loader))]
-    monkeypatch.setattr(disturbance.psutil, "Process", lambda: found[-1])
-    monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
-    with open_watch(CPU) as watch:
-        own.user, loader.user = 6.0, 5.0
-        later = machine_times(user=18.0, idle=22.0)  # 20 s of cores: 3 s of ours, 4 s of the loader's, 1 s of others'
-        monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: later)
-        assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
-        own.children_user, own.children_system = 5.0, 1.0
-        found.append(process(own))
-        assert watch.foreign_load_pct() == pytest.approx(100 * 1 / 20)
 
 
 def test_this_machines_own_load_is_a_share():

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats as scipy_stats
@@ -170,11 +169,6 @@ def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
         assert 0 < epoch() < math.inf
 
 
-def test_a_peer_that_is_not_installed_is_left_out():
-    assert loops.why_not("no_such_package") == "no_such_package is not installed"
-    assert loops.why_not("torchvision") is None
-
-
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [7], [40, 25, 31]])
 def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
     rng = np.random.default_rng(1)
@@ -193,11 +187,3 @@ def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
         low, high = np.quantile(means, [0.025, 0.975])
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
         assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
-
-
-def test_reading_is_of_every_csv(tmp_path):
-    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-    assert report.read(tmp_path) > 0
-    (tmp_path / "b.csv").write_text("")
-    with pytest.raises(pd.errors.EmptyDataError):
-        report.read(tmp_path)

@@ -1,39 +1,39 @@
-"""The energy phase, from trial to result: a tiny suite on the CPU beside a fake GPU's meter."""
+"""The energy phase, from trial to result: a tiny suite on the CPU beside fake GPUs' meters."""
 
 from __future__ import annotations
 
 import re
-import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
+from bench.devices.survey import _device
 from bench.measure import energy as measuring
-from bench.phases import energy
-from bench.results.records import Device, TrialResult
-from bench.spec.trial import Trial
-from bench.worker.worker import run_trial
-from tests.arms import arms
+from bench.phases import energy, train
+from bench.planning.plan import refusal_reason
+from bench.results.records import Device
+from bench.spec.trial import Placement
+from bench.training import distributed
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeDriver, FakeGpu
+from tests.devices.fake_nvml import FakeGpu
+from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
+from tests.processes import together
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
 
 
 @pytest.fixture
-def run(monkeypatch, tiny_trial: Trial, cpu: Device):
-    """Run an energy trial, of a tenth of the usual length, beside a GPU whose clock is the real one."""
-    for name in ("WINDOW_S", "IDLE_S", "LEAD_IN_S"):
-        monkeypatch.setattr(measuring, name, getattr(measuring, name) / 20)
-    monkeypatch.setattr(energy, "WARM_UP_S", 0.1)
+def run(monkeypatch, tiny_trial, cpu):
+    """Run a short energy trial beside GPUs, or without a driver where none is given."""
+    shorten_energy(monkeypatch)
 
-    def go(*gpus: FakeGpu, uuid: str | None = "GPU-a", precision: str = "amp-bf16") -> TrialResult:
-        start, sent = time.monotonic(), []
-        FakeDriver(gpus, clock=lambda: time.monotonic() - start).install(monkeypatch)
-        trial = replace(tiny_trial, phase="energy", arms=arms(precision))
-        energy.run(trial, replace(cpu, uuid=uuid), sent.append)
-        (result,) = [message for message in sent if isinstance(message, TrialResult)]
-        return result
+    def go(*gpus, uuid="GPU-a"):
+        if gpus:
+            install_gpus(monkeypatch, *gpus)
+        else:
+            fake.without_driver(monkeypatch)
+        return result_of(run_phase(tiny_trial, replace(cpu, uuid=uuid), "energy", "amp-bf16"))
 
     return go
 
@@ -54,37 +54,87 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
         assert (found.mean_power_w, found.idle_power_w) == (pytest.approx(100), pytest.approx(100))
 
 
-def test_without_a_driver_the_trial_is_unsupported(run, monkeypatch, tiny_trial, cpu):
-    sent = []
-    fake.without_driver(monkeypatch)
-    energy.run(replace(tiny_trial, phase="energy"), replace(cpu, uuid="GPU-a"), sent.append)
-    (result,) = sent
-    assert (result.status, result.energy) == ("unsupported", None)
-    assert "NVML does not start" in result.detail
-
-
-def test_a_cpu_is_unsupported(run):
-    result = run(FakeGpu("GPU-a"), uuid=None)
-    assert (result.status, result.energy, result.detail) == ("unsupported", None, energy.CPU_REASON)
-
-
 @pytest.mark.parametrize(
-    ("gpu", "uuid", "why"),
+    ("gpus", "uuid", "why"),
     [
-        (FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER), "GPU-a", r"energy: Not Supported; power: .* not with a"),
-        (FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")]), "MIG-s", "MIG slice shares its board's power"),
-        (FakeGpu("GPU-a"), "GPU-other", "NVML knows no GPU GPU-other"),
+        ([], "GPU-a", "NVML does not start"),
+        ([FakeGpu("GPU-a")], None, f"^{re.escape(energy.CPU_REASON)}$"),
+        ([FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER)], "GPU-a", r"energy: Not Supported; power: .* not with a"),
+        ([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])], "MIG-s", "MIG slice shares its board's power"),
+        ([FakeGpu("GPU-a")], "GPU-other", "NVML knows no GPU GPU-other"),
     ],
 )
-def test_where_nothing_can_be_read_the_row_says_why(run, gpu, uuid, why):
-    result = run(gpu, uuid=uuid)
+def test_where_nothing_can_be_read_the_row_says_why(run, gpus, uuid, why):
+    result = run(*gpus, uuid=uuid)
     assert (result.status, result.energy) == ("unsupported", None)
     assert re.search(why, result.detail)
 
 
-def test_the_worker_knows_the_phase(monkeypatch, tiny_trial, cpu):
-    fake.without_driver(monkeypatch)
-    sent = []
-    run_trial(replace(tiny_trial, phase="energy"), cpu, None, None, sent.append)
-    assert [message.status for message in sent] == ["unsupported"]
-    assert sent[0].wall_s is not None
+def measure(rank, trial, device, errors):
+    """Run a short energy trial in one of two processes; the second has no driver to ask."""
+    with pytest.MonkeyPatch.context() as patched:
+        shorten_energy(patched)
+        if rank == 0:
+            second = FakeGpu("GPU-b", power_w=0.0 if errors else 200.0, energy_tick_s=0.013, errors=errors)
+            install_gpus(patched, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01), second)
+        else:
+            fake.without_driver(patched)
+        return run_phase(trial, device, "energy", "fp32")
+
+
+@pytest.fixture
+def both(tiny_trial, cpu):
+    """A trial on two devices, and the device that they are together."""
+    trial = replace(tiny_trial, phase="energy", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
+    return trial, replace(cpu, placement="cpu+cpu", energy="counter", uuids=("GPU-a", "GPU-b"))
+
+
+@pytest.mark.slow
+def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, tmp_path):
+    first, others = together(tmp_path, measure, *both, {})
+    result = result_of(first)
+    found = result.energy
+    assert (result.status, found.energy_source, others) == ("ok", "counter", [])
+    assert found.energy_steps >= measuring.FEWEST_STEPS
+    # Ticks are only as exact as this machine is quiet.
+    assert found.mean_power_w == pytest.approx(300, rel=0.1)
+    step_s = found.energy_window_s / found.energy_steps
+    assert found.energy_j_per_step == pytest.approx(found.mean_power_w * step_s, rel=0.1)
+    assert found.energy_net_j_per_step == pytest.approx(found.energy_j_per_step - found.idle_power_w * step_s, rel=0.1)
+    assert found.idle_power_w == pytest.approx(300, rel=0.2)
+
+
+@pytest.mark.slow
+def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_path):
+    first, others = together(tmp_path, measure, *both, NO_COUNTER)
+    result = result_of(first)
+    assert (result.status, result.energy, others) == ("unsupported", None, [])
+    assert "GPU-b: the GPU tells neither energy nor power" in result.detail
+
+
+def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
+    trial, device = both
+    assert refusal_reason(trial, device) is None  # energy is measured on devices that train together
+    install_gpus(monkeypatch, FakeGpu("GPU-a"), FakeGpu("GPU-b"))
+    monkeypatch.setattr(distributed, "ranks", lambda: 3)
+    with ExitStack() as stack:
+        assert energy._open_meters(device, stack) == ((), "of 3 devices that train together, 2 can be asked from here")
+    assert train._energy_counter(device)() is None
+    monkeypatch.setattr(distributed, "ranks", lambda: 2)
+    with ExitStack() as stack:
+        meters, _ = energy._open_meters(device, stack)
+    assert [meter.uuid for meter in meters] == ["GPU-a", "GPU-b"]
+    assert train._energy_counter(device)() > 0
+
+
+def test_devices_that_train_together_have_the_uuids_of_all_and_the_source_that_all_have(monkeypatch):
+    def gpu(index, nvml):
+        return Device(
+            placement=str(index), kind="cuda", name="A", architecture="B", uuid=f"GPU-{index}", energy=sources[index]
+        )
+
+    monkeypatch.setattr("bench.devices.survey._gpu", gpu)
+    sources = ["counter", "power", "counter"]
+    joint = _device(Placement(name="2+0"), None)
+    assert (joint.uuid, joint.uuids, joint.energy) == (None, ("GPU-2", "GPU-0"), "counter")
+    assert _device(Placement(name="0+1"), None).energy == "power"

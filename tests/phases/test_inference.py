@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from bench.phases import inference
-from bench.planning import suite_registry
-from bench.spec.suite import Data, Suite
-from tests.phases.run_phase import result_of, run_phase
+from bench.spec.suite import Data
+from tests.phases.conftest import result_of, run_phase
 
 
 def measure(trial, device, name):
@@ -20,31 +19,23 @@ def measure(trial, device, name):
 
 
 @pytest.fixture
-def answers(monkeypatch):
+def answers(use_suite):
     """A suite whose model is one linear layer of two outputs with these weights; it must be in eval mode."""
 
-    def use(first, second):
-        class Layer(nn.Linear):
-            def forward(self, inputs):
-                assert not self.training
-                assert torch.is_inference_mode_enabled()
-                return super().forward(inputs.abs())
+    class Layer(nn.Linear):
+        def forward(self, inputs):
+            assert not self.training
+            assert torch.is_inference_mode_enabled()
+            return super().forward(inputs.abs())
 
+    def use(first, second):
         def model(data):
             layer = Layer(1, 2, bias=False)
             with torch.no_grad():
                 layer.weight.copy_(torch.tensor([[first], [second]]))
             return layer
 
-        suite = Suite(
-            name="answers",
-            title="",
-            data=Data(input_shape=(1,), classes=2),
-            model=model,
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            batch_size=4,
-        )
-        monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
+        use_suite(model, data=Data(input_shape=(1,), classes=2))
 
     return use
 

@@ -16,7 +16,6 @@ from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.measure.rounds import Sizes, time_block
-from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import input_pipeline, paired
 from bench.phases.arms import open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner
@@ -29,7 +28,9 @@ from bench.spec.suite import Data
 from bench.spec.techniques import build_ablation
 from bench.training.step import build_arm
 from tests.arms import arm, arms
-from tests.phases.run_phase import result_of, run_phase
+from tests.conftest import call
+from tests.phases.conftest import CUT, of_kind, result_of, run_phase
+from tests.results.test_store import rows
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
@@ -41,7 +42,7 @@ def climb(tiny_trial, cpu):
 
     def go(names=STEPS, sent=None):
         sent = run_phase(tiny_trial, cpu, "ladder", *names, sent=sent)
-        return {message.precision: message for message in sent if isinstance(message, TrialResult)}
+        return {result.precision: result for result in of_kind(TrialResult, sent)}
 
     return go
 
@@ -49,7 +50,7 @@ def climb(tiny_trial, cpu):
 def test_every_step_is_timed_and_its_blocks_are_sent(climb):
     sent = []
     results = climb(sent=sent)
-    blocks = [message for message in sent if isinstance(message, Block)]
+    blocks = of_kind(Block, sent)
     assert tuple(results) == STEPS
     assert {block.precision for block in blocks} == {*STEPS}
     found = list(results.values())
@@ -88,7 +89,7 @@ def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb
     monkeypatch.setattr("bench.phases.arms.build_arm", fp32_alone)
     climb(("fp32", "fp32+set-to-none"), sent)
     planned = replace(tiny_trial, phase="ladder", arms=arms("fp32", "fp32+set-to-none"))
-    assert {message.trial for message in sent if isinstance(message, Block)} == {planned.id}
+    assert {block.trial for block in of_kind(Block, sent)} == {planned.id}
 
 
 def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, monkeypatch):
@@ -99,7 +100,7 @@ def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, 
     sent = []
     with pytest.raises(UnsupportedError, match="not here"):
         climb(sent=sent)
-    results = [message for message in sent if isinstance(message, TrialResult)]
+    results = of_kind(TrialResult, sent)
     assert [one.precision for one in results] == ["fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"]
     assert {(one.status, one.detail) for one in results} == {("unsupported", "not here")}
 
@@ -263,19 +264,12 @@ def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
     pipeline.close()
 
 
-CUT = Cut(
-    warm=WarmUp(steady=True, steps=12, step_ns=10e6),
-    profile=SwitchProfile(relative=(), switch_warmup=1),
-    sizes=Sizes(switch_warmup=1, steps=2),
-    empty_ns=1.0,
-)
-
-
 def test_an_arm_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
-    assert [cut.sizes for cut in paced([CUT, CUT], [False, False])] == [CUT.sizes] * 2
-    recut = [Sizes(switch_warmup=DEPTH, steps=2), Sizes(switch_warmup=DEPTH, steps=DEPTH)]
-    assert [cut.sizes for cut in paced([CUT, CUT], [False, True])] == recut
-    long = replace(CUT, sizes=Sizes(switch_warmup=9, steps=40))
+    short = replace(CUT, sizes=Sizes(switch_warmup=1, steps=2))
+    assert [cut.sizes for cut in paced([short, short], [False, False])] == [short.sizes] * 2
+    recut = [Sizes(switch_warmup=DEPTH, steps=short.sizes.steps), Sizes(switch_warmup=DEPTH, steps=DEPTH)]
+    assert [cut.sizes for cut in paced([short, short], [False, True])] == recut
+    long = replace(short, sizes=Sizes(switch_warmup=9, steps=40))
     assert paced([long], [True]) == [long]
 
 
@@ -329,3 +323,44 @@ def test_waiting_is_that_of_the_timing_and_not_of_the_warm_up(climb, monkeypatch
     monkeypatch.setattr(paired, "compare", compare)
     climb(STEPS[:2])
     assert begun == [(0, 0)] * 2
+
+
+# From the command line.
+
+
+GREEDY = """
+    def model(data):
+        from torch import nn
+
+        built.append(data)
+        if len(built) > 2:  # what measuring the memory of one step builds
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+"""
+
+
+@pytest.mark.slow
+def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refused_is_left_out(tmp_path, tiny_file):
+    text = tiny_file.read_text().replace("optim.SGD", "optim.RMSprop")  # which has no fused kernel
+    text = text.replace("    def model(data):\n        from torch import nn\n", GREEDY, 1)
+    tiny_file.write_text(text.replace("def suite", "built = []\n\n\ndef suite", 1))
+    words = ("--suite", "tiny.py", "--gpus", "cpu", "--ladder", "--precisions", "fp32", "--batch-sizes", "4")
+    more = ("--techniques", "fused-optimizer,grad-accumulation=2", "--time-budget", "0.1", "--out", "run")
+    done = call(*words, *more, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the steps do not fit together; each is measured on its own, unpaired" in done.stdout
+    assert "Ladder of tiny on " in done.stdout
+    found = rows(tmp_path / "run", "trials.csv")
+    refused = [row["precision"] for row in found if "RMSprop lacks" in row["detail"]]
+    assert refused == ["fp32+set-to-none+prefetcher+fused-optimizer"]
+    apart = [row for row in found if row["phase"] == "ladder" and row["paired"] == "no"]
+    steps = ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"]
+    steps.append("fp32+set-to-none+prefetcher+grad-accumulation=2")
+    assert [(row["precision"], row["ablation_step"]) for row in apart] == [
+        (name, str(at)) for at, name in enumerate(steps)
+    ] * 3
+    page = (tmp_path / "reports" / "run" / "report.md").read_text()
+    top = next(line for line in page.splitlines() if line.startswith("| + grad-accumulation=2 |")).split(" | ")
+    assert top[1] == "+ prefetcher"
+    assert top[4].endswith("]")
+    assert top[6] == "3 processes apart"
+    assert "planned trials are missing" not in page

@@ -10,18 +10,17 @@ import torch
 from torch import nn
 
 from bench.phases import numerics
-from bench.planning import suite_registry
-from bench.results.records import Numeric, TrialResult
-from bench.spec.suite import Data, Suite
+from bench.results.records import Numeric
+from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from tests.arms import arms
+from tests.phases.conftest import of_kind, result_of
 
 
 def watch(trial, device, *, steps=8, **changes):
     messages = []
     numerics.run(replace(trial, phase="numerics", **changes), device, messages.append, steps)
-    (result,) = [message for message in messages if isinstance(message, TrialResult)]
-    return [message for message in messages if isinstance(message, Numeric)], result
+    return of_kind(Numeric, messages), result_of(messages)
 
 
 def values(rows, kind, name, layer=""):
@@ -44,23 +43,20 @@ def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_f
     assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
 
 
-def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tiny_trial, cpu):
+def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tiny_trial, cpu, monkeypatch):
     plain, _ = watch(tiny_trial, cpu)
     rows, _ = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
     fp32, bf16 = values(plain, "error", "gradient"), values(rows, "error", "gradient")
     assert list(fp32) == list(bf16) == [0, 7]
     assert all(value < 1e-6 for value in fp32.values())
     assert all(1e-4 < value < 0.1 for value in bf16.values())
-    before, numerics._Observation._errors = numerics._Observation._errors, lambda *_: None
-    try:
-        alone, _ = watch(tiny_trial, cpu)
-    finally:
-        numerics._Observation._errors = before
+    monkeypatch.setattr(numerics._Observation, "_errors", lambda *_: None)
+    alone, _ = watch(tiny_trial, cpu)
     assert values(alone, "step", "loss") == values(plain, "step", "loss")
 
 
 @pytest.fixture
-def breaking(monkeypatch):
+def breaking(use_suite):
     """A suite whose second layer of three gives what it is told to, from its third forward pass on."""
 
     def use(broken_output=1.0, broken_gradient=1.0):
@@ -81,15 +77,10 @@ def breaking(monkeypatch):
                 late = self.passes > 3  # the first pass is the comparison's with float64, on a copy
                 return Break.apply(super().forward(inputs), broken_output) if late else super().forward(inputs)
 
-        suite = Suite(
-            name="breaking",
-            title="",
+        use_suite(
+            lambda data: nn.Sequential(nn.Linear(4, 4), Second(4, 4), nn.Linear(4, 2)),
             data=Data(input_shape=(4,), classes=2, steps_per_epoch=2),
-            model=lambda data: nn.Sequential(nn.Linear(4, 4), Second(4, 4), nn.Linear(4, 2)),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            batch_size=4,
         )
-        monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
 
     return use
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
-from bench.measure.rounds import Comparison, LongBlocks, Sizes, TimedBlock
-from bench.measure.warmup import Cut, SwitchProfile, WarmUp
+from bench.data import random_batches
+from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
 from bench.phases import paired, speed
+from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
-from bench.planning import suite_registry
+from bench.phases.speed import _observe
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
+from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.stats import Interval
-from bench.training import amp
+from bench.training import amp, distributed
+from bench.training.step import build_arm
 from tests.arms import arms
-from tests.phases.run_phase import result_of, run_phase
+from tests.phases.conftest import CUT, of_kind, result_of, run_phase
+from tests.processes import together
+from tests.training.test_distributed import SUITE
 
 ARMS = ("fp32", "amp-fp16")
+CPU = torch.device("cpu")
 MS = 1_000_000
 
 
@@ -33,7 +42,7 @@ def run(tiny_trial, cpu, monkeypatch):
     def go(replicate=0, names=ARMS):
         quick = Protocol(time_budget_s=0.1, replicates=2)
         sent = run_phase(tiny_trial, cpu, "speed", *names, replicate=replicate, protocol=quick)
-        return [[message for message in sent if isinstance(message, kind)] for kind in (Block, TrialResult)]
+        return of_kind(Block, sent), of_kind(TrialResult, sent)
 
     return go
 
@@ -41,7 +50,7 @@ def run(tiny_trial, cpu, monkeypatch):
 def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     one, other = ([block.precision for block in run(replicate)[0]] for replicate in (0, 1))
     shared = min(len(one), len(other))
-    assert shared >= 4 * 5  # the fewest quads
+    assert shared >= 4 * 5  # the fewest rounds
     assert one[:shared] != other[:shared]
 
 
@@ -64,17 +73,13 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
     assert results[1].detail.startswith("switching: ")
 
 
-def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkeypatch):
+def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, use_suite):
     class Turns(nn.Linear):
         def forward(self, inputs):
             amp.apply(PRECISIONS["tf32"])
             return super().forward(inputs)
 
-    def model(data):
-        return nn.Sequential(nn.Flatten(), Turns(192, data.classes))
-
-    load = suite_registry.load
-    monkeypatch.setattr(suite_registry, "load", lambda ref: replace(load(ref), model=model))
+    use_suite(lambda data: nn.Sequential(nn.Flatten(), Turns(192, data.classes)))
     try:
         _, (result,) = run(names=("fp32",))
     finally:
@@ -84,7 +89,7 @@ def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, monkey
 
 
 def compared(counted: int) -> Comparison:
-    """Two arms of 2 ms a step in the quads that are counted, and of 90 ms in three that were disturbed."""
+    """Two arms of 2 ms a step in the rounds that are counted, and of 90 ms in three that were disturbed."""
     blocks = [
         TimedBlock(
             arm=arm,
@@ -110,15 +115,7 @@ def compared(counted: int) -> Comparison:
     )
 
 
-CUT = Cut(
-    warm=WarmUp(steady=True, steps=12, step_ns=2.0 * MS),
-    profile=SwitchProfile(relative=(), switch_warmup=1),
-    sizes=Sizes(switch_warmup=1, steps=5),
-    empty_ns=0.0,
-)
-
-
-def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_trial):
+def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_trial):
     trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
     runners = [SimpleNamespace(name=name) for name in ARMS]
     known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
@@ -128,7 +125,64 @@ def test_the_time_of_a_step_is_that_of_quads_that_count_unless_none_does(tiny_tr
     assert none.step_ms == 90.0
 
 
-def test_the_pace_of_inference_is_that_of_quads_that_count(tiny_trial, cpu, monkeypatch):
+def test_the_pace_of_inference_is_that_of_rounds_that_count(tiny_trial, cpu, monkeypatch):
     monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
     result = result_of(run_phase(tiny_trial, cpu, "inference", "amp-fp16"))
     assert result.inference.inference_samples_per_s == pytest.approx(2000.0)
+
+
+# Two processes that train together.
+
+
+class Slow(TrainingRunner):
+    """The second process is late by 5 ms in its every step, and by itself would run fewer of them."""
+
+    taken = 0
+
+    def run(self, steps):
+        for _ in range(steps):
+            if distributed.rank() == 1:
+                time.sleep(0.005)
+            super().run(1)
+        self.taken += steps
+
+
+def build(kind, precision, seed=0):
+    techniques = Techniques(sync_bn=distributed.ranks() > 1)
+    arm = build_arm(SUITE, SUITE.data, PRECISIONS[precision], CPU, seed=0, techniques=techniques)
+    batches = random_batches(SUITE.data, batch_size=4, count=BATCHES, device=CPU, seed=seed)
+    return kind(precision, arm, itertools.cycle(batches))
+
+
+def observe(rank):
+    runner = build(Slow, "amp-bf16", seed=rank)
+    before = [value.clone() for value in runner.arm.model.parameters()]
+    operations = _observe(runner)
+    moved = any(not torch.equal(*pair) for pair in zip(before, runner.arm.model.parameters(), strict=True))
+    return {"operations": operations, "moved": moved, "times": step_times(runner, 5.0), "steps": runner.taken}
+
+
+@pytest.mark.slow
+def test_both_processes_take_the_same_single_steps_and_report_the_same(tmp_path):
+    first, second = together(tmp_path, observe)
+    whole = _observe(build(TrainingRunner, "amp-bf16"))
+    for found in (first, second):
+        assert found["operations"].compute_dtypes == whole.compute_dtypes == "bfloat16:100%"
+        assert found["operations"].flops_per_step == 2 * whole.flops_per_step  # of both parts
+        assert not found["moved"]
+        assert found["times"].p50_ms >= 5.0  # the slowest's
+    assert first["times"] == second["times"]
+    assert first["steps"] == second["steps"] > FEWEST_STEPS
+
+
+def disagree(rank):
+    """Time single steps by clocks of their own."""
+    runner = build(TrainingRunner, "fp32", seed=rank)
+    distributed.clock = lambda: iter((0, 10**7 * (1 + rank))).__next__
+    with pytest.raises(AssertionError, match="as many steps each"):
+        step_times(runner, 1.0)
+
+
+@pytest.mark.slow
+def test_processes_that_would_take_other_numbers_of_steps_do_not_begin(tmp_path):
+    assert together(tmp_path, disagree) == [None, None]

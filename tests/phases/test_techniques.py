@@ -1,33 +1,40 @@
-"""Techniques through the phases, in this process, and from the command line to the rows."""
+"""Techniques through the phases, in this process, and from the command line to the rows.
+
+Compiling is done before anything is observed or timed, and told apart, in every phase that times.
+"""
 
 from __future__ import annotations
 
-import csv
 import itertools
+import time
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
+from torch import nn
 
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
 from bench.phases import fit, paired
 from bench.phases.arms import TrainingRunner, compile_s
-from bench.planning import suite_registry
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
-from bench.results.records import Block, EpochResult, TrialResult
+from bench.results.records import Block, EpochResult, Progress, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
+from bench.training import techniques
 from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import build_arm, leave_gradients
 from bench.training.techniques import compilations
 from tests import fake_graph
 from tests.conftest import call
-from tests.phases.run_phase import result_of, run_phase
+from tests.devices.fake_nvml import FakeGpu
+from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
 from tests.report.builders import RunBuilder, timed
+from tests.results.test_store import rows
 from tests.training.conftest import CPU, IMAGES, batches, layers, make, norms, state
 
 
@@ -84,18 +91,13 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
     assert all(next(one, None) is None for one in made)
 
 
-def test_a_recompilation_while_timing_voids_the_quad_and_says_so(tiny_trial, cpu, monkeypatch):
-    looks = iter([0, 0, 1])  # when timing begins, before the first quad, after it; then never again
+def test_a_round_in_which_something_was_compiled_is_discarded(tiny_trial, cpu, monkeypatch):
+    looks = iter([0, 0, 1])  # when timing begins, before the first round, after it; then never again
     monkeypatch.setattr(paired, "compilations", lambda: next(looks, 1))
     sent = run_phase(tiny_trial, cpu, "speed")
     causes = {message.round: message.discarded for message in sent if isinstance(message, Block)}
     assert causes[0] == "recompiled"
     assert set(causes.values()) == {"recompiled", ""}
-
-
-def rows(folder):
-    with (folder / "trials.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 TINY = ("--suite", "tiny.py", "--gpus", "cpu", "--batch-sizes", "4", "--quick", "--time-budget", "0.1")
@@ -114,7 +116,7 @@ def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny
     done = call(*words, "--techniques", "prefetcher,channels-last", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "prefetcher changes how batches reach the device in training; memory, speed: measured" in done.stdout
-    assert {row["techniques"] for row in rows(tmp_path / "run")} == {"prefetcher+channels-last"}
+    assert {row["techniques"] for row in rows(tmp_path / "run", "trials.csv")} == {"prefetcher+channels-last"}
     assert "tiny (prefetcher+channels-last)" in (tmp_path / "reports" / "run" / "report.md").read_text()
 
 
@@ -152,20 +154,16 @@ def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_
     assert "unsupported" not in call(*TINY, "--techniques", "channels-last", "--dry-run", cwd=tmp_path).stdout
 
 
-def test_techniques_are_listed_and_brought_into_one_order():
+def test_techniques_are_brought_into_one_order():
     assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == ("set-to-none", "compile")
     assert parse(["--suite", "mlp"]).techniques == ()
-    listed = "\n".join(suite_registry.overview())
-    assert "cuda-graphs" in listed
-    assert "--techniques" in listed
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_suite_that_lightning_trains_takes_no_techniques_before_any_process_is_started(
-    tiny_trial, cpu, monkeypatch, devices
+    tiny_trial, cpu, use_suite, devices
 ):
-    suite = replace(suite_registry.load(tiny_trial.cell.suite), trainer="lightning", devices=devices)
-    monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
+    use_suite(lambda data: nn.Linear(1, 1), trainer="lightning", devices=devices)
     with pytest.raises(UnsupportedError, match="Lightning's Trainer runs steps of its own"):
         run_phase(tiny_trial, cpu, "train", techniques=("fused-optimizer",))
 
@@ -197,11 +195,11 @@ def compiling_here():
 @pytest.mark.usefixtures("compiling_here")
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(techniques=Techniques(compile=True), model=norms)
-    before, chance = state(arm), torch.get_rng_state()
+    before, random_state = state(arm), torch.get_rng_state()
     spent = compile_s(arm, IMAGES, 8)
     assert spent > 0.1
     assert torch.equal(state(arm), before)
-    assert torch.equal(torch.get_rng_state(), chance)
+    assert torch.equal(torch.get_rng_state(), random_state)
     assert all(weight.grad is None for weight in arm.model.parameters())
     assert compile_s(plain, IMAGES, 8) is None
     known = compilations()
@@ -225,17 +223,125 @@ def speed_step(arm, batch):
 def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_file):
     words = (*TINY, "--precisions", "fp32,amp-bf16", "--phases", "speed")
     call(*words, "--techniques", "compile", "--out", "run", cwd=tmp_path)
-    found = rows(tmp_path / "run")
+    found = rows(tmp_path / "run", "trials.csv")
     assert [row["status"] in ("ok", "unconverged", "invalid") for row in found] == [True, True]
     assert all(float(row["compile_s"]) > 0 for row in found)
     assert all(row["compute_dtypes"] for row in found)  # seen in a step that is not compiled
     assert "### Compiling" in (tmp_path / "reports" / "run" / "report.md").read_text()
 
 
-def test_watching_a_step_is_done_without_compiled_code():
-    arm = replace(make(model=layers), forward=lambda inputs: pytest.fail("compiled code was watched"))
+def test_a_step_is_observed_without_compiled_code():
+    arm = replace(make(model=layers), forward=lambda inputs: pytest.fail("compiled code was observed"))
     runner = TrainingRunner("", arm, iter(batches()))
     runner.observable().run(1)
     assert arm.taken.count == 1
     assert arm.device == CPU
     assert arm.precision == PRECISIONS["fp32"]
+
+
+# Compiling.
+
+COMPILING_S = 0.2
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """A number of compilations, as torch would count them."""
+    known = [0]
+    for module in ("arms", "paired"):
+        monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: known[0])
+    return known
+
+
+@pytest.fixture
+def run(monkeypatch, tiny_trial, cpu):
+    """Run a phase quickly, beside a GPU whose energy is measured; return its result."""
+    shorten_energy(monkeypatch)
+
+    def go(phase, *names, sent=None, **more):
+        install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
+        return result_of(run_phase(tiny_trial, replace(cpu, uuid="GPU-a"), phase, *names, sent=sent, **more))
+
+    return go
+
+
+@pytest.fixture
+def compiler(monkeypatch, count):
+    """A compiler that takes its time at each new shape; keeps when it was called."""
+    monkeypatch.setattr(techniques, "require_compiler", lambda kind: None)
+    sent, during = [], []
+
+    def compiled(model):
+        seen = set()
+
+        def forward(inputs):
+            if inputs.shape not in seen:
+                seen.add(inputs.shape)
+                count[0] += 1
+                during.append([message.text for message in sent if isinstance(message, Progress)][-1])
+                time.sleep(COMPILING_S)
+            return model(inputs)
+
+        return forward
+
+    monkeypatch.setattr("bench.training.step.compiled", compiled)
+    return sent, during
+
+
+@pytest.mark.parametrize(("phase", "shapes"), [("speed", 1), ("energy", 1), ("train", 1), ("inference", 2)])
+def test_all_that_is_compiled_is_compiled_first_and_told_apart(run, compiler, phase, shapes):
+    sent, during = compiler
+    result = run(phase, sent=sent, techniques=("compile",))
+    assert result.status in ("ok", "unconverged", "invalid")
+    assert result.detail.find("recompiled") == -1
+    assert during == ["fp32: compiling"] * shapes
+    assert result.compile_s > 0.8 * shapes * COMPILING_S
+
+
+def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler, monkeypatch):
+    sent, during = compiler
+    observe = fit.observe
+    monkeypatch.setattr(fit, "observe", lambda step: during.append("watched") or observe(step))
+    run("fit", sent=sent, techniques=("compile",))
+    assert during == ["fp32: does a batch of 4 fit?", "watched"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [("inference", "every round was disturbed: recompiled"), ("energy", "recompiled while energy was measured")],
+)
+def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatch, phase, said):
+    looks = iter(range(100_000))
+    monkeypatch.setattr(paired, "compilations", lambda: next(looks))
+    result = run(phase)
+    assert result.status == "invalid"
+    assert result.detail.startswith(said)
+    assert result.compile_s is None
+
+
+def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
+    asked = []
+
+    def broken(function):
+        asked.append(function)
+        raise RuntimeError("no working C++ compiler found\nand more") from None
+
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=r"compile does not work here: no working C\+\+ compiler found$"):
+            make(techniques=Techniques(compile=True))
+    assert len(asked) == 1
+
+
+def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(run, compiler, monkeypatch):
+    sent, during = compiler
+    taken = {"fp32": 1.0, "amp-fp16": 7.0}
+
+    def until_compiled(step, device):
+        step()
+        return taken[during[-1].partition(":")[0]]
+
+    monkeypatch.setattr("bench.phases.inference.until_compiled", until_compiled)
+    result = run("inference", "amp-fp16", sent=sent, techniques=("compile",))
+    assert result.compile_s == 2 * 7.0  # for batches, and for single samples

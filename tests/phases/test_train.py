@@ -10,15 +10,16 @@ from bench.cli.display import describe_results
 from bench.phases import train
 from bench.phases.train import Evaluation, epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
-from bench.results.records import EpochResult, TrialResult
+from bench.results.records import EpochResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 from bench.training import amp
 from bench.training.checkpoint import read_checkpoint, stored_bytes
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeClock, FakeDriver, FakeGpu
+from tests.phases.conftest import of_kind, result_of
 
 TRAIN = {"dark": 6, "light": 6}
 TEST = {"dark": 1, "light": 3}
@@ -51,35 +52,33 @@ class Recorder(nn.Flatten):
 
 
 class Bench:
-    """The phase on a suite of the test's own, in this process."""
+    """The phase on a suite of the test's own, in this process; ``change`` changes the suite."""
 
-    def __init__(self, monkeypatch, trial, device, source):
-        self.device, self.seen, self.clock = device, [], FakeClock()
+    def __init__(self, use_suite, trial, device, source):
+        self.use_suite, self.device, self.seen, self.clock = use_suite, device, [], FakeClock()
         self.trial = replace(trial, phase="train", epochs=2, cell=replace(trial.cell, data=source))
-        self.suite = Suite(
-            name="tiny",
-            title="",
-            data=Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True),
-            model=lambda data: nn.Sequential(
+        self.suite = self.change()
+
+    def change(self, **changes):
+        usual = {
+            "data": Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True),
+            "model": lambda data: nn.Sequential(
                 Recorder(self.seen, self.clock), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 2)
             ),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
-            batch_size=4,
-        )
-        monkeypatch.setattr(suite_registry, "load", lambda ref: self.suite)
+            "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+        }
+        return self.use_suite(**{**usual, **changes})
 
     def run(self, checkpoint=None, **changes):
         self.seen.clear()
         messages = []
         train.run(replace(self.trial, **changes), self.device, messages.append, checkpoint)
-        rows = [message for message in messages if isinstance(message, EpochResult)]
-        (result,) = [message for message in messages if isinstance(message, TrialResult)]
-        return rows, result
+        return of_kind(EpochResult, messages), result_of(messages)
 
 
 @pytest.fixture
-def bench(monkeypatch, tiny_trial, cpu, tmp_path):
-    return Bench(monkeypatch, tiny_trial, cpu, paint(tmp_path))
+def bench(use_suite, tiny_trial, cpu, tmp_path):
+    return Bench(use_suite, tiny_trial, cpu, paint(tmp_path))
 
 
 def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weights(bench, monkeypatch):
@@ -126,7 +125,7 @@ def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
 
     data = replace(bench.suite.data, mean=(0.0,) * 3, std=(1.0,) * 3)
     still = lambda parameters: torch.optim.SGD(parameters, lr=0.0)  # noqa: E731
-    bench.suite = replace(bench.suite, model=close, data=data, optimizer=still)
+    bench.change(model=close, data=data, optimizer=still)
     _, mixed = bench.run(arms=arms("amp-bf16"))
     rows, plain = bench.run(arms=arms("fp32"))
     assert rows[-1].train_accuracy_pct == 50.0  # of the training images that are looked at, half are of either class
@@ -191,7 +190,7 @@ def test_clipped_gradients_move_weights_no_further_than_their_norm_allows(bench,
 
 
 def test_a_loss_that_is_not_finite_ends_training_with_its_epochs(bench):
-    bench.suite = replace(bench.suite, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e30))
+    bench.change(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e30))
     rows, result = bench.run(epochs=5)
     assert len(rows) == 1
     assert result.status == "nonfinite"
@@ -203,7 +202,7 @@ def test_a_model_that_answers_nan_after_its_last_step_diverged_and_is_right_abou
         def forward(self, inputs):
             return super().forward(inputs) * (1.0 if self.training else math.nan)
 
-    bench.suite = replace(bench.suite, model=lambda data: nn.Sequential(Broken(), nn.Linear(192, 2)))
+    bench.change(model=lambda data: nn.Sequential(Broken(), nn.Linear(192, 2)))
     rows, result = bench.run(target_accuracy_pct=20.0)  # a quarter of the images are of the first class
     assert (result.status, result.detail) == ("nonfinite", "the test loss became nan in epoch 2")
     assert [row.test_accuracy_pct for row in rows] == [0.0, 0.0]
@@ -252,7 +251,7 @@ def test_a_model_that_allows_tf32_when_it_is_made_is_trained_without(bench):
         amp.apply(PRECISIONS["tf32"])
         return nn.Sequential(Looks(), nn.Linear(192, 2))
 
-    bench.suite = replace(bench.suite, model=model)
+    bench.change(model=model)
     try:
         _, result = bench.run()
     finally:
@@ -267,7 +266,7 @@ def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
         lengths.append(steps)
         return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
 
-    bench.suite = replace(bench.suite, schedule=falling)
+    bench.change(schedule=falling)
     rows, _ = bench.run(epochs=2)
     assert lengths == [2 * 3]  # 12 images in batches of 4
     assert [row.learning_rate for row in rows] == pytest.approx([0.05, 0.025])

@@ -189,8 +189,8 @@ def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine,
     assert arms(fast, "speed") == arms(fast, "train") == {"fp32", "amp-bf16"}
     assert arms(emulating, "speed") == arms(emulating, "train") == {"fp32"}
     assert arms(emulating, "train", precisions=("fp32", "amp-bf16")) == {"fp32", "amp-bf16"}
-    rungs = {"fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"}
-    assert arms(emulating, "ladder_memory", phases=("ladder_memory",)) == rungs
+    steps_of_fp32 = {"fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"}
+    assert arms(emulating, "ladder_memory", phases=("ladder_memory",)) == steps_of_fp32
     named = arms(emulating, "ladder_memory", phases=("ladder_memory",), precisions=("fp32", "amp-bf16"))
     assert "amp-bf16+set-to-none" in named
     both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", arms=steps("fp32", "amp-bf16"))

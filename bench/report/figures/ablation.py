@@ -78,11 +78,7 @@ def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
 def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None = None) -> None:
     """Draw bars and steps of these heights, in the colour of the precision that each ablation step computes in.
 
-    Args:
-        axes: where to.
-        rows: those of ``AblationSummary``.
-        heights: of the bars, NaN where there is none.
-        bounds: low, middle and high of each one's interval, NaN where it has none.
+    ``bounds`` are low, middle and high of each one's interval. What is unknown is NaN.
     """
     centers = np.arange(len(rows))
     colours = [figure.colour(name) for name in rows["precision"]]

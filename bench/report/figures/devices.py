@@ -63,17 +63,10 @@ MEASURES = (
 def draw(
     summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview"
 ) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
-    """Draw the figures of all recipes into ``folder``.
+    """Draw the figures of all recipes; return each with its workload, and a remark on each workload that lacks some.
 
-    Args:
-        summary: rows of ``summary.summarise``.
-        epochs: rows of ``Runs.epochs``.
-        folder: where the files go.
-        figures: ``overview`` draws, where there would be more than ``MOST`` figures of single devices, one of all
-            devices of each recipe that was measured on ``SEVERAL`` or more; ``all`` each device.
-
-    Returns:
-        The plots, each with its workload, and a remark on each workload of which figures were left out.
+    Where there would be more than ``MOST`` figures of single devices, ``overview`` draws one of all devices of each
+    recipe that was measured on ``SEVERAL`` or more.
     """
     jobs = _of_devices(summary, epochs, folder)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
@@ -213,14 +206,7 @@ def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
 
 
 def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path) -> Plot | None:
-    """Draw all devices of one workload; None where nothing was measured that could be drawn.
-
-    Args:
-        rows: rows of the summary, of one workload.
-        name: name of the files, without suffix.
-        workload: the recipe's name, for the title.
-        folder: where the files go.
-    """
+    """Draw all devices of one workload, of rows of the summary; None where nothing was measured that could be drawn."""
     found = at_verdicts(rows)
     panels: list[Panel] = [
         partial(_panel, rows=found, measure=measure) for measure in MEASURES if np.isfinite(found[measure.column]).any()
@@ -237,12 +223,8 @@ def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path)
 def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Keep each subject's rows at the batch size of its verdict, and number the subjects from the top.
 
-    Args:
-        rows: rows of the summary, of one workload.
-
-    Returns:
-        The rows with ``line``, ``label``, and ``accuracy_low`` and ``accuracy_high``, one standard deviation over
-        seeds from the mean. Labels have the batch size where it is not the same for all.
+    Added are ``line``, ``label`` (with the batch size where it is not the same for all), and ``accuracy_low`` and
+    ``accuracy_high``, one standard deviation over seeds from the mean.
     """
     kept = [group[group["batch_size"] == reference_batch(group)] for _, group in rows.groupby(SUBJECT, sort=False)]
     found = pd.concat([group.assign(line=line) for line, group in enumerate(kept)], ignore_index=True)

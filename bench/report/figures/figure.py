@@ -73,16 +73,10 @@ def save(
     share_y: bool = False,
     legend: Sequence[Artist] = (),
 ) -> Plot:
-    """Draw each panel of ``grid`` and write the figure as SVG and PNG.
+    """Draw rows of panels and write the figure as SVG and PNG, under ``name`` without suffix.
 
-    Args:
-        grid: rows of panels, all of one length.
-        name: name of the files, without suffix.
-        caption: the figure's title.
-        folder: where the files go.
-        panel_inches: width and height of a panel.
-        share_y: whether the panels of a row have one y axis.
-        legend: its handles; none takes them from the panels, each label once.
+    With ``share_y`` the panels of a row have one y axis. ``legend`` has the handles; without it they are those of the
+    panels, each label once.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

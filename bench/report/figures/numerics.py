@@ -34,13 +34,9 @@ FEWEST_BINS = (-30, 0)
 def draw(
     summary: pd.DataFrame, numerics: pd.DataFrame, folder: Path, *, layers: bool = False
 ) -> Iterator[tuple[str, Plot]]:
-    """Draw the figures of each subject and batch size into ``folder``; yield each with its workload.
+    """Draw the figures of each subject and batch size; yield each with its workload.
 
-    Args:
-        summary: rows of ``summary.summarise``.
-        numerics: rows of ``Runs.numerics``.
-        folder: where the files go.
-        layers: whether to draw gradients layer by layer, instead of all together.
+    With ``layers`` gradients are drawn layer by layer, instead of all together.
     """
     if layers:
         numerics = numerics[(numerics["kind"] == "gradient") & (numerics["layer"] != "")]
@@ -55,14 +51,10 @@ def draw(
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how each layer group's gradients spread over magnitudes in the last steps.
+    """Return how each layer group's gradients spread over magnitudes in the last steps, in per cent of its values.
 
-    Args:
-        rows: the gradient counts of one precision by layer.
-
-    Returns:
-        Per cent of the layer's values; a row for each layer in the order of the rows, which is the model's, and a
-        column for each bin: the exponents of powers of two, and zero.
+    There is a row for each layer in the order of ``rows``, which is the model's, and a column for each bin: the
+    exponents of powers of two, and zero.
     """
     counts = last_steps(rows).pivot_table(index="layer", columns="name", values="value", aggfunc="sum", fill_value=0.0)
     counts = counts.reindex(rows["layer"].unique())
@@ -108,13 +100,9 @@ def _heights(shares: Any, exponents: np.ndarray) -> np.ndarray:
 
 
 def _magnitude_axis(axes: Axes, exponents: np.ndarray, zero: float, left: float) -> None:
-    """Make x an axis of powers of two, and y one of shares in per cent; shade what float16 makes zero or subnormal.
+    """Make x an axis of powers of two from ``left``, zeros at ``zero``, and y one of shares in per cent.
 
-    Args:
-        axes: where shares are drawn over exponents.
-        exponents: those that are drawn.
-        zero: where the label of zeros goes.
-        left: where x begins.
+    What float16 makes zero or subnormal is shaded.
     """
     low, high = int(exponents[0]), int(exponents[-1])
     axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)

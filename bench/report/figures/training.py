@@ -30,18 +30,10 @@ LOG_FROM = 30
 
 
 def draw_course(epochs: pd.DataFrame, *, name: str, caption: str, folder: Path) -> Plot | None:
-    """Draw the training of one subject at one batch size, all precisions together.
+    """Draw the training of one subject at one batch size, all precisions together; None where no loss is finite.
 
-    Args:
-        epochs: rows of ``Runs.epochs``: one for each epoch of each precision and seed.
-        name: name of the files, without suffix.
-        caption: the figure's title.
-        folder: where the files go.
-
-    Returns:
-        The plot: a row of panels for the loss, and one for accuracy where there is any. A line is the mean over
-        seeds, at the mean of their times; a band reaches from the lowest seed to the highest. None where no loss
-        is finite.
+    There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
+    the mean of their times; a band reaches from the lowest seed to the highest.
     """
     rows = [columns for columns in (LOSS, ACCURACY) if any(_finite(epochs, column) for column in columns)]
     if not rows:

@@ -12,19 +12,16 @@ from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 ABOUT = (
-    "Each ablation step adds one technique to the highest step below it that works; one that does not work is left out "
-    "of those above. All were timed in turn in one process, fed by worker processes that decode and augment images one "
-    'by one, as in a usual training loop; where they do not fit into memory together, each by itself, "apart". Time '
-    "per epoch is the step's time, loading included, times the steps of an epoch. Intervals are 95 %, over processes, "
-    "or within the only one. Peak memory is of each alone in one process, without an interval. Waiting is the share of "
-    "the timed steps in which the host waited for the loader to make a batch and hand it over. Loader alone is its "
-    "time for a batch when nothing else runs. Limited by: loader, where the host waits for batches in 10 % or more of "
-    "a run of this one alone, so that faster arithmetic gains little or nothing; launch, where the host needs 80 % of "
-    "the GPU's time to queue its kernels; else arithmetic, which is all that the device does in a step, memory traffic "
-    "included. Accuracy is that of the run's training at this batch size with the same arithmetic, which "
-    "set-to-none, non-blocking and prefetcher do not change. The verdict advises the lowest one that is faster than "
-    "fp32 and that no higher one is shown to beat, by the interval between the two. A gain is shown where the whole "
-    "interval clears the A/A noise"
+    "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
+    "process, fed by worker processes as in a usual training loop; where they do not fit into memory together, each by "
+    'itself, "apart". Time per epoch is the step\'s time, loading included, times the steps of an epoch. Intervals are '
+    "95 %, over processes, or within the only one. Peak memory is of each alone in one process, without an interval. "
+    "Waiting is the share of the timed steps spent waiting for the loader; loader alone is its time for a batch when "
+    "nothing else runs. Limited by: loader, where waiting takes 10 % or more of a run of this step alone; launch, "
+    "where queueing kernels takes the host 80 % of the GPU's time; else arithmetic, memory traffic included. Accuracy "
+    "is that of the run's training at this batch size with the same arithmetic. The verdict advises the lowest step "
+    "that is faster than fp32 and that no higher one is shown to beat. A gain is shown where the whole interval clears "
+    "the A/A noise"
 )
 LIMITS = {
     "loader": "limited by the loader, not by arithmetic",

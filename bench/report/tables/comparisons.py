@@ -29,13 +29,12 @@ from bench.report.tables.table import (
 
 BATCH_SIZE = "batch_size"
 ABOUT = (
-    "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch, "
-    "of which each device has a part; weak scaling keeps each device's part. Efficiency is the speedup divided by the "
-    "number of devices. The interval is Welch's over processes, because the two were not measured side by side; with "
-    "one process each there is none. Communication is the share of a step that goes away when the devices do not "
-    "synchronize gradients (DistributedDataParallel's no_sync), over processes, with Student's interval: sending "
-    "gradients beyond what overlaps with backward, the broadcast of batch norm's buffers, and each step's wait for the "
-    "slowest device; without synchronization there is one such wait in a block."
+    "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch; "
+    "weak scaling keeps each device's part of it. Efficiency is the speedup divided by the number of devices. The "
+    "interval is Welch's over processes, because the two were not measured side by side; with one process each there "
+    "is none. Communication is the share of a step that goes away when the devices do not synchronize gradients "
+    "(DistributedDataParallel's no_sync), with Student's interval over processes: sending gradients beyond what "
+    "overlaps with backward, and each step's wait for the slowest device."
 )
 ANOTHER_RUN = (
     "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
@@ -48,11 +47,7 @@ ON_A_CPU = (
 
 
 def scaling(lines: list[dict[str, Any]]) -> Table | None:
-    """Return the table of one workload's scaling; None where several devices were not compared with one.
-
-    Args:
-        lines: as ``analysis.scaling.scaling`` returns them.
-    """
+    """Return the table of the lines of ``analysis.scaling``; None where several devices were not compared with one."""
     columns = [
         words("devices", "where"),
         PRECISION,
@@ -158,11 +153,7 @@ def _step_ratio(row: Row, first: Row) -> str:
 
 
 def comparison(rows: list[dict[str, Any]]) -> Table:
-    """Return the table of two runs of the same questions.
-
-    Args:
-        rows: those of ``analysis.compare.Comparison``; at least one.
-    """
+    """Return the table of two runs of the same questions, of the rows of ``analysis.compare.Comparison``."""
     columns = [
         words("suite", "suite"),
         *ARM,

@@ -125,20 +125,16 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
     ]
     about = (
         "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
-        "one step that is not timed. The ceiling is the rate of large matrix products in that precision on this "
-        "device, measured in the same process. A share above 100 % means that the ceiling was measured too low: with "
-        "small products, or beside other programs. Host/GPU time near 1: launching kernels limits the step."
+        "one step that is not timed. The ceiling is the rate of large matrix products in that precision, measured in "
+        "the same process; a share above 100 % means that it was measured too low. Host/GPU time near 1: launching "
+        "kernels limits the step."
     )
     found = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
     return table("What ran", records(found), columns, about)
 
 
 def compiling(trials: pd.DataFrame) -> Table | None:
-    """Return what torch.compile took for each arm of one workload, median over processes; None without it.
-
-    Args:
-        trials: the workload's trials, each with ``where``, the name of its device.
-    """
+    """Return what torch.compile took for each arm, median over processes, from trials that have ``where``."""
     rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # which compiles no backward pass
     found = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
     columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
@@ -150,12 +146,7 @@ def compiling(trials: pd.DataFrame) -> Table | None:
 
 
 def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Table | None:
-    """Return how one workload's steps were timed, and what disturbed them.
-
-    Args:
-        rows: the workload's rows of the summary.
-        bootstraps: the bootstrap's intervals by ``KEY``.
-    """
+    """Return how one workload's steps were timed, and what disturbed them; ``bootstraps`` are intervals by ``KEY``."""
 
     def bootstrap(row: Row) -> str:
         interval = bootstraps.get(tuple(row[name] for name in KEY))

@@ -1,4 +1,8 @@
-"""Tables of what was measured: device by device, by architecture, by batch size, memory, energy and inference."""
+"""Tables of what was measured: device by device, by architecture, by batch size, memory, energy and inference.
+
+Each is of one workload: ``rows`` are those of the summary, ``trials`` those of ``Runs.trials`` in the summary's order,
+with its ``workload`` and ``where``. A table is None where nothing was measured of what it shows.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +50,10 @@ KINDS = {
 ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
 """Columns of memory and what their tables call them."""
 ABOUT_MEMORY = (
-    "Peak is the figure of the tables above: allocated bytes on a GPU, resident memory on a CPU. Tensors is the most "
-    "that a step's tensors held at once, counted tensor by tensor in a step of its own. The kinds are those of that "
-    "moment and add up to it: parameters with buffers; gradients; the optimizer's state; activations, which forward "
-    "keeps for backward, autocast's 16-bit copies of weights included; temporaries, all else, the batches included. "
-    "Peak minus tensors is the memory of libraries and the allocator's rounding and slack."
+    "Peak is allocated bytes on a GPU, resident memory on a CPU. Tensors is the most that a step's tensors held at "
+    "once, counted tensor by tensor in a step of its own. The kinds add up to it: parameters with buffers; gradients; "
+    "the optimizer's state; activations, with autocast's 16-bit copies of weights; temporaries, all else, the batches "
+    "included. Peak minus tensors is the memory of libraries and the allocator's rounding and slack."
 )
 ABOUT_GPU = " Reserved is what the allocator held; driver is what the process takes on the GPU, its context included."
 ABOUT_DISTRIBUTED = (
@@ -59,12 +62,7 @@ ABOUT_DISTRIBUTED = (
 
 
 def by_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Iterator[Table | None]:
-    """Return a table for each device: every batch size and precision, of all its runs.
-
-    Args:
-        rows: rows of the summary, of one workload.
-        hosts: how tables name each run, by label.
-    """
+    """Yield a table for each device: every batch size and precision, of all its runs; ``hosts`` names them by label."""
     measured = rows[rows[["memory_status", "speed_status", "train_status"]].notna().any(axis=1)]
     for _, device in measured.groupby(["architecture", "device"], sort=False):
         yield _of_device(device, hosts)
@@ -109,7 +107,8 @@ def by_architecture(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     lines = []
     for _, subject in rows.groupby(SUBJECT, sort=False):
         batch = reference_batch(subject)
-        lines.append(records(subject)[0] | {"batch_size": batch} | _speedups(subject, batch))
+        arms = records(subject[subject["batch_size"] == batch])
+        lines.append(records(subject)[0] | {"batch_size": batch} | {row["precision"]: _speedup(row) for row in arms})
     columns = [
         words("architecture", "architecture"),
         words("device", "device"),
@@ -120,32 +119,6 @@ def by_architecture(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     ]
     about = "Speedup over fp32 of the same device, with its 95 % interval, at the batch size of the verdict."
     return table("By architecture", lines if len(lines) > 1 else [], columns, about)
-
-
-def same_and_best(rows: pd.DataFrame) -> Table | None:
-    """Return the speedup at one batch size beside that of each precision at its own best; None where it is one size."""
-    lines = []
-    for _, subject in rows.groupby(SUBJECT, sort=False):
-        batch = reference_batch(subject)
-        same, named = _speedups(subject, batch), {"where": subject["where"].iloc[0], "batch_size": batch}
-        for name, best in batches.best_speedups(subject).items():
-            lines.append(named | {"precision": name, "same": same.get(name), "best": best})
-    columns = [
-        DEVICE,
-        PRECISION,
-        figures("same batch", "batch_size", whole),
-        figures("same-batch speedup [95 % interval]", "same"),
-        figures("fp32's best batch", lambda line: line["best"].fp32, whole),
-        figures("its own best batch", lambda line: line["best"].own, whole),
-        figures("best-batch speedup [95 % interval]", lambda line: str(line["best"])),
-    ]
-    about = (
-        "Two different numbers. The same-batch speedup is the effect of the precision alone. The best-batch speedup "
-        "compares each precision at the batch size of its highest throughput with fp32 at its own: it includes what "
-        "the memory saved makes possible. A training at another batch size is another training, which may need "
-        "another learning rate."
-    )
-    return table("Same batch and best batch", lines, columns, about)
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
@@ -163,10 +136,10 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
         *(_of_precision(f"÷ {name}", f"over {name}") for name in _precisions(best)),
     ]
     about = (
-        "Each precision at the measured batch size at which its throughput was highest. The ratios are of throughputs, "
-        "this row's divided by the other precision's, with 95 % intervals. Where both are at one batch size, the ratio "
-        "to fp32 is the speedup itself; other pairs were not measured side by side, and have Welch's interval over "
-        "their processes, which is wider."
+        "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
+        "saved makes possible. A training at another batch size may need another learning rate. The ratios are of "
+        "throughputs, with 95 % intervals: at one batch size the ratio to fp32 is the speedup itself; other pairs were "
+        "not measured side by side, and have Welch's interval over their processes, which is wider."
     )
     return table("Best batch", lines, columns, about)
 
@@ -176,12 +149,7 @@ def _over(row: Row, other: Row) -> str:
 
 
 def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
-    """Return the largest batch of each precision that fits; None where it was not searched for.
-
-    Args:
-        trials: rows of ``Runs.trials``.
-        rows: rows of the summary, of one workload.
-    """
+    """Return the largest batch of each precision that fits; ``trials`` are all rows of ``Runs.trials``."""
     columns = [
         DEVICE,
         PRECISION,
@@ -193,20 +161,15 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     ]
     about = (
         "The largest batch of which a few training steps fit, found by doubling and bisection to a sixteenth of its "
-        "size; each attempt is a fresh process with one precision alone. Bound by memory: the next larger batch tried "
-        "ran out of it. Predicted memory: on a CPU, less than a fifth of the available memory would have been left. "
-        "Time: a step or the whole attempt was predicted to take too long, so a larger batch may fit "
-        "(docs/measuring.md)."
+        "size, with one precision alone in each process. Bound by memory: the next larger batch tried ran out of it. "
+        "Predicted memory: less than a fifth of a CPU's available memory would have been left. Time: a step was "
+        "predicted to take too long, so a larger batch may fit (docs/measuring.md)."
     )
     return table("Largest batch", batches.largest(trials, rows), columns, about)
 
 
 def memory(trials: pd.DataFrame) -> Table | None:
-    """Return what memory was used for, by precision; None where no trial counted it.
-
-    Args:
-        trials: the workload's trials in the order of the summary, with its ``workload`` and ``where``.
-    """
+    """Return what memory was used for, by precision."""
     counted = (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
     rows = trials[counted]
     rows = rows.assign(peak=rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"]))
@@ -223,11 +186,7 @@ def memory(trials: pd.DataFrame) -> Table | None:
 
 
 def energy(rows: pd.DataFrame) -> Table | None:
-    """Return what a step of each precision draws; None where energy was not tried.
-
-    Args:
-        rows: rows of the summary, of one workload.
-    """
+    """Return what a step of each precision draws."""
 
     def versus_fp32(row: Row) -> str:
         is_baseline = row["precision"] == BASELINE and known(row["energy_j_per_step"])
@@ -254,11 +213,7 @@ def energy(rows: pd.DataFrame) -> Table | None:
 
 
 def inference(trials: pd.DataFrame) -> Table | None:
-    """Return the inference of one workload; None where it was not measured. Of several seeds the lowest is shown.
-
-    Args:
-        trials: the workload's trials in the order of the summary, with its ``where``.
-    """
+    """Return inference; of several seeds the lowest is shown."""
     rows = trials[trials["phase"] == "inference"].sort_values("seed", kind="stable").drop_duplicates(KEY).sort_index()
     columns = [
         *ARM,
@@ -282,11 +237,6 @@ def inference(trials: pd.DataFrame) -> Table | None:
 def _of_precision(header: str, name: str) -> Column:
     """Return a column of figures against one precision, which not every row has."""
     return figures(header, lambda line: line.get(name))
-
-
-def _speedups(subject: pd.DataFrame, batch: int) -> dict[object, str]:
-    """Return the speedups with their verdicts of a subject's precisions at a batch size."""
-    return {row["precision"]: _speedup(row) for row in records(subject[subject["batch_size"] == batch])}
 
 
 def _speedup(row: Row) -> str:

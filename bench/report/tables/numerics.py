@@ -31,11 +31,7 @@ Source: Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433, 
 
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
-    """Return the tables of one workload; none where its numerics phase did not run.
-
-    Args:
-        rows: rows of ``Runs.numerics`` in the order of the summary, with its ``where``.
-    """
+    """Return the tables of one workload, of rows of ``Runs.numerics`` in the summary's order with its ``where``."""
     arms = [arm for _, arm in first_seed(rows).groupby(KEY, sort=False)]
     return [_gradients(arms), _errors(arms)]
 
@@ -77,10 +73,9 @@ def _gradients(arms: list[pd.DataFrame]) -> Table | None:
     ]
     about = (
         "The first steps of training. Gradients are those of the parameters, divided by the loss scale, in the last "
-        "five steps. Zero: the share that is zero already; where fp32 has less, most of it underflowed. The other "
-        "gradients are counted as if rounded to fp16: below 2^-14 a number is subnormal and loses digits, at 2^-25 and "
-        "below it becomes zero. Scaled: the same, multiplied by the loss scale, or by 2^16, GradScaler's initial "
-        "scale, where there is none. The largest fp16 number is 65,504."
+        "five steps. Zero: the share that is zero already; where fp32 has less, most of it underflowed. The others "
+        "are counted as if rounded to fp16: subnormal below 2^-14, zero at 2^-25 and below. Scaled: the same, "
+        "multiplied by the loss scale, or by 2^16, GradScaler's initial scale, where there is none."
     )
     rows = [defaultdict(str, _named(arm) | _course(arm) | _shares(arm) | _activation(arm)) for arm in arms]
     return table("Numerics: gradients and activations", rows, columns, about)

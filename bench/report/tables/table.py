@@ -73,15 +73,7 @@ class Table:
 def table(
     title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = "", footnotes: Sequence[str] = ()
 ) -> Table | None:
-    """Write a table; None where there are no rows.
-
-    Args:
-        title: the heading above it; may be empty.
-        rows: what the columns take their cells from, one a line.
-        columns: from left to right; optional ones are left out where they are empty.
-        about: sentences on what the table compares.
-        footnotes: sentences below the table, after the legend of the marks that are in it.
-    """
+    """Write a table, without optional columns that are empty and with a legend of its marks; None without rows."""
     rows = list(rows)
     if not rows:
         return None

@@ -45,11 +45,7 @@ TRAINED = (
 
 
 def training(rows: pd.DataFrame) -> list[Table | None]:
-    """Return what training learned and what it cost; nothing where nothing was trained.
-
-    Args:
-        rows: rows of the summary, of one workload.
-    """
+    """Return what training learned and what it cost; nothing where nothing was trained."""
     trained = records(rows[rows["train_status"].notna()])
     return [_learned(trained), _cost(trained)]
 
@@ -127,15 +123,11 @@ def _time_to_accuracy(row: Row) -> str:
 
 
 def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
-    """Compare the times per epoch of Lightning's trainings with those of the plain loop.
+    """Compare the times per epoch of Lightning's trainings with those of the plain loop, where both trained.
 
     Args:
         trials: all rows of ``Runs.trials``.
-        workload: rows of the summary of one workload, with ``where``.
-
-    Returns:
-        A row for each device, batch size and precision that both trained; None where the workload is not
-        Lightning's, or the plain loop was not run too.
+        workload: rows of the summary, of one workload; None is returned where it is not Lightning's.
     """
     first = workload.iloc[0]
     parameters = json.loads(first["parameters_json"])

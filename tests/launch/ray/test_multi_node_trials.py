@@ -5,14 +5,15 @@ import math
 import os
 import signal
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
-ray = pytest.importorskip("ray")
+from tests.conftest import call
+from tests.launch.ray.conftest import Nodes, after_first_row_of, run, slow
+from tests.results.test_store import rows
 
-from tests.conftest import call  # noqa: E402
-from tests.launch.ray.test_launcher import Nodes, after_first_row_of, run, slow, suite  # noqa: E402, F401
-from tests.results.test_store import rows  # noqa: E402
+ray = pytest.importorskip("ray")
 
 FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"
 ONE = ("--precisions", "fp32")
@@ -20,12 +21,10 @@ ONE = ("--precisions", "fp32")
 
 @pytest.fixture(scope="module")
 def nodes():
-    found = Nodes()
-    found.add("V100", FIRST)
-    found.second = found.add("V100", SECOND)
-    yield found
-    ray.shutdown()
-    found.cluster.shutdown()
+    with closing(Nodes()) as found:
+        found.add("V100", FIRST)
+        found.second = found.add("V100", SECOND)
+        yield found
 
 
 def left(nodes):
@@ -39,7 +38,7 @@ def left(nodes):
 
 
 @pytest.mark.slow
-def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):  # noqa: F811
+def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     words = ("--accelerators", "V100,V100+V100", "--phases", "memory,speed,train", *ONE, "--quick", "--epochs", "2")
     words += ("--set", "width=8192")  # so that memory is more than its noise
     folder, done = run(nodes, suite, *words)
@@ -59,7 +58,7 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):  # noqa: 
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):  # noqa: F811
+def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):
     with after_first_row_of("V100+V100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)):
         words = ("--accelerators", "V100+V100", "--phases", "train", "--seeds", "0,1", *ONE)
         folder, done = run(nodes, slow(suite, 1.5), *words)
@@ -73,7 +72,7 @@ def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):  # no
 
 
 @pytest.mark.slow
-def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_failed(nodes, suite):  # noqa: F811
+def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_failed(nodes, suite):
     def lose():
         nodes.cluster.remove_node(nodes.second, allow_graceful=False)
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from bench.launch.launcher import Ending
-from bench.launch.multi_node import CancelledError, NodeLostError, Part, merge_nodes
+from bench.launch.multi_node import CancelledError, NodeLostError, Part
 from bench.launch.ray.actor import interface
-from bench.launch.ray.pool import AcceleratorPool, PlacementGroup
+from bench.launch.ray.pool import AcceleratorPool, GroupNode, PlacementGroup, Ranks
+from bench.results.records import Numeric, Progress
 from bench.spec.trial import Placement
 
 
@@ -64,6 +65,7 @@ class Ray:
         return references, []
 
 
+LOSS = {"precision": "fp32", "kind": "step", "step": 0, "layer": "", "name": "loss", "value": 1.0}
 BUNDLE = {"GPU": 1, "CPU": 1, "accelerator_type:V100": 0.001}
 
 
@@ -123,14 +125,37 @@ def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
         AcceleratorPool(Ray(), "V100", 2)._open(1)
 
 
-def test_nodes_whose_devices_train_together_are_listed(machine):
-    assert [node.host for node in merge_nodes([machine, machine]).nodes] == ["here", "here"]
+def on_v100(trial, count=1):
+    return replace(trial, cell=replace(trial.cell, placement=Placement(name="+".join(["V100"] * count))))
+
+
+@pytest.mark.parametrize("says", [[Ending(kind="done")], []])
+def test_a_trial_runs_on_its_nodes_device_and_its_records_have_its_own_id(monkeypatch, tiny_trial, cpu, says):
+    there, sent = [], []
+
+    def run(*given):
+        there.extend(given)
+        return [Progress(text="working"), Numeric(trial=given[0].id, **LOSS), *says]
+
+    actor = SimpleNamespace(run=SimpleNamespace(options=lambda **_: Method(run)))
+    node = GroupNode(actor=actor, id="1", host="box", address="10.0.0.1", size=1)
+    pool, trial = AcceleratorPool(Ray(), "V100", 1), on_v100(tiny_trial)
+    division = [Ranks(node=node, first=0, local=1)]
+    monkeypatch.setattr(pool, "_open", lambda _: SimpleNamespace(divide=lambda _: division))
+    if says:
+        assert pool.run(trial, cpu, sent.append) == says[0]
+    else:
+        with pytest.raises(NodeLostError, match="V100 on box ended without a word"):
+            pool.run(trial, cpu, sent.append)
+    assert (there[0].cell.placement.name, there[1].placement, there[2]) == ("cpu", "cpu", None)
+    assert sent == [Progress(text="working"), Numeric(trial=trial.id, **LOSS)]
+    assert there[0].id != trial.id
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(monkeypatch, tiny_trial, cpu, nodes):
     pool = AcceleratorPool(Ray(), "V100", nodes)
-    trial = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="+".join(["V100"] * nodes))))
+    trial = on_v100(tiny_trial, nodes)
     died = Ending(kind="died", text="by signal 9")
 
     def start(*_):

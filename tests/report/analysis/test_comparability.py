@@ -9,7 +9,7 @@ import pytest
 from bench.report.analysis.comparability import Fact, sentence, warnings
 from bench.report.reading.load import load
 from tests.report import fleet
-from tests.report.builders import write_report
+from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import copy, original
 
 REQUEST = {
@@ -24,8 +24,8 @@ def told(*folders: Path) -> list[str]:
 
 
 def one(lines: list[str]) -> str:
-    assert len(lines) == 1, lines
-    return lines[0]
+    (line,) = lines
+    return line
 
 
 @pytest.fixture
@@ -117,8 +117,6 @@ def test_another_question_is_told(pair, change, text):
 
 
 def test_a_common_batch_size_is_enough(pair, tmp_path):
-    from tests.report.builders import RunBuilder
-
     run = RunBuilder(tmp_path / "c").speed(batch=128).speed(batch=256).train("fp32", [90.0]).train("amp-bf16", [90.0])
     fleet.edit_run(run.folder, lambda info: info.update(request=REQUEST))
     assert told(pair[0], run.folder) == []
@@ -218,12 +216,17 @@ def test_a_fact_with_one_value_needs_no_sentence():
 
 def test_three_machines_make_one_report_with_matrix_and_warnings(tmp_path):
     first = original(tmp_path / "v100")
+    fleet.edit_run(first, lambda run: run.update(finished=None))
+    with (first / "numerics.csv").open("a") as file:
+        file.write("torn")
     copy(first, tmp_path / "h100", device="NVIDIA H100", architecture="Hopper", faster=4.0, driver="580.65", host="n7")
     copy(first, tmp_path / "a100", device="NVIDIA A100", architecture="Ampere", faster=2.5, driver="570.10", host="n3")
     runs = [tmp_path / name for name in ("v100", "h100", "a100")]
     page = write_report(runs, tmp_path / "out", figures="none").read_text()
     before, _, rest = page.partition("## Machines")
     assert "- Different driver: 550.1 in v100; 580.65 in h100; 570.10 in a100. It sets" in before
+    assert "- Run v100 is unfinished" in before
+    assert "- Run v100: numerics.csv ends in the middle of a line" in before
     table = rest.partition("### Speedup matrix by throughput of the step\n")[2].partition("###")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + 6

@@ -1,13 +1,8 @@
 """Step plots of ablations: bars, intervals and colours, and a place for what was not timed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
@@ -16,19 +11,19 @@ from tests.report.ablations import ablation_of, apart, whole
 from tests.report.builders import RunBuilder
 
 
-def drawn(rows: pd.DataFrame) -> Axes:
+def drawn(rows):
     axes = Figure().subplots()
     ablation._times(axes, rows)
     return axes
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunBuilder:
+def run(tmp_path):
     return whole(RunBuilder(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(("later", "ends_by"), [([4.0, 4.1, 3.9], 10.0), ([4.0, 40.0, 0.4], 25.0)])
-def test_an_interval_is_drawn_whole_unless_it_would_dwarf_the_bars(tmp_path: Path, later, ends_by) -> None:
+def test_an_interval_is_drawn_whole_unless_it_would_dwarf_the_bars(tmp_path, later, ends_by):
     rows = ablation_of(apart(RunBuilder(tmp_path / "run"), {"fp32": [8.0, 8.1, 7.9], "amp-bf16": later})).rows
     axes = drawn(rows)
     (_, whiskers) = axes.containers
@@ -39,7 +34,7 @@ def test_an_interval_is_drawn_whole_unless_it_would_dwarf_the_bars(tmp_path: Pat
     assert axes.get_ylim()[1] <= ends_by
 
 
-def test_a_step_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
+def test_a_step_that_was_not_timed_leaves_the_axis_to_those_that_were():
     axes, added = Figure().subplots(), ["fp32", "+ set-to-none", "+ non-blocking"]
     rows = pd.DataFrame({"added": added, "precision": "fp32", "status": "ok", "step_ms": [3.0, 2.0, np.nan]})
     bounds = np.array([[np.nan] * 3, [1.0, 2.0, 4.0], [np.nan] * 3])
@@ -48,7 +43,7 @@ def test_a_step_that_was_not_timed_leaves_the_axis_to_those_that_were() -> None:
 
 
 @pytest.mark.parametrize("mixed", ["fp32", "amp-fp16"])
-def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> None:
+def test_a_bar_has_the_colour_of_its_precision(tmp_path, mixed):
     times = {name: [4.0, 4.1] for name in ("fp32", mixed, f"{mixed}+set-to-none")}
     builder = apart(RunBuilder(tmp_path / "run"), times)
     rows = ablation_of(builder.lost("ladder", "amp-bf16", "unsupported", batch=64)).rows
@@ -60,7 +55,7 @@ def test_a_bar_has_the_colour_of_its_precision(tmp_path: Path, mixed: str) -> No
     assert set(axes.get_legend_handles_labels()[1]) == {"fp32", mixed}  # none that was not timed
 
 
-def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot(run: RunBuilder) -> None:
+def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot(run):
     rows = ablation_of(run).rows.assign(epoch_s=[4.0, 2.4, 1.9, np.nan])  # medians, of a machine that drifted
     axes = drawn(rows)
     bars, whiskers = axes.containers
@@ -70,7 +65,7 @@ def test_a_dot_is_in_the_middle_of_its_whisker_and_the_axis_explains_bar_and_dot
     assert axes.get_xlabel() == ablation.DRAWN
 
 
-def test_a_step_that_was_not_timed_keeps_its_position_with_the_word_for_why(run: RunBuilder, tmp_path: Path) -> None:
+def test_a_step_that_was_not_timed_keeps_its_position_with_the_word_for_why(run, tmp_path):
     ladder = ablation_of(run)
     axes = drawn(ladder.rows)
     marks = {text.get_text(): text.xy[0] for text in axes.texts if text.get_text().startswith("×")}

@@ -14,7 +14,7 @@ from bench.results.records import Block, Column, TrialResult
 from bench.results.store import Store
 from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder, timed, write_report
+from tests.report.builders import RunBuilder, timed
 from tests.report.fleet import original
 
 STEPS_MS = {"fp32": 10.0, "amp-bf16": 5.0}
@@ -164,14 +164,13 @@ def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(tm
     assert len(load([run]).epochs) == 8
 
 
-def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left_out_with_a_warning(run, tmp_path):
+def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left_out_with_a_warning(run):
     path = run / "trials.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines) + lines[-1][:40])
     read = load([run])
     assert len(read.trials) == len(lines) - 1
     assert read.runs[0].remarks[0] == "trials.csv ends in the middle of a line, which is left out."
-    assert "Run run: trials.csv ends in the middle" in write_report([run], tmp_path / "out", figures="none").read_text()
     path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
     with pytest.raises(UsageError, match=r"trials.csv', line 3: \d+ fields of \d+, so the line was cut off"):
         load([run])
@@ -270,13 +269,11 @@ def test_blocks_that_fit_are_not_remarked_on(with_blocks):
     assert remarks(with_blocks) == ()
 
 
-def test_a_lost_block_is_told_with_its_trial_and_no_other(with_blocks, tmp_path):
+def test_a_lost_block_is_told_with_its_trial_and_no_other(with_blocks):
     edit_lines(with_blocks, "blocks.csv", slice(-2, -1))
     (remark,) = remarks(with_blocks)
     assert "of mlp-0-b64-speed-r0 in amp-bf16 trials.csv tells of 12 blocks that count and 4 that do not" in remark
     assert "blocks.csv has 11 and 4. Lines" in remark
-    page = write_report([with_blocks], tmp_path / "out", figures="none").read_text()
-    assert f"Run run: {remark}" in page.replace("\\", "")
 
 
 def test_lost_rounds_and_rounds_that_count_no_more_are_told_of_all_arms(with_blocks):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
@@ -122,9 +123,9 @@ def test_the_same_images_under_two_paths_are_one_workload(pair):
     for frame in (read.trials, read.epochs, read.blocks):
         assert set(frame["data"]) == {"folder:/x/images"}
     assert summarise(read.trials)["workload"].unique().tolist() == ["mlp"]
-    assert read.remarks == [
-        "folder:/y/pictures of run b holds the same images as folder:/x/images, and is called that here."
-    ]
+    remark = "folder:/y/pictures of run b holds the same images as folder:/x/images, and is called that here."
+    assert read.remarks == [remark]
+    assert remark in cautions(read)
 
 
 def test_other_images_under_one_path_are_two(pair):

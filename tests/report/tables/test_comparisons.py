@@ -1,10 +1,7 @@
 """A swept parameter: its values in one table and one plot."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 from scipy import stats as scipy_stats
@@ -22,7 +19,7 @@ from tests.report.tables.lines import column, lines
 FIRST = "× step of the first value [95 % interval]"
 
 
-def run_of(folder: Path, sweep: dict[str, list[str]], *variants: tuple[tuple, list[float]], batch: int = 512):
+def run_of(folder, sweep, *variants, batch=512):
     """Write a run with a speed cell for each variant: its parameters, and the step times of fp32 in its processes."""
     run = RunBuilder(folder)
     info = json.loads((folder / "run.json").read_text())
@@ -35,17 +32,17 @@ def run_of(folder: Path, sweep: dict[str, list[str]], *variants: tuple[tuple, li
     return run
 
 
-def swept_in(run: RunBuilder):
+def swept_in(run):
     runs = load([run.folder])
-    return swept(summarise(runs.trials), runs), runs
+    return swept(summarise(runs.trials), runs)
 
 
 ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 
 
-def test_each_value_stands_against_the_first_with_welchs_interval(tmp_path: Path) -> None:
+def test_each_value_stands_against_the_first_with_welchs_interval(tmp_path):
     variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
-    (sweep,), _ = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
+    (sweep,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
     made = sweep_table(sweep)
     order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
     assert [(line["width"], line["precision"]) for line in lines(made)] == order
@@ -58,19 +55,19 @@ def test_each_value_stands_against_the_first_with_welchs_interval(tmp_path: Path
     assert "batch size" in made.headers
 
 
-def test_batch_sizes_that_were_swept_stand_together(tmp_path: Path) -> None:
+def test_batch_sizes_that_were_swept_stand_together(tmp_path):
     variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
-    (sweep,), _ = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
+    (sweep,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
     made = sweep_table(sweep)
     assert "batch size" not in made.headers
     assert column(made, "batch_size") == ["512", "512", "513", "513"]
     assert column(made, FIRST)[-1].startswith("1.503 [")
 
 
-def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path: Path) -> None:
+def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path):
     steps = {(4096, 2): 10.0, (4096, 3): 15.0, (4097, 2): 20.0, (4097, 3): 45.0}
     variants = [((("depth", d), ("width", w)), [ms, ms * 1.01]) for (w, d), ms in steps.items()]
-    sweeps, _ = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
+    sweeps = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
     assert [sweep.name for sweep in sweeps] == ["width", "depth"]
     fp32 = [line for line in lines(sweep_table(sweeps[0])) if line["precision"] == "fp32"]
     assert {(line["other parameters"], line["width"]): line[FIRST].split(" ")[0] for line in fp32} == {
@@ -81,37 +78,38 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
     }
 
 
-def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value(tmp_path: Path) -> None:
+def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value(tmp_path):
     variants = [((("lr", 0.1), ("width", width)), ALIGNED) for width in (8, 16)]
-    assert [sweep.name for sweep in swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))[0]] == ["width"]
-    assert swept_in(run_of(tmp_path / "b", {}, *variants))[0] == []
-    assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0]))[0] == []
+    assert [sweep.name for sweep in swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))] == ["width"]
+    assert swept_in(run_of(tmp_path / "b", {}, *variants)) == []
+    assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0])) == []
 
 
-def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path: Path) -> None:
+def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path):
     run = run_of(tmp_path / "run", {"width": ["8", "16"]})
     run.lost("ladder_memory", "fp32", "failed", "it broke")
-    assert swept_in(run)[0] == []  # a ladder alone
+    assert swept_in(run) == []  # a ladder alone
     run.suite = SuiteRef(name="mlp", parameters=(("width", 8),))
     run.lost("memory", "fp32", "failed", "it broke")
-    assert swept_in(run)[0] == []
+    assert swept_in(run) == []
 
 
-def test_numbers_are_drawn_and_words_are_not(tmp_path: Path) -> None:
+def test_numbers_are_drawn_and_words_are_not(tmp_path):
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
-    (sweep,), runs = swept_in(run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers))
+    run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers)
+    (sweep,) = swept_in(run)
     plot = draw_sweep(sweep, tmp_path)
     assert plot.name == "sweep-mlp-width"
     assert (tmp_path / "sweep-mlp-width.svg").exists()
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
-    (sweep,), _ = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
+    (sweep,) = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
     assert draw_sweep(sweep, tmp_path) is None
     assert len(sweep_table(sweep).rows) == 4
-    report = compose(runs, tmp_path)
+    report = compose(load([run.folder]), tmp_path, figures="none")
     assert report.sections[1].title == "Sweep of mlp's width"
     assert [section.title for section in report.sections[2:4]] == ["mlp (width=1024)", "mlp (width=8)"]
 
 
-def test_values_that_would_touch_are_drawn_evenly_spaced() -> None:
+def test_values_that_would_touch_are_drawn_evenly_spaced():
     assert positions([512, 1024], [256, 512, 1024]) == [512.0, 1024.0]
     assert positions([64, 128], [64, 65, 128]) == [0.0, 2.0]

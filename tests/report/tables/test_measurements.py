@@ -1,10 +1,6 @@
 """The tables of memory, energy and inference: which trials they take, in which order and unit, and what is compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +8,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM
-from bench.report.tables.table import Table
-from bench.results.records import Device, Energy, Inference, MemoryPeak, Status, TrialResult
+from bench.results.records import Device, Energy, Inference, MemoryPeak, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 from tests.report.tables.lines import column, lines, titled, words
 
@@ -28,21 +23,12 @@ NAMED = {"suite": "vit", "device": "NVIDIA Test 1", "batch size": "128"}
 class Run(RunBuilder):
     """A run whose memory and energy trials have their details."""
 
-    def held(self, precision: str, *, batch: int = 128, status: Status = "ok", **figures: int | None) -> Run:
-        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))  # type: ignore[arg-type]
+    def held(self, precision, *, batch=128, status="ok", **figures):
+        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))
         self.add(self.trial("memory", [precision], batch), result)
         return self
 
-    def drew(
-        self,
-        precision: str,
-        joules: float,
-        *,
-        batch: int = 128,
-        source: str = "counter",
-        status: Status = "ok",
-        **more: Any,
-    ) -> Run:
+    def drew(self, precision, joules, *, batch=128, source="counter", status="ok", **more):
         figures = {"energy_net_j_per_step": joules - 0.5, "idle_power_w": 71.2, "mean_power_w": 312.4} | more
         energy = Energy(
             energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=100, **figures
@@ -52,20 +38,20 @@ class Run(RunBuilder):
         return self
 
     @property
-    def memory_table(self) -> Table | None:
+    def memory_table(self):
         return titled(self.folder, "Where the memory went")
 
     @property
-    def energy_table(self) -> Table | None:
+    def energy_table(self):
         return titled(self.folder, "Energy")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     return Run(tmp_path / "run", suite="vit")
 
 
-def test_every_kind_of_memory_has_its_own_column(run: Run) -> None:
+def test_every_kind_of_memory_has_its_own_column(run):
     table = run.held("fp32", **ON_A_GPU).memory_table
     kinds = {"peak": 100, "tensors": 90, "parameters": 20, "gradients": 18, "optimizer": 40, "activations": 11}
     kinds |= {"temporaries": 1, "first step": 150, "reserved": 200, "driver": 500}
@@ -75,7 +61,7 @@ def test_every_kind_of_memory_has_its_own_column(run: Run) -> None:
     assert words(table) == ["suite", "device", "precision"]
 
 
-def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path: Path) -> None:
+def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path):
     table = Run(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB).memory_table
     kinds = ("peak", "tensors", "parameters", "gradients", "optimizer", "activations", "temporaries")
     assert table is not None
@@ -84,27 +70,27 @@ def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_p
     assert "driver" not in table.about
 
 
-def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run: Run) -> None:
+def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run):
     for precision, batch in (("amp-bf16", 256), ("amp-bf16", 64), ("fp32", 256), ("fp32", 64)):
         run.held(precision, batch=batch, **ON_A_GPU)
     order = [("64", "fp32"), ("64", "amp-bf16"), ("256", "fp32"), ("256", "amp-bf16")]
     assert [(line["batch size"], line["precision"]) for line in lines(run.memory_table)] == order
 
 
-def test_large_figures_are_in_gib_and_an_unknown_one_is_a_dash(run: Run) -> None:
+def test_large_figures_are_in_gib_and_an_unknown_one_is_a_dash(run):
     figures = ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None}
     (line,) = lines(run.held("fp32", **figures).memory_table)
     assert (line["reserved (GiB)"], line["driver (GiB)"], line["peak (GiB)"]) == ("20.00", "–", "0.10")
 
 
-def test_only_trials_that_count_are_in_the_table_of_memory(run: Run) -> None:
+def test_only_trials_that_count_are_in_the_table_of_memory(run):
     run.memory("fp32", 10).lost("memory", "amp-fp16", "oom").speed()
     assert run.memory_table is None
     run.held("amp-bf16", **ON_A_GPU).held("tf32", status="invalid", **ON_A_GPU)
     assert column(run.memory_table, "precision") == ["amp-bf16"]
 
 
-def test_the_sum_over_devices_is_beside_the_largest_ones_peak(tmp_path: Path) -> None:
+def test_the_sum_over_devices_is_beside_the_largest_ones_peak(tmp_path):
     both = Run(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
     both.held("fp32", **ON_A_GPU, all_devices_bytes=190 * MIB)
     alone = Run(tmp_path / "alone").held("fp32", **ON_A_GPU)
@@ -125,20 +111,20 @@ def test_the_sum_over_devices_is_beside_the_largest_ones_peak(tmp_path: Path) ->
     ],
 )
 def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart(
-    tmp_path: Path, device: Device, field: str, saved: int, evidence: str
-) -> None:
+    tmp_path, device, field, saved, evidence
+):
     run = Run(tmp_path / "run", device=device).speed()
     run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
     (sentence,) = sentences(summarise(load([run.folder]).trials))
     assert evidence in sentence.evidence
 
 
-def test_a_run_without_energy_has_no_table_of_it(run: Run) -> None:
+def test_a_run_without_energy_has_no_table_of_it(run):
     run.speed().memory("fp32", 10)
     assert run.energy_table is None
 
 
-def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run: Run) -> None:
+def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run):
     run.drew("fp32", 4.0).drew("amp-bf16", 1.0).drew("fp32", 8.0, batch=256).drew("amp-bf16", 6.0, batch=256)
     run.drew("tf32", 3.0, batch=64).drew("amp-fp16", 1.0, source="power").speed()
     assert [(line["batch size"], line["precision"], line["energy ÷ fp32"]) for line in lines(run.energy_table)] == [
@@ -151,7 +137,7 @@ def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run: Run) -> N
     ]
 
 
-def test_the_table_of_energy_has_what_was_read_and_its_source(run: Run) -> None:
+def test_the_table_of_energy_has_what_was_read_and_its_source(run):
     _, line = lines(run.drew("amp-bf16", 1.6).drew("fp32", 4.0).energy_table)
     assert line == NAMED | {
         "precision": "amp-bf16",
@@ -165,7 +151,7 @@ def test_the_table_of_energy_has_what_was_read_and_its_source(run: Run) -> None:
     }
 
 
-def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(run: Run) -> None:
+def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(run):
     run.drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None).lost("energy", "amp-bf16", "unsupported")
     table = run.drew("tf32", 1.0, status="nonfinite").energy_table
     assert table is not None
@@ -175,7 +161,7 @@ def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(
     ]
 
 
-def answered(speedup: float | None, agreement: float = 100.0, error: float = 0.0) -> Inference:
+def answered(speedup, agreement=100.0, error=0.0):
     low, high = (None, None) if speedup is None else (1.9, 2.1)
     return Inference(
         latency_p50_ms=1.5,
@@ -190,7 +176,7 @@ def answered(speedup: float | None, agreement: float = 100.0, error: float = 0.0
     )
 
 
-def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(run: Run) -> None:
+def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(run):
     run.memory("fp32", 100)
     assert titled(run.folder, "Inference") is None
     for seed in (1, 0):

@@ -1,7 +1,5 @@
 """The report of the numerics phase: formats, shares, errors and plots of figures that are known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -9,13 +7,14 @@ import torch
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
-from bench.report.figures.numerics import shares
-from bench.report.page import publish
+from bench.report.figures import figure
+from bench.report.figures.numerics import draw, shares
+from bench.report.page import compose, publish
 from bench.report.reading.load import load
 from bench.report.tables.numerics import FINITE_ONLY, FORMATS, error, extremes, formats, last_steps, numerics
 from bench.results.records import Numeric, TrialResult
 from bench.results.store import Store
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, write_report
 
 TORCH = {
     "fp32": torch.float32,
@@ -115,23 +114,32 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
 
 
 def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numerics(run, tmp_path):
-    text = publish(run, tmp_path / "report")[0].read_text()
+    page = publish(run, tmp_path / "report")[0]
+    text = page.read_text()
     assert "time/epoch" not in text  # nothing was timed, so there is no table of dashes
-    for said in ("## Formats of numbers", "Numerics: errors against float64", "the loss became nan at step 1"):
-        assert said in text
+    for part in ("## Formats of numbers", "Numerics: errors against float64", "the loss became nan at step 1"):
+        assert part in text
     for name in ("gradients", "loss-scale"):
-        assert (tmp_path / "report" / f"mlp-nvidia-test-1-b128-{name}.png").stat().st_size > 10_000
-    html = (tmp_path / "report" / "report.html").read_text()
-    assert html.count("<figure>") == 2
+        assert page.with_name(f"mlp-nvidia-test-1-b128-{name}.png").stat().st_size > 10_000
+    assert page.with_name("report.html").read_text().count("<figure>") == 2
     plain = RunBuilder(tmp_path / "plain").memory("fp32", 100)
-    other = publish(load([plain.folder]), tmp_path / "other")[0].read_text()
+    other = write_report([plain.folder], tmp_path / "other").read_text()
     assert "Numerics" not in other
     assert "Formats" not in other
 
 
-def test_layers_are_drawn_on_request_in_the_models_order(run, tmp_path):
-    publish(run, tmp_path / "report", layers=True)
-    assert (tmp_path / "report" / "mlp-nvidia-test-1-b128-gradients-by-layer.png").stat().st_size > 10_000
+def test_layers_are_drawn_on_request_only(run, tmp_path, monkeypatch):
+    names = []
+    monkeypatch.setattr(figure, "save", lambda *_, name, **__: names.append(name))
+    compose(run, tmp_path)
+    assert names == [f"mlp-nvidia-test-1-b128-{name}" for name in ("gradients", "loss-scale")]
+    compose(run, tmp_path, layers=True)
+    assert names[-1] == "mlp-nvidia-test-1-b128-gradients-by-layer"
+
+
+def test_layers_are_drawn_in_the_models_order(run, tmp_path):
+    ((workload, plot),) = draw(summarise(run.trials), run.numerics, tmp_path, layers=True)
+    assert (workload, plot.name) == ("mlp", "mlp-nvidia-test-1-b128-gradients-by-layer")
     rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
     found = shares(rows[rows["precision"] == "fp32"])
     assert list(found.index) == ["fc", "conv1"]

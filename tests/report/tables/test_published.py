@@ -1,36 +1,28 @@
 """Published figures beside measured ones: the same recipe only, and its differences in words."""
 
-from __future__ import annotations
-
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.report.tables.published import FIGURES, FOLDER, WORDS, load_published, published_beside
-from bench.report.tables.table import Table
 from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
-from tests.report.builders import MIB, RunBuilder, write_report
+from tests.conftest import call
+from tests.report.builders import MIB, RunBuilder
 from tests.report.fleet import edit_rows
 from tests.report.tables.lines import column, lines
 
-ROOT = Path(__file__).parents[3]
 
-
-def figure(**given: object) -> dict[str, object]:
+def figure(**given):
     plain = dict.fromkeys(WORDS, "") | dict.fromkeys(FIGURES, float("nan"))
     usual = {"source": "a post", "model": "mlp", "gpu": "V100", "precision": "fp32", "batch_size": 128.0}
     return plain | usual | given
 
 
-def table(run: RunBuilder, *published: dict[str, object]) -> Table:
+def table(run, *published):
     runs = load([run.folder])
     found, remarks = published_beside(summarise(runs.trials), runs, pd.DataFrame(published))
     assert found is not None
@@ -38,7 +30,7 @@ def table(run: RunBuilder, *published: dict[str, object]) -> Table:
     return found
 
 
-def test_measured_and_published_rows_stand_in_one_table_with_their_sources(tmp_path: Path) -> None:
+def test_measured_and_published_rows_stand_in_one_table_with_their_sources(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epoch_s=3.0).train("amp-bf16", [90.0], epoch_s=2.0)
     arm = figure(precision="fp16-master", time_per_epoch_s=25.0, note="FP16 weights")
     found = table(run, figure(time_per_epoch_s=50.0), arm, figure(model="vgg", time_per_epoch_s=1.0))
@@ -48,7 +40,7 @@ def test_measured_and_published_rows_stand_in_one_table_with_their_sources(tmp_p
     assert column(found, "note") == ["–", "–", "–", "FP16 weights"]
 
 
-def test_times_as_fast_are_taken_within_one_source_gpu_and_batch_only(tmp_path: Path) -> None:
+def test_times_as_fast_are_taken_within_one_source_gpu_and_batch_only(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
     found = table(
         run,
@@ -63,24 +55,24 @@ def test_times_as_fast_are_taken_within_one_source_gpu_and_batch_only(tmp_path: 
     assert shown["NVIDIA Test 1"].endswith("(by step)")
 
 
-def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path: Path) -> None:
+def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path):
     run = RunBuilder(tmp_path / "run").speed(batch=128).speed(batch=64)
     found = table(run, figure(samples_per_s=1.0), figure(batch_size=512.0, samples_per_s=2.0))
     assert column(found, "batch size") == ["128", "128", "128"]
     assert "Published also at batch 512, which was not measured here." in found.footnotes
 
 
-def test_no_batch_size_in_common_shows_all_and_names_it_as_a_difference(tmp_path: Path) -> None:
+def test_no_batch_size_in_common_shows_all_and_names_it_as_a_difference(tmp_path):
     found = table(RunBuilder(tmp_path / "run").speed(batch=64), figure(batch_size=512.0, samples_per_s=2.0))
     assert column(found, "batch size") == ["64", "64", "512"]
     assert "batch size: here 64, there 512" in found.footnotes[0]
 
 
 @pytest.fixture
-def from_folder(tmp_path: Path):
+def from_folder(tmp_path):
     """Make a training's run whose data came from somewhere."""
 
-    def make(data: str, **more) -> RunBuilder:
+    def make(data, **more):
         run = RunBuilder(tmp_path / "run", **more).train("fp32", [90.0], epochs=2)
         edit_rows(run.folder, lambda row: row.update(data=data))
         return run
@@ -88,7 +80,7 @@ def from_folder(tmp_path: Path):
     return make
 
 
-def test_only_what_differs_is_listed(from_folder) -> None:
+def test_only_what_differs_is_listed(from_folder):
     run = from_folder("folder:/home/me/cifar10-jpeg", parameters=(("lr", 0.5),))
     there = figure(dataset="CIFAR-10", epochs=200.0, n_gpus=1.0, quality=94.0, quality_metric="top1_pct")
     (footnote,) = table(run, there).footnotes
@@ -105,13 +97,13 @@ def test_only_what_differs_is_listed(from_folder) -> None:
     assert not re.search("(GPUs|batch size|precision|memory):", footnote)
 
 
-def test_the_same_data_under_another_spelling_is_no_difference(from_folder) -> None:
+def test_the_same_data_under_another_spelling_is_no_difference(from_folder):
     there = figure(dataset="CIFAR-10", epochs=2.0, quality=94.0, quality_metric="top1_pct")
     (footnote,) = table(from_folder("cifar10"), there).footnotes
     assert not re.search("data:|Accuracies", footnote)
 
 
-def test_memory_is_compared_as_the_driver_sees_it(tmp_path: Path) -> None:
+def test_memory_is_compared_as_the_driver_sees_it(tmp_path):
     run = RunBuilder(tmp_path / "run")
     peak = MemoryPeak(peak_allocated_bytes=100 * MIB, driver_used_bytes=700 * MIB)
     run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
@@ -120,14 +112,14 @@ def test_memory_is_compared_as_the_driver_sees_it(tmp_path: Path) -> None:
     assert "memory: here less what was in use before" in found.footnotes[0]
 
 
-def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path: Path) -> None:
+def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path):
     runs = load([RunBuilder(tmp_path / "run", suite="resnet20").speed().folder])
     found, (remark,) = published_beside(summarise(runs.trials), runs, load_published())
     assert found is None
     assert all(suite in remark for suite in ("resnet20", "resnet50", "intel_resnet18", "cifar10_lightning"))
 
 
-def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_by(tmp_path: Path) -> None:
+def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_by(tmp_path):
     published = load_published()
     sources = set()
     for suite in ("resnet50", "intel_resnet18", "cifar10_lightning"):
@@ -142,7 +134,7 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
     assert not [source for source in sources if source.startswith(("NVIDIA", "Lambda"))]  # ImageNet, another recipe
 
 
-def test_a_folder_without_figures_and_a_broken_file_are_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_figures_and_a_broken_file_are_told_in_a_sentence(tmp_path):
     with pytest.raises(UsageError, match=r"no published figures in.*without --published"):
         load_published(tmp_path)
     (tmp_path / "own.csv").write_text("source,model\na post,mlp\n")
@@ -150,19 +142,17 @@ def test_a_folder_without_figures_and_a_broken_file_are_told_in_a_sentence(tmp_p
         load_published(tmp_path)
 
 
-def test_further_files_of_published_figures_are_read_too(tmp_path: Path) -> None:
+def test_further_files_of_published_figures_are_read_too(tmp_path):
     for name in ("one", "two"):
         text = (FOLDER / "published.csv").read_text().splitlines(keepends=True)[:3]
         (tmp_path / f"{name}.csv").write_text("".join(text))
     assert len(load_published(tmp_path)) == 4
 
 
-def test_the_flag_reaches_the_page_from_any_directory(tmp_path: Path) -> None:
-    assert parse(["report", "--published", "results/x"]).published
-    assert not parse(["report", "results/x"]).published
-    run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0])
-    out = tmp_path / "out"
-    words = ["report", "--published", str(run.folder), "--out", str(out)]
-    subprocess.run([sys.executable, str(ROOT / "run_bench.py"), *words], check=True, cwd=tmp_path)
-    assert "### Beside published figures" in (out / "report.md").read_text()
-    assert "suvojit-0x55aa" not in write_report([run.folder], tmp_path / "plain", figures="none").read_text()
+def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
+    run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0]).folder
+    words = ["report", run, "--figures", "none", "--out", tmp_path / "out"]
+    page = tmp_path / "out" / "report.md"
+    for more, shown in (["--published"], True), ([], False):
+        call(*words, *more, cwd=tmp_path)
+        assert ("### Beside published figures" in page.read_text()) == shown

@@ -2,12 +2,7 @@
 
 import math
 
-import numpy as np
-import pandas as pd
-
-from bench.report.format import records
 from bench.report.tables.table import figures, optional, table, words
-from bench.stats import Interval
 from tests.report.tables.lines import words as headers_of_words
 
 ROWS = [
@@ -43,23 +38,3 @@ def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_
     columns = [figures("kept", "nothing"), *optional(figures("left out", "nothing"), figures("size", "size"))]
     assert table("", ROWS, columns).headers == ["kept", "size"]
     assert table("", [], columns) is None
-
-
-def test_rows_as_dicts_are_those_of_pandas_with_the_same_types():
-    interval = Interval(center=1.0, low=None, high=None, n=1)
-    frame = pd.DataFrame(
-        {
-            "words": ["a", "b"],
-            "category": pd.Series(["x", "y"], dtype="category"),
-            "whole": [1, 2],
-            "number": [0.5, math.inf],
-            "flag": [True, False],
-            "objects": pd.Series([interval, np.float64(2.5)], dtype=object),
-            "flags": pd.Series([np.bool_(True), None], dtype=object),
-        },
-        index=[7, 3],
-    )
-    found, wanted = records(frame), frame.to_dict("records")
-    assert found == wanted
-    assert [list(map(type, row.values())) for row in found] == [list(map(type, row.values())) for row in wanted]
-    assert records(frame[:0]) == []

@@ -1,19 +1,14 @@
 """The tables of training, and what Lightning's Trainer adds to an epoch, seed by seed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import notes
-from bench.report.tables.table import Table
 from bench.report.tables.training import against_plain, training
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 
 
-def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_and_seeds(tmp_path: Path) -> None:
+def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_and_seeds(tmp_path):
     run = RunBuilder(tmp_path / "run")
     for parameters, epoch_s in (
         ((("trainer", "plain"),), (4.0, 5.0, 6.0)),
@@ -42,28 +37,28 @@ def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_
     }
 
 
-def column(table: Table, header: str) -> list[str]:
+def column(table, header):
     return [row[table.headers.index(header)] for row in table.rows]
 
 
-def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path: Path) -> None:
+def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0]).diverged("amp-bf16").diverged("amp-bf16", seed=1)
     learned, _ = training(run.summary())
     assert column(learned, "parity") == ["–", "diverged"]
 
 
-def test_columns_that_are_empty_for_all_rows_are_left_out(tmp_path: Path) -> None:
+def test_columns_that_are_empty_for_all_rows_are_left_out(tmp_path):
     learned, cost = training(RunBuilder(tmp_path / "run").train("fp32", [90.0]).train("amp-bf16", [90.0]).summary())
     assert "evaluated in fp32 (%)" not in learned.headers
     assert not [header for header in cost.headers if re_any(header, "checkpoint", "energy", "accuracy", "step speedup")]
     assert all(len(row) == len(table.headers) for table in (learned, cost) for row in table.rows)
 
 
-def re_any(text: str, *words: str) -> bool:
+def re_any(text, *words):
     return any(word in text for word in words)
 
 
-def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path: Path) -> None:
+def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path):
     figures = {"checkpoint_bytes": 90 * 2**20, "checkpoint_16bit_bytes": 45 * 2**20, "train_energy_j": 12_340.0}
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 91.0], test_accuracy_fp32_pct=[89.0, 90.0], **figures)
     learned, cost = training(run.summary())
@@ -74,7 +69,7 @@ def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path: 
     assert column(cost, "total time (s)") == ["6.000"]
 
 
-def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path: Path) -> None:
+def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path):
     run = RunBuilder(tmp_path / "run")
     asked = {"target_accuracy_pct": 90.0}
     run.train("fp32", [90.0] * 2, time_to_accuracy_s=[10.0, 20.0], **asked)
@@ -87,11 +82,11 @@ def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path: Path) -> No
     ]
 
 
-def test_nothing_trained_is_no_table(tmp_path: Path) -> None:
+def test_nothing_trained_is_no_table(tmp_path):
     assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
 
 
-def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path: Path) -> None:
+def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0])
     assert notes(load([run.folder]).trials) is None
     trials = load([run.folder]).trials.assign(detail="training began anew")

@@ -1,0 +1,81 @@
+"""Phases in this process, on suites of the tests' own and beside fake GPUs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench import phases
+from bench.measure import energy as measuring
+from bench.measure.rounds import Sizes
+from bench.measure.warmup import Cut, SwitchProfile, WarmUp
+from bench.phases import energy
+from bench.planning import suite_registry
+from bench.results.records import TrialResult
+from bench.spec.suite import Data, Suite
+from bench.spec.trial import Protocol
+from tests.arms import arms
+from tests.devices.fake_nvml import FakeDriver
+
+QUICK = Protocol(time_budget_s=0.05, replicates=1)
+CUT = Cut(
+    warm=WarmUp(steady=True, steps=12, step_ns=2e6),
+    profile=SwitchProfile(relative=(), switch_warmup=1),
+    sizes=Sizes(switch_warmup=1, steps=5),
+    empty_ns=0.0,
+)
+
+
+def run_phase(trial, device, phase, *names, sent=None, techniques=(), protocol=QUICK, **changes):
+    """Run a phase for a moment, on the arms with these names if given; return all that it sent."""
+    sent = [] if sent is None else sent
+    changes |= {"arms": arms(*names)} if names else {}
+    cell = replace(changes.pop("cell", trial.cell), techniques=techniques)
+    phases.run(replace(trial, phase=phase, cell=cell, protocol=protocol, **changes), device, sent.append)
+    return sent
+
+
+def of_kind(kind, sent):
+    """Return the records of a kind."""
+    return [message for message in sent if isinstance(message, kind)]
+
+
+def result_of(sent):
+    """Return the only result among what a phase sent."""
+    (result,) = of_kind(TrialResult, sent)
+    return result
+
+
+@pytest.fixture
+def use_suite(monkeypatch):
+    """Let every trial find a suite of the test's own; return a function that makes it."""
+
+    def use(model, **changes):
+        usual = {
+            "name": "own",
+            "title": "",
+            "data": Data(input_shape=(3, 8, 8), classes=2, steps_per_epoch=2),
+            "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            "batch_size": 4,
+        }
+        suite = Suite(**{**usual, **changes}, model=model)
+        monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
+        return suite
+
+    return use
+
+
+def shorten_energy(patched):
+    """Make windows of energy a twentieth of their length."""
+    for name in ("WINDOW_S", "IDLE_S", "LEAD_IN_S"):
+        patched.setattr(measuring, name, getattr(measuring, name) / 20)
+    patched.setattr(energy, "WARM_UP_S", 0.1)
+
+
+def install_gpus(patched, *gpus):
+    """Let NVML know these GPUs, whose clock is the real one."""
+    start = time.monotonic()
+    FakeDriver(gpus, clock=lambda: time.monotonic() - start).install(patched)
