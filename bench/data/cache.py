@@ -1,4 +1,4 @@
-"""Images decoded once, kept as one file of uint8 tensors that later processes map into memory."""
+"""Decoded images in one file of uint8 tensors, which later processes map into memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from bench.spec.errors import UsageError
 
 GIB = 2**30
+SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,36 +40,30 @@ class Dataset:
 
 
 def read(path: Path) -> Dataset | None:
-    """Return the dataset kept in ``path``, or None where there is none that can be read.
+    """Return the data set in ``path``, or None where there is none that can be read.
 
     The images are mapped, not copied: a dataset larger than memory can be used.
     """
     try:
-        kept = torch.load(path, mmap=True, weights_only=True)
-        train, test = (
-            Split(images=kept[f"{split}_images"], labels=kept[f"{split}_labels"]) for split in ("train", "test")
-        )
-        return Dataset(train=train, test=test, classes=tuple(kept["classes"]))
-    except FileNotFoundError:
-        return None
-    except Exception:
-        # A damaged file raises nearly anything. It is only a cache: what it held is made anew.
+        state = torch.load(path, mmap=True, weights_only=True)
+        train, test = (Split(images=state[f"{name}_images"], labels=state[f"{name}_labels"]) for name in SPLITS)
+        return Dataset(train=train, test=test, classes=tuple(state["classes"]))
+    except Exception:  # a missing file, or a damaged one, which raises nearly anything; it is decoded again
         return None
 
 
 def write(path: Path, dataset: Dataset) -> Dataset:
-    """Keep the dataset in ``path``, whole or not at all, and return it as ``read`` does.
+    """Write the data set to ``path`` atomically, and return it as ``read`` does.
 
     Raises:
         UsageError: the directory cannot be written.
     """
-    kept: dict[str, list[str] | Tensor] = {"classes": list(dataset.classes)}
-    for name in ("train", "test"):
-        split: Split = getattr(dataset, name)
-        kept |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
+    state: dict[str, list[str] | Tensor] = {"classes": list(dataset.classes)}
+    for name, split in zip(SPLITS, (dataset.train, dataset.test), strict=True):
+        state |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
     try:
         with staging(path.parent) as folder:
-            torch.save(kept, folder / path.name)
+            torch.save(state, folder / path.name)
             (folder / path.name).replace(path)
     except (OSError, RuntimeError) as error:  # torch.save turns a full disk into a RuntimeError
         raise UsageError(
@@ -79,36 +74,36 @@ def write(path: Path, dataset: Dataset) -> Dataset:
 
 @contextmanager
 def staging(directory: Path) -> Iterator[Path]:
-    """Yield a temporary folder inside ``directory``, out of which a finished file moves in one step.
+    """Yield a temporary folder inside ``directory``, out of which a finished file moves atomically.
 
-    What is left in it is removed, and so are the folders that had to be made for it and stayed empty.
+    It is removed afterwards, and so are folders that were created for it and are still empty.
     """
-    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=directory) as name:
             yield Path(name)
     finally:
-        for folder in made:
+        for folder in created:
             with suppress(OSError):
                 folder.rmdir()
 
 
 def require_room(directory: Path, size_bytes: int, what: str) -> None:
-    """Check, before minutes are spent on decoding, that the result can be kept; it need not fit into memory.
+    """Check that the disk has room for decoded images, before minutes are spent on them.
 
     Args:
-        directory: where it is to be kept; need not exist yet.
-        size_bytes: what the decoded images and all that leads to them take.
-        what: what needs the room, for the message.
+        directory: of the cache; need not exist yet.
+        size_bytes: of the images and of all intermediate files.
+        what: needs the room, for the message.
 
     Raises:
         UsageError: the disk is too small, or the directory cannot be written.
     """
-    place = next(folder for folder in (directory, *directory.parents) if folder.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+    existing = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"The data directory '{directory}' cannot be written. Choose another with --data-dir.")
-    free_bytes = shutil.disk_usage(place).free
+    free_bytes = shutil.disk_usage(existing).free
     if size_bytes > free_bytes:
         raise UsageError(
             f"{what} take {size_bytes / GIB:.1f} GiB, and the disk of '{directory}' has {free_bytes / GIB:.1f} GiB "

@@ -18,25 +18,24 @@ from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
 
 STALLED_S = 30.0
-"""A server that says nothing for so long is given up."""
+"""Timeout of a server that sends nothing."""
 FAILURES = (OSError, RuntimeError, http.client.HTTPException)
 """What torch's and torchvision's downloads raise: no network, a wrong checksum, a broken answer."""
 
+_SIZE_BYTES = 60_000 * 3 * 32 * 32
+_COPIES = 3
+"""Disk space is needed for the archive, its files, and the tensors made of them."""
+
 
 @contextmanager
-def patience(seconds: float = STALLED_S) -> Iterator[None]:
-    """Give up on a connection that says nothing for so long: the libraries set no limit, and would wait for ever."""
+def connection_timeout() -> Iterator[None]:
+    """Give up on a server that stalls: torch's and torchvision's downloads would wait forever."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
+    socket.setdefaulttimeout(STALLED_S)
     try:
         yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-_SIZE_BYTES = 60_000 * 3 * 32 * 32
-_COPIES = 3
-"""On the way there are the archive, its files, and the tensors made of them."""
 
 
 def load(directory: str) -> Dataset:
@@ -50,9 +49,8 @@ def load(directory: str) -> Dataset:
     """
     home = Path(directory)
     path = home / "cache" / f"cifar10-{_fingerprint()}.pt"
-    kept = cache.read(path)
-    if kept is not None:
-        return kept
+    if (cached := cache.read(path)) is not None:
+        return cached
     cache.require_room(home, _COPIES * _SIZE_BYTES, "CIFAR-10, its archive and its images")
     if _is_extracted(home):
         return cache.write(path, _read(home))
@@ -88,7 +86,7 @@ def _archive(home: Path, folder: Path) -> Path:
     if check_integrity(archive, CIFAR10.tgz_md5):
         return archive
     try:
-        with patience():
+        with connection_timeout():
             download_url(CIFAR10.url, folder, CIFAR10.filename, CIFAR10.tgz_md5)
     except FAILURES as error:
         state = "is not in" if not archive.exists() else f"has a damaged {CIFAR10.filename} (wrong checksum) in"

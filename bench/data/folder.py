@@ -85,9 +85,9 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     part = f"without-{validation_share:g}-" if validation_share else ""
     native, squashed = (home / f"{location}-{content}-{part}{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
     for file in (native, squashed):
-        kept = cache.read(file)
-        if kept is not None and _fits(kept.train.images.shape[2:], size):
-            return kept
+        cached = cache.read(file)
+        if cached is not None and _fits(cached.train.images.shape[2:], size):
+            return cached
     with cache.staging(home) as scratch:
         dataset, is_native = _decode(root, train, test, size, scratch)
         dataset = cache.write(native if is_native else squashed, dataset)

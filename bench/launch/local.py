@@ -140,7 +140,7 @@ class LocalLauncher(Launcher):
             return ending
 
     def _listen(self, receiving: Connection, on_message: Callable[[Message], None]) -> Ending | None:
-        """Hand messages on until the last word; None where the process ended without one."""
+        """Pass messages on until the process ends; return its ending, or None if it ended without one."""
         heard = time.monotonic()
         while True:
             if not wait([receiving], timeout=min(POLL_S, self.silence_s)):

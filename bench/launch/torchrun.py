@@ -87,24 +87,24 @@ def read_job(environment: MutableMapping[str, str] = os.environ) -> Job | None:
         return None
     own = [name for name in environment if name.startswith(("TORCHELASTIC_", "ROLE_", "GROUP_"))]
     own += ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
-    found = {name: environment.pop(name) for name in own if name in environment}
-    if int(found["WORLD_SIZE"]) == 1:
+    variables = {name: environment.pop(name) for name in own if name in environment}
+    if int(variables["WORLD_SIZE"]) == 1:
         return None
-    if not found.get("MASTER_ADDR") or not found.get("MASTER_PORT", "").isdigit():
+    if not variables.get("MASTER_ADDR") or not variables.get("MASTER_PORT", "").isdigit():
         raise UsageError(
-            f"{found['WORLD_SIZE']} ranks were started without MASTER_ADDR and MASTER_PORT. Set them to an address of "
-            "the first node that all nodes reach, and a free port of it: export MASTER_PORT=29400 "
+            f"{variables['WORLD_SIZE']} ranks were started without MASTER_ADDR and MASTER_PORT. Set them to an address "
+            "of the first node that all nodes reach, and a free port of it: export MASTER_PORT=29400 "
             "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)"
         )
     return Job(
-        rank=int(found["RANK"]),
-        world=int(found["WORLD_SIZE"]),
-        node=int(found.get("GROUP_RANK", found["RANK"])),
-        local_rank=int(found.get("LOCAL_RANK", 0)),
-        address=found["MASTER_ADDR"],
-        port=int(found["MASTER_PORT"]),
-        name=f"{found.get('TORCHELASTIC_RUN_ID')}/{found.get('TORCHELASTIC_RESTART_COUNT', 0)}",
-        agent_store=found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        rank=int(variables["RANK"]),
+        world=int(variables["WORLD_SIZE"]),
+        node=int(variables.get("GROUP_RANK", variables["RANK"])),
+        local_rank=int(variables.get("LOCAL_RANK", 0)),
+        address=variables["MASTER_ADDR"],
+        port=int(variables["MASTER_PORT"]),
+        name=f"{variables.get('TORCHELASTIC_RUN_ID')}/{variables.get('TORCHELASTIC_RESTART_COUNT', 0)}",
+        agent_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 
 

@@ -120,7 +120,7 @@ def _measure(trial: Trial, meters: tuple[GpuMeter, ...], send: Callable[[Message
     window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
     distributed.from_first(0)
     runner.synchronize()
-    switches = read_back(runner.arm.precision, runner.arm.device)  # after the model has had its chance to change them
+    switches = read_back(runner.arm.precision, runner.arm.device)  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")

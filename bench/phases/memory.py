@@ -72,7 +72,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 held=[tensor for batch in resident for tensor in batch],
             )
             peaks = replace(peaks, **asdict(kinds)) if kinds is not None else peaks
-    switches = read_back(arm.precision, context.device)  # after the model has had its chance to change them
+    switches = read_back(arm.precision, context.device)  # last: the model may have changed them
     send(TrialResult(precision=name, status="ok", switches=switches, memory=peaks))
 
 

@@ -136,11 +136,11 @@ class _Observation:
         with torch.random.fork_rng(devices=[]):
             exact = self.context.suite.model(self.data).to(arm.device).double().train()
         exact.load_state_dict(arm.weights.state_dict())
-        found = gradients.errors_against_float64(
+        errors = gradients.errors_against_float64(
             arm.model, exact, arm.loss, batch, autocast=arm.autocast, scale=arm.loss_scale or 1.0
         )
-        self._send("error", step, "loss", found.loss)
-        for layer, error in found.gradients.items():
+        self._send("error", step, "loss", errors.loss)
+        for layer, error in errors.gradients.items():
             self._send("error", step, "gradient", error, layer)
 
     def _named(self) -> gradients.Named:

@@ -83,7 +83,7 @@ class Paired:
 
     def speed(self, arm: int) -> Speed:
         """Return what the measurement says of an arm."""
-        found, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
+        comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
         step_ns, speedup = self.step_ns(arm), self.speedup(arm)
         return Speed(
             steady=cut.warm.steady,
@@ -93,15 +93,15 @@ class Paired:
             switch_transient_pct=cut.profile.transient_pct,
             clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
             paired=len(self.runners) > 1,
-            rounds=found.rounds,
+            rounds=comparison.rounds,
             step_ms=step_ns / 1e6,
             samples_per_s=self.trial.cell.batch_size / (step_ns / 1e9),
             speedup=speedup.center if speedup else None,
             speedup_low=speedup.low if speedup else None,
             speedup_high=speedup.high if speedup else None,
-            skipped_steps=sum(block.skipped_steps for block in found.blocks if block.arm == arm),
-            discarded_rounds=len(found.invalid),
-            outlier_rounds=found.outliers[arm],
+            skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
+            discarded_rounds=len(comparison.invalid),
+            outlier_rounds=comparison.outliers[arm],
             long_block_pct=100 * check.difference if check else None,
             foreign_load_pct=self.foreign_load_pct,
         )
@@ -154,16 +154,18 @@ def measure(
         poll = _poll(watch, trial.cell.placement.members)
         for attempt in (1, 2):
             sizes = [cut.sizes for cut in cuts]
-            found = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, poll=poll, watch=report)
+            comparison = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, poll=poll, watch=report)
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
-                checks = check_long_blocks(runners, sizes, found, trial.protocol, seed=seed, clock=clock, poll=poll)
+                checks = check_long_blocks(
+                    runners, sizes, comparison, trial.protocol, seed=seed, clock=clock, poll=poll
+                )
             if attempt == 2 or all(one is None or one.agree for one in checks):
                 break
             cuts = [replace(cut, sizes=lengthen(cut.sizes)) for cut in cuts]
         foreign_pct = watch.foreign_load_pct()
     return Paired(
-        trial=trial, runners=runners, cuts=cuts, comparison=found, checks=checks, foreign_load_pct=foreign_pct
+        trial=trial, runners=runners, cuts=cuts, comparison=comparison, checks=checks, foreign_load_pct=foreign_pct
     )
 
 

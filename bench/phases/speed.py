@@ -80,8 +80,8 @@ def _observe(runner: TrainingRunner) -> Operations:
     observable = runner.observable()
     if distributed.ranks() == 1:
         return observe(partial(observable.run, 1))
-    found = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
-    return replace(found, flops_per_step=total(distributed.gathered(found.flops_per_step)))
+    operations = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
+    return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
 
 
 def _switches_after_a_step(runner: TrainingRunner) -> Switches:
@@ -123,8 +123,8 @@ def communication_pct(runner: TrainingRunner, cut: Cut, clock: Callable[[], int]
         return None
     silent = SilentRunner(runner.name, runner.arm, runner.batches)
     protocol = replace(trial.protocol, time_budget_s=COMMUNICATION_SHARE * trial.protocol.time_budget_s)
-    found = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
-    speedup = found.speedups[1]
+    comparison = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
+    speedup = comparison.speedups[1]
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
 
 

@@ -126,11 +126,11 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
     Returns:
         The epochs so far, none without a checkpoint; and a sentence where there was one that could not be read.
     """
-    found, unread = None, ""
+    stored, unread = None, ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
-        found = read_checkpoint(checkpoint)
-        unread = "" if found else "its checkpoint could not be read, so training began anew"
-    kept = distributed.from_first(found)
+        stored = read_checkpoint(checkpoint)
+        unread = "" if stored else "its checkpoint could not be read, so training began anew"
+    kept = distributed.from_first(stored)
     if kept is None or kept.config != trial.config:
         return [], unread
     kept.restore(arm)

@@ -133,10 +133,10 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
 def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
     """Return a suite's FLOPs per sample; None if the model fails, which its trials then report."""
     try:
-        flops: dict[str, float | None] = launcher.call("bench.training.flops:count_all", (ref,))
+        flops: float | None = launcher.call("bench.training.flops:count_flops", ref)
     except UsageError:
         return None
-    return flops[ref.name]
+    return flops
 
 
 def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:

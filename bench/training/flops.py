@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, counted without doing them."""
+"""Floating-point operations of a training step, counted without executing them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COUNTED_BATCH = 2
 def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
     """Return the FLOPs of products in forward and backward, for one sample.
 
-    Counted on meta tensors, which have shapes and no values; None for a model that cannot run on those, or
-    with products whose FLOPs are not known.
+    They are counted on meta tensors, which have shapes and no values. None for a model that cannot run on those, or
+    whose products' FLOPs are not known.
     """
     try:
         with torch.device("meta"):
@@ -37,7 +37,7 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
     return None if counted is None else counted / COUNTED_BATCH
 
 
-def count_all(suites: tuple[SuiteRef, ...], _send: Callable[[object], None]) -> dict[str, float | None]:
-    """Return each suite's FLOPs per sample, by its name; run in a worker."""
-    loaded = [suite_registry.load(ref) for ref in suites]
-    return {suite.name: training_flops_per_sample(suite, suite.data) for suite in loaded}
+def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
+    """Return a suite's FLOPs per sample; run in a worker."""
+    suite = suite_registry.load(ref)
+    return training_flops_per_sample(suite, suite.data)

@@ -1,7 +1,7 @@
 """Initial weights of a torchvision model: random, ImageNet's, or those of a file.
 
-A suite has them where its function has an argument ``weights``: ``none``, ``imagenet`` or a path. They are fetched
-once, before any trial, and every trial then finds them on the disk.
+A suite offers them by an argument ``weights`` of its function: ``none``, ``imagenet`` or a path. They are downloaded
+once, before any trial, and every trial then reads them from the disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.data.cifar10 import FAILURES, patience
+from bench.data.cifar10 import FAILURES, connection_timeout
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError, first_line
 from bench.spec.suite import Data
@@ -24,7 +24,7 @@ NONE, IMAGENET = "none", "imagenet"
 
 
 def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
-    """Build a suite's model once, which downloads its weights if they are not there yet; run in a worker.
+    """Build a suite's model, which downloads missing weights; run in a worker before any trial.
 
     Raises:
         UsageError: the weights cannot be had, or are not this model's.
@@ -34,14 +34,14 @@ def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
 
 
 def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, head: str) -> nn.Module:
-    """Build a torchvision model with initial weights; its last layer is a new one where it has other classes.
+    """Build a torchvision model with initial weights; its head is a new one where the number of classes differs.
 
-    On the meta device, where tensors have no values, no weights are looked for.
+    On the meta device, where tensors have no values, none are loaded.
 
     Args:
         build: torchvision's function, called with ``num_classes``.
         weights: ``none``, ``imagenet`` (torchvision's default weights of this model), or the path of a state dict.
-        data: tells the number of classes.
+        data: has the number of classes.
         head: name of the last layer within the model.
 
     Raises:
@@ -58,11 +58,11 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
 def _download(name: str) -> dict[str, Tensor]:
     from torchvision import models
 
-    api: Any = models  # which does not mark what it exports
+    api: Any = models  # its exports are not marked for mypy
     entry = api.get_model_weights(name).DEFAULT
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     try:
-        with patience():
+        with connection_timeout():
             state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except FAILURES as error:
         raise UsageError(
@@ -79,9 +79,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a file that is no state dict raises nearly anything
-        # torch's own text advises to load what may run code.
-        refused = isinstance(error, pickle.UnpicklingError)
-        why = "it is no file of torch.save's, or holds more than tensors" if refused else first_line(error)
+        why = first_line(error)
+        if isinstance(error, pickle.UnpicklingError):  # torch's own text advises to load what may run code
+            why = "it is no file of torch.save's, or holds more than tensors"
         raise UsageError(
             f"The weights file '{path}' cannot be read ({why}). Save model.state_dict() with torch.save, or give "
             "--weights none."
@@ -92,19 +92,13 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _load(model: nn.Module, state: dict[str, Tensor], head: str, where: str) -> None:
-    """Load ``state``, except for the head where its shapes are others."""
+    """Load ``state``; the model keeps its own head if that has other shapes."""
     own = model.state_dict()
-    last = {name for name in own if name.startswith(f"{head}.")}
-    replaced = any(name not in state or state[name].shape != own[name].shape for name in last)
-    skipped = last if replaced else set()
-    problems = [f"{name} is missing" for name in own.keys() - state.keys() - skipped]
-    problems += [f"{name} is unknown" for name in state.keys() - own.keys()]
-    problems += [
-        f"{name} has shape {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
-        for name in (own.keys() & state.keys()) - skipped
-        if state[name].shape != own[name].shape
-    ]
-    if problems:
-        listed = ", ".join(sorted(problems)[:3]) + ", …" * (len(problems) > 3)
-        raise UsageError(f"The weights of {where} are not those of this model: {listed}.")
-    model.load_state_dict({**own, **{name: value for name, value in state.items() if name not in skipped}})
+    own_head = {name: value for name, value in own.items() if name.startswith(f"{head}.")}
+    if any(name not in state or state[name].shape != value.shape for name, value in own_head.items()):
+        state = {**state, **own_head}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        problems = " ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise UsageError(f"The weights of {where} are not those of this model: {problems}") from error

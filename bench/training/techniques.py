@@ -12,7 +12,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from types import MethodType
 from typing import Any
@@ -34,10 +34,10 @@ FEWEST_LAYERS = 3
 
 
 def require_supported(techniques: Techniques, suite: Suite, data: Data, device: torch.device) -> None:
-    """Refuse techniques that do not go with a suite or device, as far as that is known before a model is built.
+    """Refuse techniques that a suite or device cannot have, as far as that is known before a model is built.
 
     Raises:
-        UnsupportedError: one does not.
+        UnsupportedError: it cannot have one.
     """
     if techniques.channels_last and len(data.input_shape) != 3:
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
@@ -68,10 +68,10 @@ def cut(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, T
 
 
 def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Optimizer:
-    """Return the same optimizer, new and with torch's own ``fused=True``.
+    """Return a copy of an optimizer, before its first step, with torch's own ``fused=True``.
 
     Args:
-        optimizer: before its first step.
+        optimizer: what to copy.
         scaled: whether a GradScaler may skip its steps.
 
     Raises:
@@ -85,12 +85,12 @@ def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Opti
     groups = [{**group, "fused": True, "foreach": None} for group in optimizer.param_groups]
     build: Any = kind
     try:
-        made: torch.optim.Optimizer = build(groups, lr=groups[0]["lr"], fused=True)
+        copy: torch.optim.Optimizer = build(groups, lr=groups[0]["lr"], fused=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedError(f"fused-optimizer: {kind.__name__} says: {first_line(error)}") from error
-    if scaled and isinstance(made, torch.optim.SGD):
-        _initialise_momentum(made)
-    return made
+    if scaled and isinstance(copy, torch.optim.SGD):
+        _initialise_momentum(copy)
+    return copy
 
 
 def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
@@ -109,10 +109,7 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
 def compiled(model: nn.Module) -> Callable[..., Tensor]:
     """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged."""
     config: Any = torch._dynamo.config
-    for name in ("recompile_limit", "cache_size_limit"):  # torch < 2.7 knows the latter alone
-        if hasattr(config, name):
-            setattr(config, name, COMPILED_ARMS)
-            break
+    config.cache_size_limit = COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
     forward: Callable[..., Tensor] = torch.compile(model, dynamic=False)  # all batches of a trial have one shape
     return forward
 
@@ -146,8 +143,8 @@ def _broken_compiler(kind: str) -> str | None:
     return None
 
 
-def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> int:
-    """Checkpoint the activations of the model's blocks, in place; return the number of blocks.
+def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> None:
+    """Checkpoint the activations of the model's blocks, in place.
 
     Random numbers are drawn again as they were and batch norm counts each batch once, so that training is the same.
 
@@ -156,15 +153,15 @@ def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> int:
     """
     if compiled and any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise UnsupportedError("torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice")
-    count = sum(_wrap(container) for container in _outermost(model))
-    if not count:
+    wrapped = [_wrap(container) for container in _outermost(model)]
+    if not any(wrapped):
         raise UnsupportedError(
             f"checkpointing wraps blocks within nn.Sequential or nn.ModuleList, and {type(model).__name__} has none"
         )
-    return count
 
 
 def _outermost(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost containers of layers."""
     if isinstance(module, nn.Sequential | nn.ModuleList):
         yield module
         return
@@ -172,54 +169,48 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
         yield from _outermost(child)
 
 
-def _wrap(container: nn.Module) -> int:
-    """Give blocks another forward, as methods of their own, so that a copy of the model runs the copy's layers."""
+def _wrap(container: nn.Module) -> bool:
+    """Replace the forward of a container's blocks; return whether there are any.
+
+    It is a method of each block's own, so that a copy of the model runs the copy's layers.
+    """
     blocks = [child for child in container.children() if next(child.children(), None) is not None]
     for block in blocks:
-        vars(block)["forward"] = MethodType(_recomputed_block, block)
+        vars(block)["forward"] = MethodType(_forward_block, block)
     if not blocks and isinstance(container, nn.Sequential) and len(container) >= FEWEST_LAYERS:
-        vars(container)["forward"] = MethodType(_recomputed_layers, container)
-        return len(_runs(container))
-    return len(blocks)
+        vars(container)["forward"] = MethodType(_forward_layers, container)
+        return True
+    return bool(blocks)
 
 
-def _recomputed_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a block; where it trains, its inputs alone are kept."""
+def _forward_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a block; in training it keeps only its inputs."""
     forward = partial(type(block).forward, block)
-    return _recomputed(forward, block.modules(), *args, **kwargs) if block.training else forward(*args, **kwargs)
+    return _checkpointed(forward, block.modules(), *args, **kwargs) if block.training else forward(*args, **kwargs)
 
 
-def _recomputed_layers(layers: nn.Sequential, inputs: Any) -> Any:
-    """Run plain layers; where they train, the inputs of each run of them alone are kept."""
+def _forward_layers(layers: nn.Sequential, inputs: Any) -> Any:
+    """Run plain layers; in training only the inputs of each run of them are kept."""
     if not layers.training:
-        return _in_turn(list(layers), inputs)
-    for run in _runs(layers):
-        inputs = _recomputed(partial(_in_turn, run), run, inputs)
+        return _run(layers, inputs)
+    listed = list(layers)
+    size = math.ceil(len(listed) / round(math.sqrt(len(listed))))
+    for start in range(0, len(listed), size):
+        run = listed[start : start + size]
+        inputs = _checkpointed(partial(_run, run), run, inputs)
     return inputs
 
 
-def _runs(layers: nn.Sequential) -> list[list[nn.Module]]:
-    listed = list(layers)
-    size = math.ceil(len(listed) / round(math.sqrt(len(listed))))
-    return [listed[start : start + size] for start in range(0, len(listed), size)]
-
-
-def _in_turn(layers: Sequence[nn.Module], inputs: Any) -> Any:
+def _run(layers: Iterable[nn.Module], inputs: Any) -> Any:
     for layer in layers:
         inputs = layer(inputs)
     return inputs
 
 
-def _recomputed(function: Callable[..., Any], modules: Iterable[nn.Module], *args: Any, **kwargs: Any) -> Any:
-    norms = [module for module in modules if isinstance(module, _BatchNorm)]
-    if not norms:
-        return checkpoint(function, *args, use_reentrant=False, **kwargs)
-    contexts = partial(_contexts, norms)
-    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts, **kwargs)
-
-
-def _contexts(norms: Sequence[_BatchNorm]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _uncounted(norms)
+def _checkpointed(function: Callable[..., Any], modules: Iterable[nn.Module], *args: Any, **kwargs: Any) -> Any:
+    if norms := [module for module in modules if isinstance(module, _BatchNorm)]:
+        kwargs["context_fn"] = lambda: (nullcontext(), _uncounted(norms))
+    return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """One process: a trial in, records out, on a channel of their own; stdout and stderr go to a log.
 
-The fork server imports this module, and with it torch, once; every worker is a fork of it that has not
-touched any device yet.
+The fork server imports this module, and torch with it, once. Every worker is a fork of it in which no device has been
+used yet.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-import torchvision
+import torchvision  # noqa: F401 - and torch with it, before the first fork
 
 from bench import phases
 from bench.data import Prepared, Shard, prepare
@@ -37,8 +36,6 @@ from bench.spec.trial import DataSource, Rendezvous, Trial
 from bench.training import distributed, rank_launcher
 from bench.training.failures import failure
 
-PRELOADED = (torchvision.__name__, torch.__name__)
-
 
 def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
     """Call a function in this process, and send its messages and its value or error over ``connection``.
@@ -46,8 +43,8 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
     Args:
         connection: the channel back.
         log: path of the file that takes what is printed.
-        compiled: path of the folder that takes what torch.compile makes. It is this process's own and new, so that
-            what compiling takes is not what an earlier process left to do; the caller removes it.
+        compiled: path of the folder that takes what torch.compile makes. It is new, so that the time of compiling does
+            not depend on earlier processes; the caller removes it.
         target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
         arguments: what to call it with.
     """
@@ -63,10 +60,10 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         print(error.output, file=sys.stderr)  # last, for the log's end is what a reader sees
         connection.send(error.failed)
     except Exception as error:
-        word = failure(error)
-        if word.kind in ("oom", "error"):
+        failed = failure(error)
+        if failed.kind in ("oom", "error"):
             traceback.print_exc()
-        connection.send(word)
+        connection.send(failed)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -98,7 +95,7 @@ def run_trial(
 
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
     if rendezvous is not None:
-        threading.Thread(target=_end_with_parent, daemon=True).start()  # else they would wait for who may never come
+        threading.Thread(target=_end_with_parent, daemon=True).start()  # else its ranks would wait for others forever
         rank_launcher.run(trial, device, stamped, rendezvous.local, rendezvous)
     elif (members := len(trial.cell.placement.members)) > 1:
         rank_launcher.run(trial, device, stamped, members, checkpoint=checkpoint)
@@ -137,7 +134,7 @@ def _print_to(log: str) -> None:
     """Send this process's stdout and stderr, those of C code too, to a file."""
     try:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except FileNotFoundError:  # whoever asked was stopped while this process began, and has tidied up
+    except FileNotFoundError:  # the launcher was stopped while this process began, and has removed the folder
         os._exit(1)
     os.dup2(file, 1)
     os.dup2(file, 2)

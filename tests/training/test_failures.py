@@ -1,4 +1,4 @@
-"""What an error is told as, in the row of its trial."""
+"""The kind and the text of an error in the row of its trial."""
 
 import pytest
 import torch
@@ -17,13 +17,13 @@ class Broken(Dataset):
         raise OSError("cannot identify image file 'cat: 1.jpg'")
 
 
-def test_what_a_loaders_process_raised_is_told_and_not_that_it_was_caught():
+def test_an_error_of_a_loaders_process_is_reported_as_its_own():
     with pytest.raises(OSError, match="Caught") as raised:
         next(iter(DataLoader(Broken(), num_workers=1, multiprocessing_context="fork")))
     assert failure(raised.value).text == "OSError: cannot identify image file 'cat: 1.jpg'"
 
 
-SAID = [
+ERRORS = [
     ("CUDA out of memory. Tried to allocate 2.00 GiB", 0.5, "oom"),
     ("CUDA driver error: out of memory", 0.5, "oom"),
     ("Triton Error [CUDA]: out of memory", 0.5, "oom"),
@@ -37,18 +37,23 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("text", "free", "kind"), SAID)
-def test_what_libraries_say_where_memory_is_short_is_out_of_memory(text, free, kind, monkeypatch):
+@pytest.mark.parametrize(("text", "free", "kind"), ERRORS)
+def test_what_libraries_raise_where_memory_is_short_is_out_of_memory(text, free, kind, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 80e9, 80e9))
     assert failure(RuntimeError(text)).kind == kind
     assert failure(ValueError(text)).kind == "error"
 
 
+def test_parameters_without_a_gradient_are_unsupported_on_several_devices():
+    error = RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
+    assert failure(error).kind == "unsupported"
+
+
 def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
     assert failure(RuntimeError("unable to find an engine to execute this computation")).kind == "error"
 
 
-@pytest.mark.parametrize(("text", "told"), [("one\ntwo", "one"), ("", "no message"), (" \n", "no message")])
-def test_an_error_is_told_by_its_type_and_its_first_line(text, told):
-    assert failure(ValueError(text)).text == f"ValueError: {told}"
+@pytest.mark.parametrize(("text", "line"), [("one\ntwo", "one"), ("", "no message"), (" \n", "no message")])
+def test_an_error_is_reported_by_its_type_and_its_first_line(text, line):
+    assert failure(ValueError(text)).text == f"ValueError: {line}"

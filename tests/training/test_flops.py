@@ -3,22 +3,12 @@ import torch
 from torch import nn
 
 from bench.measure.operations import observe
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
-from bench.training.flops import count_all, training_flops_per_sample
+from bench.training.flops import count_flops, training_flops_per_sample
+from tests.training.conftest import make_suite
 
 IMAGES = Data(input_shape=(3, 8, 8), classes=5)
-
-
-def make(model, data=IMAGES):
-    return Suite(
-        name="small",
-        title="",
-        data=data,
-        model=model,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        batch_size=4,
-    )
 
 
 def convolutional(data):
@@ -31,25 +21,25 @@ def convolutional(data):
     )
 
 
-def test_a_sample_costs_what_the_layers_multiply_forward_and_for_both_gradients():
+def test_a_samples_flops_are_those_of_forward_and_both_gradients():
     first, second, last = 64 * 9 * 3 * 4, 64 * 9 * 4, 256 * 5
     by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient
-    assert training_flops_per_sample(make(convolutional), IMAGES) == by_hand
+    assert training_flops_per_sample(make_suite(convolutional), IMAGES) == by_hand
 
 
 def test_counting_on_shapes_alone_agrees_with_what_runs():
     model, inputs, targets = convolutional(IMAGES), torch.randn(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
     ran = observe(lambda: nn.functional.cross_entropy(model(inputs), targets).backward())
-    assert training_flops_per_sample(make(convolutional), IMAGES) == ran.flops_per_step / 4
+    assert training_flops_per_sample(make_suite(convolutional), IMAGES) == ran.flops_per_step / 4
 
 
 def test_regression_is_counted():
     data = Data(input_shape=(6,), target_shape=(3,))
-    assert training_flops_per_sample(make(lambda data: nn.Linear(6, 3), data), data) == 2 * 2 * 18
+    assert training_flops_per_sample(make_suite(lambda data: nn.Linear(6, 3), data=data), data) == 2 * 2 * 18
 
 
 @pytest.mark.parametrize("trouble", ["fails", "no formula"])
-def test_what_cannot_be_counted_is_unknown_and_says_why(trouble, capsys):
+def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(trouble, capsys):
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
@@ -60,10 +50,9 @@ def test_what_cannot_be_counted_is_unknown_and_says_why(trouble, capsys):
                 return inputs.numpy()
             return self.layer(inputs, inputs)[:, 0, 0]
 
-    assert training_flops_per_sample(make(lambda data: Odd()), IMAGES) is None
+    assert training_flops_per_sample(make_suite(lambda data: Odd()), IMAGES) is None
     assert ("not counted" if trouble == "fails" else "_trilinear") in capsys.readouterr().out
 
 
-def test_suites_are_counted_by_name(tiny_file):
-    found = count_all((SuiteRef(name="tiny", file=str(tiny_file)),), print)
-    assert found == {"tiny": 2 * (2 * 192 * 16 + 3 * 16 * 2)}
+def test_a_suite_is_counted_by_its_reference(tiny_file):
+    assert count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print) == 2 * (2 * 192 * 16 + 3 * 16 * 2)

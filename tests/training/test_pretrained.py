@@ -62,10 +62,10 @@ def test_a_files_weights_are_taken_and_the_last_layer_only_where_its_classes_are
 def test_weights_of_another_model_are_refused_by_name(kept):
     state = torch.load(kept, weights_only=True)
     torch.save({**state, "0.weight": torch.zeros(7, 4), "2.bias": torch.zeros(1)}, kept)
-    with pytest.raises(UsageError, match=r"not those of this model: 0\.weight has shape \(7, 4\) .*2\.bias is unknown"):
+    with pytest.raises(UsageError, match=r'not those of this model: Unexpected .*"2\.bias".*0\.weight.*\[7, 4\]'):
         build(kept)
     torch.save({"0.weight": state["0.weight"]}, kept)
-    with pytest.raises(UsageError, match=r"0\.bias is missing"):
+    with pytest.raises(UsageError, match=r'Missing .*"0\.bias"'):
         build(kept)
 
 

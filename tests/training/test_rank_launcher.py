@@ -1,4 +1,4 @@
-"""How a trial of several processes ends when one of them fails: which one, why, and that nobody is left behind."""
+"""A trial of several ranks of which one fails: the row names it and its cause, and no process is left."""
 
 import os
 import signal
@@ -80,7 +80,7 @@ def launcher():
     return LocalLauncher()
 
 
-def test_the_row_of_a_model_that_raises_names_the_device_and_ends_in_the_suites_own_line(launcher, trial, cpu):
+def test_a_model_that_raises_is_reported_with_its_device_and_its_own_line(launcher, trial, cpu):
     ending = launcher.run(trial("raise"), cpu, lambda _message: None)
     cause, _, tail = ending.text.partition(" | ")
     assert (ending.kind, cause) == ("error", "device 2 of 2 (CPU): RuntimeError: the model broke")
@@ -90,16 +90,18 @@ def test_the_row_of_a_model_that_raises_names_the_device_and_ends_in_the_suites_
 
 
 @pytest.mark.slow
-def test_memory_that_does_not_suffice_for_one_is_oom(launcher, trial, cpu):
-    ending = launcher.run(trial("oom"), cpu, lambda _message: None)
-    assert (ending.kind, "device 2 of 2 (CPU)" in ending.text) == ("oom", True)
-
-
-@pytest.mark.slow
-def test_one_that_exits_gives_its_code(launcher, trial, cpu):
-    ending = launcher.run(trial("die"), cpu, lambda _message: None)
-    assert ending.kind == "error"
-    assert ending.text.startswith("device 2 of 2 (CPU) ended without a word, by exit code 7")
+@pytest.mark.parametrize(
+    ("fail", "kind", "text"),
+    [
+        ("oom", "oom", "device 2 of 2 (CPU)"),
+        ("die", "error", "device 2 of 2 (CPU) ended without a word, by exit code 7"),
+        ("unused", "unsupported", "some of the model's parameters take no part in a step's loss"),
+    ],
+)
+def test_the_kind_of_a_ranks_failure_is_the_trials(launcher, trial, cpu, *, fail, kind, text):
+    ending = launcher.run(trial(fail), cpu, lambda _message: None)
+    assert ending.kind == kind
+    assert ending.text.startswith(text)
 
 
 def kill_in_mid_trial(folder, rank):
@@ -109,8 +111,9 @@ def kill_in_mid_trial(folder, rank):
     os.kill(int(notes[rank].read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_one_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(launcher, trial, cpu, tmp_path, rank):
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(launcher, trial, cpu, tmp_path, rank):
     killer = threading.Thread(target=kill_in_mid_trial, args=(tmp_path, rank), daemon=True)
     killer.start()
     long = trial("wait", phase="train", epochs=10**6)
@@ -122,18 +125,23 @@ def test_one_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(launc
 
 
 @pytest.mark.parametrize(("kills", "kind"), [((3, 4), "oom"), ((3, 3), "error"), ((None, None), "error")])
-def test_one_that_the_out_of_memory_killer_took_is_oom(monkeypatch, kills, kind):
+def test_a_rank_that_the_out_of_memory_killer_took_is_oom(monkeypatch, kills, kind):
     monkeypatch.setattr(failures, "oom_kills", lambda: kills[1])
     process = rank_launcher.subprocess.Popen([sys.executable, "-c", "input()"], stdin=rank_launcher.subprocess.PIPE)
     process.kill()
-    found = rank_launcher._lost(process, kills[0], "device 1 of 2 (CPU)")
-    assert found.failed.kind == kind
+    assert rank_launcher._lost(process, kills[0], "device 1 of 2 (CPU)").failed.kind == kind
 
 
-def test_a_model_with_parameters_that_take_no_part_is_unsupported_on_several(launcher, trial, cpu):
-    ending = launcher.run(trial("unused"), cpu, lambda _message: None)
-    assert ending.kind == "unsupported"
-    assert "take no part in a step's loss" in ending.text
+def stand_in(monkeypatch, code):
+    """Let ranks run ``code`` instead; return the list of their processes."""
+    started, popen = [], rank_launcher.subprocess.Popen
+
+    def start(command, **options):
+        started.append(popen([sys.executable, "-c", code, command[-1]], **options))
+        return started[-1]
+
+    monkeypatch.setattr(rank_launcher.subprocess, "Popen", start)
+    return started
 
 
 ENDING = """
@@ -157,21 +165,15 @@ connection.send(ErrorReport(failed=Failed(kind="error", text="lost the other"), 
         (60, "device 1 of 2 (CPU): lost the other"),
     ],
 )
-def test_one_that_lost_another_is_believed_only_where_the_other_goes_on(trial, cpu, monkeypatch, seconds, text):
-    popen = rank_launcher.subprocess.Popen
-    code = ENDING.format(seconds=seconds)
-    monkeypatch.setattr(
-        rank_launcher.subprocess,
-        "Popen",
-        lambda command, **options: popen([sys.executable, "-c", code, command[-1]], **options),
-    )
+def test_a_lost_peer_is_the_cause_only_if_that_peer_reports_none(trial, cpu, monkeypatch, seconds, text):
+    stand_in(monkeypatch, ENDING.format(seconds=seconds))
     monkeypatch.setattr(rank_launcher, "GRACE_S", 20.0 if seconds < 1 else 0.5)
     with pytest.raises(rank_launcher.RankError) as raised:
         rank_launcher.run(trial(""), cpu, lambda _message: None, 2)
     assert raised.value.failed.text == text
 
 
-def test_an_error_that_another_process_is_gone_is_told_from_the_models_own():
+def test_errors_of_a_lost_peer_are_secondary_and_the_models_own_are_not():
     closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]")
     assert is_secondary(closed)
     assert is_secondary(DistBackendError("NCCL communicator was aborted on rank 0."))
@@ -193,17 +195,8 @@ if rank:
 """
 
 
-def test_memory_is_the_largest_ones_and_the_sum_and_nobody_is_left(trial, cpu, monkeypatch):
-    started = []
-
-    def stand_in(command, **options):
-        made = popen([sys.executable, "-c", STAND_IN, command[-1]], **options)
-        started.append(made)
-        return made
-
-    popen = rank_launcher.subprocess.Popen
-    monkeypatch.setattr(rank_launcher.subprocess, "Popen", stand_in)
-    sent = []
+def test_memory_is_the_largest_and_the_sum_and_no_process_is_left(trial, cpu, monkeypatch):
+    started, sent = stand_in(monkeypatch, STAND_IN), []
     placed = trial("")
     placed = replace(placed, cell=replace(placed.cell, placement=Placement(name="cpu+cpu+cpu")))
     rank_launcher.run(placed, cpu, sent.append, 3)

@@ -72,8 +72,8 @@ class RayLauncher(Launcher):
             own = [placement for placement in self._placements if _type(placement) == pool.type]
             return {placement.name: pool.survey(_count(placement)) for placement in own}
 
-        found = {name: one for each in self._in_pools(surveys).values() for name, one in each.items()}
-        return merge_placements({placement.name: found[placement.name] for placement in self._placements})
+        environments = {name: one for each in self._in_pools(surveys).values() for name, one in each.items()}
+        return merge_placements({placement.name: environments[placement.name] for placement in self._placements})
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker on each node that is held, and return the value on which they agree.
@@ -194,15 +194,15 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
     root = Path(__file__).resolve().parents[3]
     for package in PACKAGES:
         shutil.copytree(root / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    found = {}
+    paths = {}
     for number, name in enumerate(suite_files):
         file = Path(name).resolve()
         own = folder / OWN / str(number)
         own.mkdir(parents=True)
         for module in file.parent.glob("*.py"):
             shutil.copy(module, own)
-        found[str(file)] = str((own / file.name).relative_to(folder))
-    return found
+        paths[str(file)] = str((own / file.name).relative_to(folder))
+    return paths
 
 
 def _choose(asked: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:

@@ -79,15 +79,17 @@ def _loader_remark(arm: pd.Series) -> str:
     share, busy = arm["train_samples_per_s"] / arm["samples_per_s"], 1 - arm["data_wait_pct"] / 100
     alone = known(share) and share < OF_THE_STEP * busy
     what = "the loader is a part of the limit" if alone else "the loader, not arithmetic, is the limit"
-    said = (
+    remark = (
         f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: {what}. Training waited for batches "
         f"{number(arm['data_wait_pct'], 2)} % of its time"
     )
     if known(share):
-        said += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
+        remark += (
+            f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
+        )
     if alone:
-        said += f"; without waiting it would have reached {number(100 * share / busy, 2)} %"
-    return f"{said}{STORAGE.get(str(arm['data_storage']), '')}."
+        remark += f"; without waiting it would have reached {number(100 * share / busy, 2)} %"
+    return f"{remark}{STORAGE.get(str(arm['data_storage']), '')}."
 
 
 def epoch_remarks(rows: pd.DataFrame) -> list[str]:
@@ -112,10 +114,10 @@ def epoch_remarks(rows: pd.DataFrame) -> list[str]:
 def _epoch_remark(arm: pd.Series, fp32: pd.Series, share: float) -> str:
     epoch = ratio(arm["epoch_speedup"], arm["epoch_low"], arm["epoch_high"])
     where = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}"
-    said = f"{where}: epochs are {epoch}× as fast as fp32's, steps {ratio(arm['speedup'])}×"
+    remark = f"{where}: epochs are {epoch}× as fast as fp32's, steps {ratio(arm['speedup'])}×"
     covered = known(arm["epoch_low"]) and arm["epoch_low"] <= arm["speedup"] <= arm["epoch_high"]
     chance = "The epochs' interval covers the steps' speedup, so this may be chance. " if covered else ""
-    return f"{said} ({signed(100 * share, 0)} %). {chance}{_why(arm, fp32, share)}"
+    return f"{remark} ({signed(100 * share, 0)} %). {chance}{_why(arm, fp32, share)}"
 
 
 def _why(arm: pd.Series, fp32: pd.Series, share: float) -> str:
@@ -125,7 +127,7 @@ def _why(arm: pd.Series, fp32: pd.Series, share: float) -> str:
         return "The time spent waiting for data is not known, so neither is the cause."
     # On a GPU the host runs ahead, and waits also where the GPU has work to do meanwhile.
     on_cpu = arm["device_kind"] == "cpu"
-    said = (
+    remark = (
         f"The host waited for data {number(waits[1], 2)} % of fp32's training time and {number(waits[0], 2)} % of "
         f"{arm['precision']}'s"
     )
@@ -133,9 +135,9 @@ def _why(arm: pd.Series, fp32: pd.Series, share: float) -> str:
         rest = arm["epoch_speedup"] * (1 - waits[1] / 100) / (1 - waits[0] / 100) if waits[0] < 100 else np.inf
         if rest / arm["speedup"] - 1 >= -APART:
             unless = "" if on_cpu else ", unless the GPU had work to do meanwhile"
-            return f"{said}: loading data is what limits {arm['precision']}{unless}."
-        return f"{said}, which explains a part: without it epochs would be {ratio(rest)}× as fast."
-    return f"{said}, which does not explain it.{_steps(arm, fp32)}"
+            return f"{remark}: loading data is what limits {arm['precision']}{unless}."
+        return f"{remark}, which explains a part: without it epochs would be {ratio(rest)}× as fast."
+    return f"{remark}, which does not explain it.{_steps(arm, fp32)}"
 
 
 def _steps(arm: pd.Series, fp32: pd.Series) -> str:
@@ -143,10 +145,10 @@ def _steps(arm: pd.Series, fp32: pd.Series) -> str:
     shares = [100 * row["train_samples_per_s"] / row["samples_per_s"] for row in (fp32, arm)]
     if not all(known(share) for share in shares):
         return ""
-    said = (
+    remark = (
         f" Steps as timed on data already on the device would take {number(shares[0], 2)} % of the time of fp32's "
         f"epochs and {number(shares[1], 2)} % of {arm['precision']}'s"
     )
     if max(shares) > 100:
-        return f"{said}: the machine was not equally fast when steps were timed and when it trained."
-    return f"{said}: the rest is other work of an epoch, or drift between trainings that follow one another."
+        return f"{remark}: the machine was not equally fast when steps were timed and when it trained."
+    return f"{remark}: the rest is other work of an epoch, or drift between trainings that follow one another."

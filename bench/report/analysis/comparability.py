@@ -62,8 +62,7 @@ def software(run: Run, placement: str, key: str) -> str | None:
     """Return a version, such as the driver's, where a placement was measured; None where that is not known."""
     machine = run.environment
     values = [one.get(key, machine.get(key)) for one in nodes(run, placement)] or [machine.get(key)]
-    told = dict.fromkeys(str(value) for value in values if value is not None and value != "")
-    return ", ".join(told) or None
+    return ", ".join(dict.fromkeys(str(value) for value in values if value not in (None, ""))) or None
 
 
 def host(run: Run, placement: str) -> str | None:
@@ -117,24 +116,24 @@ def cautions(runs: Runs) -> list[str]:
     """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
     trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    odd = [f"Run {run.label}: {said}" for run in runs.runs for said in run.remarks]
+    odd = [f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks]
     return [*filter(None, missing), *odd, *runs.remarks, *warnings(runs.runs, trials)]
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     """Return a sentence for each difference that spoils a comparison; none for a single run without any.
 
-    Only runs that measured the same recipe are held against each other.
+    Only runs that measured the same recipe are compared.
     """
     recipes = [(_title(key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
     found: dict[str, list[str]] = {}
     for title, rows in recipes:
         own = [run for run in runs if run.label in set(rows["run"])]
         for fact in (*_machine(own, rows), *_devices(own, rows), *_request(own, rows), *_arms(rows)):
-            if said := sentence(fact):
-                found.setdefault(said, []).append(title)
+            if text := sentence(fact):
+                found.setdefault(text, []).append(title)
     several = len(recipes) > 1
-    return [f"{', '.join(titles)}: {said}" if several else said for said, titles in found.items()] + _apart(recipes)
+    return [f"{', '.join(titles)}: {text}" if several else text for text, titles in found.items()] + _apart(recipes)
 
 
 def sentence(fact: Fact) -> str:
@@ -142,13 +141,12 @@ def sentence(fact: Fact) -> str:
     groups: dict[str | None, list[str]] = {}
     for where, value in fact.values.items():
         groups.setdefault(value, []).append(where)
-    told = [value for value in groups if value is not None]
+    known = sorted((value for value in groups if value is not None), key=lambda value: -len(groups[value]))
     if len(groups) < 2 and not (fact.needed and len(fact.values) > 1 and None in groups):
         return ""
-    told.sort(key=lambda value: -len(groups[value]))
-    parts = [f"{value} in {_listed(groups[value])}" for value in told]
+    parts = [f"{value} in {_listed(groups[value])}" for value in known]
     parts += [f"not known in {_listed(groups[None])}"] if None in groups else []
-    return f"{'Different' if told else 'Unknown'} {fact.name}: {'; '.join(parts)}. {fact.why}"
+    return f"{'Different' if known else 'Unknown'} {fact.name}: {'; '.join(parts)}. {fact.why}"
 
 
 def _listed(names: list[str]) -> str:
@@ -164,8 +162,7 @@ def _title(key: Any) -> str:
 def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
     """Say which runs share no recipe with any other."""
     runs = {run for _, rows in recipes for run in rows["run"]}
-    joined = {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]}
-    alone = sorted(runs - joined)
+    alone = sorted(runs - {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]})
     if len(runs) < 2 or not alone:
         return []
     return [f"No other run measured a recipe of {_listed(alone)}: nothing in this report compares it with them."]
@@ -248,8 +245,10 @@ def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
     timed = rows[(rows["phase"] == "speed") & rows["status"].isin(MEASURED)]
     sizes = {run: set(group["batch_size"]) for run, group in timed.groupby("run", sort=False)}
     if sizes and not set.intersection(*sizes.values()):
-        said = {str(run): ", ".join(f"{size:.0f}" for size in sorted(found)) for run, found in sizes.items()}
-        yield Fact(name="batch sizes", values=said, why="None is common to all, so throughputs are of different work.")
+        values = {str(run): ", ".join(f"{size:.0f}" for size in sorted(own)) for run, own in sizes.items()}
+        yield Fact(
+            name="batch sizes", values=values, why="None is common to all, so throughputs are of different work."
+        )
     techniques = rows.groupby("run", sort=False)["techniques"].agg(lambda names: ", ".join(sorted({*names} - {""})))
     yield Fact(
         name="techniques",

@@ -90,8 +90,8 @@ def _difference(folders: tuple[Path, Path], sides: list[pd.DataFrame]) -> str:
     names = [name for name in QUESTION if not set(sides[0][name]) & set(sides[1][name])]
     if not names:  # each value is in both, but never together with the others
         names = [name for name in QUESTION if len(set(sides[0][name]) | set(sides[1][name])) > 1]
-        told = [" and ".join(map(_question, side[names].drop_duplicates().values[:MOST])) for side in sides]
-        return f"'{folders[0]}' has {told[0]}; '{folders[1]}' has {told[1]}"
+        old, new = (" and ".join(map(_question, side[names].drop_duplicates().values[:MOST])) for side in sides)
+        return f"'{folders[0]}' has {old}; '{folders[1]}' has {new}"
     parts = []
     for name in names:
         values = [", ".join(_question([value]) or "none" for value in sorted(set(side[name]))) for side in sides]
@@ -141,7 +141,7 @@ def _gain(pair: dict[Any, Any], runs: list[Run], gains: dict[tuple[Any, ...], tu
 def _apart(sides: list[pd.DataFrame], runs: list[Run]) -> list[str]:
     """Say what one run has and the other lacks."""
     old, new = (set(side[QUESTION].itertuples(index=False, name=None)) for side in sides)
-    said = []
+    sentences = []
     for run, own in ((runs[0], old - new), (runs[1], new - old)):
         if lone := sorted(own, key=str):
             at = QUESTION.index
@@ -150,5 +150,5 @@ def _apart(sides: list[pd.DataFrame], runs: list[Run]) -> list[str]:
                 for key in lone
             ]
             more = f" and {len(named) - 6} more" if len(named) > 6 else ""
-            said.append(f"Only in {run.label}: {', '.join(named[:6])}{more}.")
-    return said
+            sentences.append(f"Only in {run.label}: {', '.join(named[:6])}{more}.")
+    return sentences

@@ -90,7 +90,7 @@ def _over(row: Setup, column: Setup) -> stats.Interval:
 
 @functools.lru_cache(maxsize=1024)
 def _moments(logs: tuple[float, ...]) -> stats.Moments:
-    """Return the moments of a setup's speeds, which every other setup is held against."""
+    """Return the moments of a setup's speeds, which every other setup is compared with."""
     return stats.moments(logs)
 
 
@@ -186,11 +186,11 @@ def _shared(rows: pd.DataFrame, by: str, logs: pd.Series) -> Shared:
     return {key: dict(zip(group[by], group["log"], strict=True)) for key, group in groups}
 
 
-def _ordered(made: Matrix) -> Matrix | None:
+def _ordered(matrix: Matrix) -> Matrix | None:
     """Put the fastest first; None where there are not two subjects to compare."""
-    if len({setup.subject for setup in made.setups}) < 2:
+    if len({setup.subject for setup in matrix.setups}) < 2:
         return None
-    return replace(made, setups=sorted(made.setups, key=lambda setup: -float(np.mean(setup.logs))))
+    return replace(matrix, setups=sorted(matrix.setups, key=lambda setup: -float(np.mean(setup.logs))))
 
 
 def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFrame, str]:
@@ -230,8 +230,8 @@ def _names(rows: pd.DataFrame) -> list[str]:
         more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
         more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []
         more += [row["data"]] if varied["data"] else []
-        told = f" ({', '.join(more)})" if more else ""
-        names.append(f"{row['device']}{told}, {row['precision']}")
+        suffix = f" ({', '.join(more)})" if more else ""
+        names.append(f"{row['device']}{suffix}, {row['precision']}")
     return names
 
 

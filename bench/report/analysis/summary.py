@@ -20,7 +20,7 @@ from bench.stats import Values
 IEEE_ERROR = 3e-5
 """An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
 RESIDENT_RESOLUTION = 5 * 2**20
-"""Bytes by which the resident peaks of two processes of one kind differ anyway: less is not told on a CPU."""
+"""Bytes by which the resident peaks of two like processes differ anyway: on a CPU a smaller difference is none."""
 ENERGY_FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which the factors are rounded first."""
@@ -113,8 +113,8 @@ def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     fp32 = trials[trials["precision"] == BASELINE]
     rounded = fp32["fp32_matmul"].isin(ROUNDED) | fp32["fp32_conv"].isin(ROUNDED) | (fp32["matmul_error"] > IEEE_ERROR)
     probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
-    said = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all()
-    found = table[SUBJECT].merge(said.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
+    ieee = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all()
+    found = table[SUBJECT].merge(ieee.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
     return found.astype(object).where(found.notna(), None)
 
 

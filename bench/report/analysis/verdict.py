@@ -1,4 +1,4 @@
-"""The verdict: one sentence for each device and suite, and nothing in it that was not measured."""
+"""The verdict: one sentence for each device and suite, of what was measured alone."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
     best = best_speedups(rows).get(str(arm["precision"]))
     if best is None or best.fp32 == best.own == arm["batch_size"]:
         return ""
-    said = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
+    sizes = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
     center, brackets, rest = str(best).partition(" ")
-    return f"{center}×{brackets}{rest} with each at its best batch ({said})"
+    return f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
 
 
 def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
@@ -199,15 +199,15 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     if not known(row["delta_points"]):
         learned = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
         return f"{learned} ({fp32})" if fp32 else learned
-    said = {
+    judgement = {
         "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
         "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
         "NON-INFERIOR": f"NON-INFERIOR at a margin of {PARITY_MARGIN_POINTS} points",
         "diverged": f"{row['diverged']:.0f} of its trainings diverged",
     }.get(row["parity"], f"{row['parity']} at a margin of {PARITY_MARGIN_POINTS} points")
-    said += f"; {fp32}" if fp32 else ""
+    judgement += f"; {fp32}" if fp32 else ""
     over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
-    return f"test accuracy {_delta(row)} over {over} ({said}){at}"
+    return f"test accuracy {_delta(row)} over {over} ({judgement}){at}"
 
 
 def _delta(row: Mapping[Hashable, Any]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
@@ -12,7 +14,7 @@ from tests.report.builders import RunBuilder
 
 
 def verdicts(runs: list[Path]) -> list[str]:
-    return [str(said) for said in sentences(summarise(load(runs).trials))]
+    return [str(text) for text in sentences(summarise(load(runs).trials))]
 
 
 def verdict(run: RunBuilder) -> str:
@@ -23,23 +25,25 @@ def verdict(run: RunBuilder) -> str:
 def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
     run.train("fp32", [90.0, 90.2, 90.1, 90.0, 90.3]).train("amp-bf16", [90.1, 90.2, 90.0, 90.1, 90.2])
-    said = verdict(run)
-    assert said.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.000× as fast as fp32 [1.9")
-    assert "(FASTER), 40 % less peak memory, test accuracy" in said
-    assert "points [90 %: −0.10, +0.10] over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points)" in said
+    text = verdict(run)
+    assert text.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.000× as fast as fp32 [1.9")
+    assert "(FASTER), 40 % less peak memory, test accuracy" in text
+    assert "points [90 %: −0.10, +0.10] over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points)" in text
 
 
-def test_no_gain_is_said_and_fp32_kept(tmp_path: Path) -> None:
-    said = verdict(RunBuilder(tmp_path / "run").speed(speedups=[0.8, 0.81, 0.79]))
-    assert "stay with fp32 — nothing gains: amp-bf16 is 0.800×" in said
-    assert "SLOWER" in said
-
-
-def test_what_was_not_decided_is_not_called_a_loss(tmp_path: Path) -> None:
-    said = verdict(RunBuilder(tmp_path / "run").speed(speedups=[0.8, 1.3, 1.05]))
-    assert "stay with fp32 — no gain is shown" in said
-    assert "INCONCLUSIVE" in said
-    assert "nothing gains" not in said
+@pytest.mark.parametrize(
+    ("speedups", "advice", "word"),
+    [
+        ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.800×", "SLOWER"),
+        ([0.8, 1.3, 1.05], "no gain is shown, measure longer to decide: amp-bf16 is", "INCONCLUSIVE"),
+    ],
+)
+def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(tmp_path, speedups, advice, word) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=speedups)
+    text = verdict(run.memory("fp32", 100).memory("amp-bf16", 60))
+    assert f"stay with fp32 — {advice}" in text
+    assert word in text
+    assert "40 % less peak memory" in text
 
 
 def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
@@ -48,9 +52,9 @@ def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
 
 
 def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:
-    said = verdict(RunBuilder(tmp_path / "run").speed().train("fp32", [90.0, 91.0]).train("amp-bf16", [89.5, 90.5]))
-    assert "test accuracy −0.50 points [90 %: −0.50, −0.50] over 2 seeds of 2 epochs (insufficient seeds" in said
-    assert "EQUIVALENT" not in said
+    text = verdict(RunBuilder(tmp_path / "run").speed().train("fp32", [90.0, 91.0]).train("amp-bf16", [89.5, 90.5]))
+    assert "test accuracy −0.50 points [90 %: −0.50, −0.50] over 2 seeds of 2 epochs (insufficient seeds" in text
+    assert "EQUIVALENT" not in text
 
 
 def test_a_faster_precision_that_is_worse_is_not_advised(tmp_path: Path) -> None:
@@ -61,21 +65,21 @@ def test_a_faster_precision_that_is_worse_is_not_advised(tmp_path: Path) -> None
 
 def test_a_precision_whose_training_diverged_is_not_advised(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16").train("fp32", [90.0]).lost("train", "amp-fp16", "nonfinite")
-    said = verdict(run)
-    assert "stay with fp32" in said
-    assert "training nonfinite" in said
+    text = verdict(run)
+    assert "stay with fp32" in text
+    assert "training nonfinite" in text
 
 
 def test_a_seed_that_diverged_in_fp32_too_is_not_held_against_a_precision(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16")
     for name in ("fp32", "amp-fp16"):
         run.train(name, [90.0] * 5).diverged(name, seed=5)
-    said = verdict(run)
-    assert "use amp-fp16" in said
-    assert "over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points; fp32 diverged in 1 seed)" in said
-    said = verdict(run.diverged("amp-fp16", seed=4))
-    assert "stay with fp32 — its training rules out amp-fp16" in said
-    assert "(1 of its trainings diverged; fp32 diverged in 1 seed)" in said
+    text = verdict(run)
+    assert "use amp-fp16" in text
+    assert "over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points; fp32 diverged in 1 seed)" in text
+    text = verdict(run.diverged("amp-fp16", seed=4))
+    assert "stay with fp32 — its training rules out amp-fp16" in text
+    assert "(1 of its trainings diverged; fp32 diverged in 1 seed)" in text
 
 
 def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(tmp_path: Path) -> None:
@@ -94,9 +98,9 @@ def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_diffe
 
 def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
-    said = verdict(run)
-    assert "use amp-bf16 — fp32 does not fit (oom), so there is no speedup to state" in said
-    assert "×" not in said
+    text = verdict(run)
+    assert "use amp-bf16 — fp32 does not fit (oom), so there is no speedup to state" in text
+    assert "×" not in text
 
 
 def test_a_single_process_is_owned_up_to(tmp_path: Path) -> None:
@@ -115,8 +119,8 @@ def test_only_the_baseline_is_no_comparison(tmp_path: Path) -> None:
 
 def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=4.0)
-    said = verdict(run.train("amp-bf16", [90.0, 90.0], epoch_s=2.0))
-    assert "no verdict on speed — no speedup was measured; amp-bf16: epochs 2.000 [2.000, 2.000]× as fast" in said
+    text = verdict(run.train("amp-bf16", [90.0, 90.0], epoch_s=2.0))
+    assert "no verdict on speed — no speedup was measured; amp-bf16: epochs 2.000 [2.000, 2.000]× as fast" in text
 
 
 def test_what_failed_was_not_measured_and_what_failed_before_its_speed_is_named(tmp_path: Path) -> None:
@@ -126,27 +130,17 @@ def test_what_failed_was_not_measured_and_what_failed_before_its_speed_is_named(
     assert "no speedup was measured (fp32 failed, amp-bf16 oom)" in verdict(run)
 
 
-def test_memory_and_training_alone_give_no_verdict_on_speed(tmp_path: Path) -> None:
+def test_memory_alone_gives_no_verdict_on_speed(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").memory("fp32", 100).memory("amp-bf16", 60)
-    said = verdict(run)
-    assert "no verdict on speed" in said
-    assert "40 % less peak memory" in said
+    text = verdict(run)
+    assert "no verdict on speed" in text
+    assert "40 % less peak memory" in text
 
 
 def test_several_runs_give_a_sentence_each_and_name_their_run(tmp_path: Path) -> None:
     runs = [RunBuilder(tmp_path / name).speed().folder for name in ("one", "two")]
-    said = verdicts(runs)
-    assert ["(run one)" in said[0], "(run two)" in said[1], len(said)] == [True, True, 2]
-
-
-def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(tmp_path: Path) -> None:
-    slower = RunBuilder(tmp_path / "slower").speed(speedups=[0.8, 0.81, 0.79])
-    said = verdict(slower.memory("fp32", 100).memory("amp-bf16", 60))
-    assert "stay with fp32 — nothing gains: amp-bf16 is 0.800×" in said
-    assert "40 % less peak memory" in said
-    undecided = RunBuilder(tmp_path / "undecided").speed(speedups=[0.8, 1.3, 1.05])
-    said = verdict(undecided.memory("fp32", 100).memory("amp-bf16", 60))
-    assert "stay with fp32 — no gain is shown" in said
+    text = verdicts(runs)
+    assert ["(run one)" in text[0], "(run two)" in text[1], len(text)] == [True, True, 2]
 
 
 def test_arms_whose_intervals_reach_into_the_best_ones_are_named_and_others_are_not(tmp_path: Path) -> None:
