@@ -1,7 +1,7 @@
 """Trials on the ranks that torchrun or srun has started: rank 0 plans, stores and reports, the others follow it.
 
 Each rank is a supervisor of one device: it starts a fresh process for each trial that its device takes part in. Ranks
-exchange pickled messages through a store of torch.distributed, whose network is trusted as torchrun's own is:
+exchange messages in JSON through a store of torch.distributed, whose network is trusted as torchrun's own is:
 
     hello/RANK           what the rank was started with
     welcome              why rank 0 refuses to start, or empty
@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import os
-import pickle
 import platform
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -48,6 +48,8 @@ END_S = 20.0
 """How long the other ranks may take to leave when rank 0 ends."""
 FREE = ("argv", "suites", "data", "data_dir", "out", "resume", "dry_run")
 """Options that may differ between ranks: paths, what is compared by content, and what concerns rank 0 alone."""
+TYPE = "type"
+"""The key of JSON objects that holds the name of their class."""
 
 
 # Which rank this is.
@@ -132,6 +134,46 @@ def open_store(job: Job, timeout_s: float = JOIN_S) -> Any:
                 ) from error
 
 
+# JSON: dataclasses of this project, tuples, and what JSON has.
+
+
+def encode(value: Any) -> Any:
+    """Return a value as JSON can hold it; a dataclass carries the name of its class."""
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {one.name: encode(getattr(value, one.name)) for one in fields(value)}
+        return {TYPE: f"{type(value).__module__}:{type(value).__name__}", **own}
+    if isinstance(value, tuple):
+        return {TYPE: "tuple", "items": [encode(item) for item in value]}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    return value
+
+
+def decode(value: Any) -> Any:
+    """Return what was encoded.
+
+    Raises:
+        ValueError: it names a class that is no dataclass of this project.
+    """
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    parts = {key: decode(item) for key, item in value.items() if key != TYPE}
+    name = value.get(TYPE)
+    if name is None:
+        return parts
+    if name == "tuple":
+        return tuple(parts["items"])
+    module, _, name = name.partition(":")
+    record: Any = getattr(import_module(module), name, None) if module.startswith("bench.") else None
+    if hasattr(record, "__dataclass_fields__"):
+        return record(**parts)
+    raise ValueError(f"{module}:{name} is no dataclass of ampmeter")
+
+
 # The channel between ranks.
 
 
@@ -158,7 +200,7 @@ class Channel:
             NodeLostError: the store is gone.
         """
         with _reachable():
-            self._store.set(key, pickle.dumps(value))
+            self._store.set(key, json.dumps(encode(value), default=str))
 
     def read(self, key: str) -> Any:
         """Return a message; None if there is none yet.
@@ -167,7 +209,7 @@ class Channel:
             NodeLostError: the store is gone.
         """
         with _reachable():
-            return pickle.loads(self._store.get(key)) if self._store.check([key]) else None
+            return decode(json.loads(self._store.get(key))) if self._store.check([key]) else None
 
     def wait(self, key: str, sender: int, end_s: float | None = None) -> Any:
         """Return a message as soon as it is there.

@@ -1,7 +1,11 @@
 """Ranks of torchrun or srun: what they are told, agree on, run together, and what a failure of one leaves."""
 
+import dataclasses
+import json
 import threading
 import time
+import types
+import typing
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -11,8 +15,10 @@ from torch.distributed import HashStore
 from bench.launch import torchrun
 from bench.launch.launcher import Ending, open_launcher
 from bench.launch.local import LocalLauncher
-from bench.launch.torchrun import Channel, Job, Order, TorchrunLauncher, _translated, follow, read_job
+from bench.launch.torchrun import Channel, Job, Order, TorchrunLauncher, _translated, decode, encode, follow, read_job
+from bench.results import records
 from bench.results.records import Block, MemoryPeak, Progress, TrialResult
+from bench.spec import trial as spec
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Placement, SuiteRef
 
@@ -66,6 +72,43 @@ def test_a_process_that_was_started_alone_has_no_ranks_beside_it():
 def test_without_an_address_a_sentence_says_what_to_set(name):
     with pytest.raises(UsageError, match=r"4 ranks were started without .*export MASTER_PORT=29400 MASTER_ADDR="):
         read_job({key: value for key, value in SRUN.items() if key != name})
+
+
+def sample(hint):
+    """Return a value of a type."""
+    kind, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if kind is typing.Literal:
+        return arguments[0]
+    if kind in (typing.Union, types.UnionType):
+        return sample(arguments[0])
+    if kind is tuple:
+        return tuple(sample(one) for one in arguments if one is not Ellipsis)
+    if kind is dict:
+        return {sample(arguments[0]): sample(arguments[1])}
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return hint(**{name: "memory" if name == "phase" else sample(one) for name, one in hints.items()})
+    return {int: 3, float: 0.5, str: "cpu", bool: True}.get(hint)
+
+
+RECORDS = [
+    value
+    for module in (records, spec, torchrun)
+    for value in vars(module).values()
+    if dataclasses.is_dataclass(value) and isinstance(value, type)
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_record_comes_back_from_json_as_it_was(record):
+    value = sample(record)
+    assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+def test_json_names_no_classes_but_records_of_this_project():
+    for name in ("subprocess:Popen", "bench.launch.local:LocalLauncher", "bench.launch.local:os"):
+        with pytest.raises(ValueError, match="is no dataclass of ampmeter"):
+            decode({"type": name})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,6 +130,7 @@ def grid(panels: Sequence[Panel], columns: int = 3) -> list[list[Panel]]:
 def speedup_axis(axes: Axes) -> None:
     """Make y an axis of speedups, from 0, with a line for fp32 at 1."""
     axes.axhline(1.0, color=colour(BASELINE), linewidth=1.4, linestyle="--", label=BASELINE, zorder=1.9)
+    axes.autoscale_view(scalex=False)
     axes.set_ylim(0, axes.get_ylim()[1])
     axes.set_ylabel("speedup (×), 95 % interval")
 
