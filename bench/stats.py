@@ -228,9 +228,9 @@ def random_effects(centers: Values, errors: Values, confidence: float = CONFIDEN
     count = int(data.size)
     if count < 2:
         return Interval(center=float(data[0]), low=None, high=None, n=count)
-    between = float(data.var(ddof=1)) if not within.all() else 0.0
-    if not within.all() and between == 0:
-        center = float(data.mean())
+    between = 0.0 if within.all() else float(data.var(ddof=1))
+    if not within.all() and np.ptp(data) == 0:
+        center = float(data[0])
         return Interval(center=center, low=center, high=center, n=count)
     for _ in range(100):
         weights = 1 / (within + between)

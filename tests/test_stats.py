@@ -70,10 +70,40 @@ def test_a_rounds_log_ratio_takes_both_blocks_of_each_arm():
     assert stats.round_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
 
 
+def process(center, error=0.01):
+    half = error * 1.959963984540054
+    return Interval(center=center, low=center - half, high=center + half, n=20)
+
+
 def test_processes_give_the_headline_and_a_single_one_its_own_interval():
-    within = Interval(center=0.4, low=0.3, high=0.5, n=20)
-    assert stats.process_interval([0.4], within) is within
-    assert stats.process_interval([0.4, 0.41, 0.39], within).n == 3
+    assert stats.process_interval([process(0.4)]) == process(0.4)
+    assert stats.process_interval([process(0.4), process(0.41), process(0.39)]).n == 3
+
+
+def test_the_random_effects_mean_is_that_of_statsmodels():
+    centers, errors = [0.405, 0.395, 0.42, 0.122, 0.409], [0.004, 0.01, 0.02, 0.08, 0.006]
+    found = stats.random_effects(centers, errors)  # combine_effects(method_re="iterated", use_t=True) of 0.15.0
+    assert (found.center, found.low, found.high) == pytest.approx((0.367583024, 0.230231505, 0.504934543), abs=1e-8)
+    alike = stats.random_effects([0.10, 0.12, 0.14], [0.05] * 3)  # differ by less than their errors
+    assert (alike.center, alike.low, alike.high) == pytest.approx((0.12, 0.070317250, 0.169682750), abs=1e-8)
+
+
+def test_without_errors_the_random_effects_mean_is_students():
+    values = [0.1, 0.12, 0.15]
+    found, student = stats.random_effects(values, [0.0] * 3), stats.student_interval(values)
+    assert (found.center, found.low, found.high) == pytest.approx((student.center, student.low, student.high))
+    same = stats.random_effects([0.1, 0.1, 0.1], [0.0] * 3)
+    assert (same.low, same.high) == (0.1, 0.1)
+
+
+def test_a_process_that_lies_far_off_is_left_out_once_the_others_show_it():
+    good = [process(center) for center in (0.405, 0.404, 0.407, 0.406)]
+    bad = process(0.122, error=0.03)
+    assert stats.far_off([*good[:2], bad]) == [False] * 3
+    assert stats.far_off([*good[:3], bad]) == [False, False, False, True]
+    assert stats.process_interval([*good, bad]).n == 4
+    assert stats.process_interval([*good, bad]).center == pytest.approx(0.4055, abs=1e-3)
+    assert stats.far_off([*good[:3], bad, process(0.2)]) == [False] * 5  # two of five may be the right ones
 
 
 @pytest.mark.parametrize(

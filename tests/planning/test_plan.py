@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from bench.planning.max_batch import at_any_size
-from bench.planning.plan import PreparedData, estimate_s, make_plan
+from bench.planning.plan import Forecast, PreparedData, estimate_s, make_plan
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
@@ -289,3 +289,37 @@ def test_a_floor_at_the_largest_batch_is_timed_only_where_fp32_fits(machine):
     cell = at_any_size(plan_at_largest(machine).trials[0].cell)
     again = plan_at_largest(machine, {(cell, "fp32"): 96, (cell, "amp-fp16"): 160}, phases=("floor", "speed")).trials
     assert {trial.cell.batch_size for trial in again if trial.phase == "floor"} == {96}
+
+
+def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
+    made = plan(machine, gpu())
+    forecast = Forecast(made)
+    before = forecast.left_s()
+    assert before == pytest.approx(sum(made.seconds))
+    memory = [index for index, trial in enumerate(made.trials) if trial.phase == "memory"]
+    forecast.end(memory[0], 3 * made.seconds[memory[0]])
+    rest = [seconds for index, seconds in enumerate(made.seconds) if index != memory[0]]
+    assert forecast.left_s() == pytest.approx(3 * sum(rest))  # nothing else is known of the other phases
+    speed = [index for index, trial in enumerate(made.trials) if trial.phase == "speed"]
+    forecast.end(speed[0], made.seconds[speed[0]])
+    for index in range(len(made.trials)):
+        if index not in (memory[1], speed[0], memory[0]):
+            forecast.skip(index)
+    assert forecast.left_s() == pytest.approx(3 * made.seconds[memory[1]])
+
+
+@pytest.mark.parametrize(
+    ("flops", "wanted"), [(1e9, [("fp32",), ("amp-bf16",)]), (1e12, [("fp32",)]), (None, [("fp32",)])]
+)
+def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short(machine, cpu, flops, wanted):
+    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=40.0),))
+    made = make_plan(Request(), {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: flops})
+    assert arms(made.trials, "memory") == wanted
+
+
+def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):
+    several = replace(SUITE, seeds=(0, 1, 2))
+    made = make_plan(Request(), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
+    assert {trial.seed for trial in made.trials if trial.phase == "train"} == {0, 1, 2}
+    made = make_plan(Request(seeds=(7,)), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
+    assert {trial.seed for trial in made.trials} == {7}

@@ -13,12 +13,13 @@ from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
-from bench.results.records import Block, Device, EpochResult, Fit, MemoryPeak, TrialResult
+from bench.results.records import Block, Device, EpochResult, Fit, MemoryPeak, Speed, TrialResult
 from bench.results.store import Store
 from bench.results.store import planned as entry_of
 from bench.run.execute import Execution, missing_results
 from bench.run.session import sampled_gpus
 from bench.spec.techniques import build_ablation
+from bench.spec.trial import KnownArm, Protocol
 from tests.arms import arms
 from tests.results.test_store import rows
 
@@ -35,12 +36,16 @@ class ScriptedLauncher:
 
     overlapping = False
 
-    def __init__(self, rules):
+    def __init__(self, rules, speedups=()):
         self.rules = rules
+        self.speedups = speedups
+        """Of the second arm, in each process; none sends no speeds."""
         self.ran = []
+        self.known = []
 
     def run(self, trial, device, on_message):
         self.ran.append(trial.id)
+        self.known.append(trial.known)
         for text, answer in self.rules.items():
             if text in trial.id:
                 if isinstance(answer, Ending):
@@ -49,8 +54,15 @@ class ScriptedLauncher:
         if trial.phase == "speed":
             on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
         for name in trial.precisions:
-            on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1)))
+            speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
+            on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1), speed=speed))
         return Ending(kind="done")
+
+    def speed(self, name, replicate):
+        ratio = self.speedups[replicate]
+        ends = {} if name == "fp32" else {"speedup": ratio, "speedup_low": 0.99 * ratio, "speedup_high": 1.01 * ratio}
+        cut = {"steady": True, "warmup_steps": 12, "switch_warmup_steps": 2, "block_steps": 7}
+        return Speed(**cut, rounds=20, step_ms=2.0 if name == "fp32" else 2.0 / ratio, **ends)
 
 
 def execution(store, device, launcher):
@@ -284,3 +296,55 @@ def test_telemetry_is_read_of_each_gpu_once(machine):
     over_nodes = replace(pair, placement="0+1@2", uuids=())
     found = sampled_gpus(replace(machine, devices=(alone, pair, over_nodes, *machine.devices)))
     assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
+
+
+def speed_plan(tiny_trial, **protocol):
+    asked = Protocol(time_budget_s=3.0, **protocol)
+    speed = replace(tiny_trial, phase="speed", arms=arms(*ARMS), protocol=asked)
+    return plan_of(*(replace(speed, replicate=number) for number in range(asked.replicates)))
+
+
+@pytest.mark.parametrize(
+    ("speedups", "processes"),
+    [
+        ((1.50, 1.51, 1.49), 3),
+        ((1.50, 1.51, 1.13, 1.49), 4),  # one is far off, which the fourth shows
+        ((0.98, 1.05, 0.97, 1.04, 1.00, 0.95), 6),  # nothing is decided, and six are the most
+    ],
+)
+def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(tiny_trial, tmp_path, cpu, speedups, processes):
+    launcher = ScriptedLauncher({}, speedups)
+    with Store(tmp_path) as store:
+        assert execution(store, cpu, launcher).run(speed_plan(tiny_trial, most_replicates=6))
+    assert len(launcher.ran) == processes
+    again = ScriptedLauncher({}, speedups)  # nothing is left to measure
+    with Store(tmp_path) as store:
+        assert execution(store, cpu, again).run(speed_plan(tiny_trial, most_replicates=6))
+    assert again.ran == []
+
+
+def test_a_process_that_is_lost_is_measured_again_when_the_run_goes_on(tiny_trial, tmp_path, cpu):
+    plan = speed_plan(tiny_trial)
+    launcher = ScriptedLauncher({"-r2": KeyboardInterrupt()}, (1.5, 1.2, 1.8, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5))
+    with Store(tmp_path) as store, pytest.raises(KeyboardInterrupt):
+        execution(store, cpu, launcher).run(plan)
+    launcher = ScriptedLauncher({}, launcher.speedups)
+    with Store(tmp_path) as store:
+        execution(store, cpu, launcher).run(plan)
+    assert launcher.ran[0].endswith("-r2")
+    assert launcher.known[0][0].steps == 7
+
+
+def test_later_processes_know_how_the_first_cut_its_blocks(tiny_trial, tmp_path, cpu):
+    launcher = ScriptedLauncher({}, (1.5, 1.5, 1.5))
+    with Store(tmp_path) as store:
+        execution(store, cpu, launcher).run(speed_plan(tiny_trial))
+    first, second, third = launcher.known
+    assert first == ()
+    assert [(arm.name, arm.switch_warmup, arm.steps) for arm in second] == [("fp32", 2, 7), ("amp-bf16", 2, 7)]
+    assert third == second
+
+
+def test_what_is_known_changes_nothing_about_the_question(tiny_trial):
+    known = (KnownArm(name="fp32", switch_warmup=1, steps=2, step_ms=3.0),)
+    assert replace(tiny_trial, known=known).config == tiny_trial.config
