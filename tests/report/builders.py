@@ -25,7 +25,7 @@ from bench.results.records import (
     TrialResult,
 )
 from bench.results.store import Store
-from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
+from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 from tests.arms import arms
 
 GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
@@ -36,11 +36,20 @@ IEEE = Switches(fp32_matmul="ieee", fp32_conv="ieee", loss_scaling=False, matmul
 class RunBuilder:
     """One run on one device; each method appends the rows of one trial or of a few alike."""
 
-    def __init__(self, folder: Path, *, suite: str = "mlp", device: Device = GPU, parameters: tuple = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        suite: str = "mlp",
+        device: Device = GPU,
+        parameters: tuple = (),
+        target_ci: float | None = None,
+    ) -> None:
         self.folder, self.device = folder, device
         self.suite = SuiteRef(name=suite, parameters=parameters)
+        request = {"protocol": asdict(Protocol(target_ci=target_ci))}
         with Store(folder) as store:
-            store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": {}})
+            store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": request})
 
     def summary(self) -> pd.DataFrame:
         return summarise(load([self.folder]).trials)

@@ -290,5 +290,8 @@ def _figure(value: object, unit: str) -> str | None:
 
 
 def _protocol(asked: Mapping[str, Any]) -> str:
-    processes = "1 process" if asked["replicates"] == 1 else f"{asked['replicates']} processes"
-    return f"{processes} of {asked['time_budget_s']:g} s an arm, to ±{100 * asked['target_ci']:g} %"
+    fewest, most = asked["replicates"], asked.get("most_replicates")
+    count = f"{fewest} to {most}" if most not in (None, fewest) else f"{fewest}"
+    spent = "of" if most is None else "sharing"  # before, each process had the whole budget
+    until = "until decided" if asked["target_ci"] is None else f"to ±{100 * asked['target_ci']:g} %"
+    return f"{count} {'process' if count == '1' else 'processes'} {spent} {asked['time_budget_s']:g} s an arm, {until}"

@@ -212,7 +212,7 @@ def test_on_a_cpu_there_is_no_efficiency_and_a_note_says_why(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("which", ["0", "0+1"])
 def test_what_did_not_converge_is_marked(tmp_path: Path, which: str) -> None:
-    run = RunBuilder(tmp_path / "run")
+    run = RunBuilder(tmp_path / "run", target_ci=0.01)
     for placement, pace in (("0", 1000.0), ("0+1", 1500.0)):
         measured(run, placement, 64, (pace, pace), status="unconverged" if placement == which else "ok")
     table = table_of(run.folder)

@@ -11,17 +11,18 @@ from scipy import stats as scipy_stats
 
 from bench.report.analysis.summary import PARITY_MARGIN_POINTS, parity
 from bench.results.records import TrialResult
+from bench.stats import SEQUENTIAL
 from tests.report.builders import RunBuilder, timed
 
 
-def test_the_headline_is_students_interval_over_the_processes_log_speedups(tmp_path: Path) -> None:
+def test_the_headline_is_the_interval_over_the_processes_log_speedups(tmp_path: Path) -> None:
     speedups = [1.9, 2.0, 2.2, 2.05]
-    found = RunBuilder(tmp_path / "run").speed(speedups=speedups).row()
-    logs = np.log(speedups)
-    low, high = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
-    assert found["speedup"] == pytest.approx(math.exp(logs.mean()))
-    assert found["low"] == pytest.approx(math.exp(low))
-    assert found["high"] == pytest.approx(math.exp(high))
+    found = RunBuilder(tmp_path / "run").speed(speedups=speedups, within=1e-5).row()
+    logs = np.log(speedups)  # the processes' own errors are nothing beside their differences
+    low, high = scipy_stats.t.interval(SEQUENTIAL, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
+    assert found["speedup"] == pytest.approx(math.exp(logs.mean()), rel=1e-6)
+    assert found["low"] == pytest.approx(math.exp(low), rel=1e-6)
+    assert found["high"] == pytest.approx(math.exp(high), rel=1e-6)
     assert (found["measured_in"], found["verdict"]) == ("4 processes", "FASTER")
 
 
@@ -76,13 +77,12 @@ def test_figures_of_an_invalid_trial_do_not_count(tmp_path: Path) -> None:
     assert (found["speed_status"], found["lost_speed"]) == ("ok", 1)
 
 
-def test_one_unconverged_process_marks_the_arm(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.02])
-    trial = run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=2)
-    speed = timed(5.0, 128, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
-    run.add(trial, TrialResult(precision="amp-bf16", status="unconverged", speed=speed))
-    run.memory("fp32", 1)
-    assert run.row()["speed_status"] == "unconverged"
+@pytest.mark.parametrize(
+    ("asked", "status"), [(None, "ok"), (0.1, "ok"), (0.01, "unconverged")], ids=["nothing", "less", "more"]
+)
+def test_an_arm_is_unconverged_only_where_a_narrower_interval_was_asked_for(tmp_path, asked, status) -> None:
+    run = RunBuilder(tmp_path / "run", target_ci=asked).speed(speedups=[2.0, 2.03, 1.97])
+    assert run.row()["speed_status"] == status
 
 
 def test_memory_is_compared_with_fp32_of_the_same_cell(tmp_path: Path) -> None:

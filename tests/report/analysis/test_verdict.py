@@ -48,6 +48,9 @@ def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(tmp_pat
 
 def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(speedups=[1.0, 1.001, 0.999]).memory("fp32", 100).memory("amp-bf16", 60)
+    assert "lightest: amp-bf16, accuracy not shown — for its memory: 1.000× as fast" in verdict(run)
+    for name in ("fp32", "amp-bf16"):
+        run.train(name, [90.0] * 5)
     assert "use amp-bf16 — for its memory: 1.000× as fast" in verdict(run)
 
 
@@ -60,7 +63,7 @@ def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:
 def test_a_faster_precision_that_is_worse_is_not_advised(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16", [3.0, 3.01, 2.99]).speed("tf32", [1.5, 1.51, 1.49], batch=128)
     run.train("fp32", [90.0, 90.1, 90.2, 90.0, 90.1]).train("amp-fp16", [80.0, 80.1, 80.3, 80.0, 80.2])
-    assert ": use tf32 — " in verdict(run)
+    assert ": fastest: tf32, accuracy not shown — " in verdict(run)
 
 
 def test_a_precision_whose_training_diverged_is_not_advised(tmp_path: Path) -> None:
@@ -90,16 +93,16 @@ def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(tmp_path: Path) 
 
 def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_differ(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(batch=64, speedups=[0.5, 0.51, 0.49]).speed(batch=128).speed(batch=513)
-    assert ", batch 513: use" in verdict(run)
+    assert ", batch 513: fastest: amp-bf16" in verdict(run)
     run.train("fp32", [90.0], batch=128)
-    assert ", batch 128: use amp-bf16" in verdict(run)
-    assert "; it is SLOWER at batch 64 (0.500 [0.476, 0.525]×)." in verdict(run)
+    assert ", batch 128: fastest: amp-bf16, accuracy not shown" in verdict(run)
+    assert "; it is SLOWER at batch 64 (0.500 [0.473, 0.529]×)." in verdict(run)
 
 
 def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
     text = verdict(run)
-    assert "use amp-bf16 — fp32 does not fit (oom), so there is no speedup to state" in text
+    assert "fastest: amp-bf16, accuracy not shown — fp32 does not fit (oom), so there is no speedup to state" in text
     assert "×" not in text
 
 
@@ -143,7 +146,12 @@ def test_several_runs_give_a_sentence_each_and_name_their_run(tmp_path: Path) ->
     assert ["(run one)" in text[0], "(run two)" in text[1], len(text)] == [True, True, 2]
 
 
-def test_arms_whose_intervals_reach_into_the_best_ones_are_named_and_others_are_not(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed("amp-bf16", [1.95, 2.0, 2.05])  # from 1.88 to 2.13
-    run.speed("amp-fp16", [1.94, 1.95, 1.96]).speed("tf32", [1.49, 1.5, 1.51])  # to 1.98 and to 1.53
-    assert "; the interval of amp-fp16 overlaps with it." in verdict(run)
+def test_a_tie_is_judged_by_the_ratio_in_shared_processes_and_goes_to_the_one_without_loss_scaling(tmp_path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-fp16", [2.0, 1.6, 2.4]).speed("amp-bf16", [1.99, 1.61, 2.38])
+    run.speed("tf32", [1.9, 1.5, 2.2])  # within the others' wide intervals, and slower in each process
+    text = verdict(run)
+    assert ": fastest: amp-bf16, accuracy not shown — " in text
+    assert "; amp-fp16 ties with it." in text
+    for name in ("fp32", "amp-fp16"):
+        run.train(name, [90.0] * 5)
+    assert ": use amp-fp16 — " in verdict(run)  # as fast, and its accuracy is shown

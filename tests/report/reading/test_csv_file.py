@@ -207,7 +207,7 @@ def test_a_column_added_after_a_run_was_written_is_empty_there_and_no_other_may_
     trials = load([run]).trials
     assert (trials["compute_dtypes"] == "").all()
     assert trials["flops_per_step"].isna().all()
-    assert list(trials) == list(COLUMNS["trials.csv"])
+    assert list(trials) == [*COLUMNS["trials.csv"], "target_ci"]
 
 
 def test_columns_in_another_order_and_swapped_names_are_refused(run):

@@ -62,7 +62,7 @@ def test_the_verdict_advises_up_to_where_techniques_pay_off(run):
         "arithmetic; the largest gain is that of amp-bf16, 2.000 [2.000, 2.000]× as fast as the one that it builds on "
         "(FASTER)"
     )
-    assert report([run.folder], run.folder / "report", figures="none")[1] == [str(verdict)]
+    assert report([run.folder], run.folder / "report", figures="none")[1] == [verdict]
 
 
 def test_where_nothing_gains_the_advice_is_fp32(tmp_path):
@@ -150,7 +150,7 @@ def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_ro
 
 
 def test_steps_with_equal_notes_share_a_row(tmp_path):
-    builder = RunBuilder(tmp_path / "run")
+    builder = RunBuilder(tmp_path / "run", target_ci=0.01)
     for replicate in range(3):
         results = [
             TrialResult(
@@ -211,11 +211,12 @@ def test_the_lowest_step_that_no_higher_one_is_shown_to_beat_is_advised(tmp_path
 
 def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge(tmp_path):
     one = {"fp32": [[1.0] * 5], AMP: [[1.2, 1.3, 1.25, 1.24, 1.26]]}
-    said = sentence(together(RunBuilder(tmp_path / "one"), one, status="unconverged"))
+    said = sentence(together(RunBuilder(tmp_path / "one", target_ci=0.01), one, status="unconverged"))
     assert said.advice == "go up to amp-bf16"
     assert "× as fast as fp32 (FASTER, one process, unconverged)" in said.evidence
     assert said.evidence.endswith("× as fast as the one that it builds on (FASTER, one process, unconverged)")
-    three = together(RunBuilder(tmp_path / "three"), {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
+    builder = RunBuilder(tmp_path / "three", target_ci=0.01)
+    three = together(builder, {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
     assert "× as fast as fp32 (FASTER, unconverged)" in sentence(three).evidence  # one of the three is
     assert list(three.rows["status"]) == ["unconverged"] * 2
     steps = {"fp32": [8.0, 8.1], AMP: [4.0, 4.1]}
@@ -229,7 +230,7 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
 @pytest.mark.parametrize(
     ("batch", "least", "gain", "said"),
     [
-        (64, 0.98, 1.04, ("no verdict", "A/A noise, here 5.1 %")),
+        (64, 0.98, 1.04, ("no verdict", "A/A noise, here 5.8 %")),
         (64, 0.9999, 1.005, ("go up to amp-bf16", "A/A noise, here 0.0 %")),
         (128, 0.98, 1.04, ("go up to amp-bf16", "A/A noise, assumed to be 1.0 %.")),
         (128, 0.9999, 1.005, ("stay with fp32", "A/A noise, assumed to be 1.0 %.")),

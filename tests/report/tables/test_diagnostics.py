@@ -18,6 +18,7 @@ from bench.report.reading.load import load
 from bench.report.tables.diagnostics import how_timed, notes, warnings, what_ran
 from bench.results.records import Block, Operations, TrialResult
 from bench.results.store import Store
+from bench.stats import SEQUENTIAL
 from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
 from tests.report.fleet import edit_run
 from tests.report.tables.lines import column, lines
@@ -25,7 +26,7 @@ from tests.report.tables.lines import column, lines
 
 def against_itself(run, ratios, status="ok"):
     for replicate, ratio in enumerate(ratios):
-        speed = timed(10.0, 128, speedup=ratio, speedup_low=0.99 * ratio, speedup_high=1.01 * ratio)
+        speed = timed(10.0, 128, speedup=ratio, speedup_low=0.9999 * ratio, speedup_high=1.0001 * ratio)
         result = TrialResult(precision="fp32", status=status, switches=IEEE, speed=speed)
         run.add(run.trial("floor", ["fp32"], 128, replicate=replicate), result)
     return run
@@ -40,7 +41,7 @@ def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path)
     ratios = [1.001, 0.998, 1.004, 1.002]
     run = against_itself(RunBuilder(tmp_path / "run").speed(), ratios)
     logs = np.log(ratios)
-    low, high = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
+    low, high = scipy_stats.t.interval(SEQUENTIAL, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
     assert noises(load([run.folder]).trials).iloc[0] == pytest.approx(math.expm1(max(abs(low), abs(high))))
 
 
