@@ -22,7 +22,7 @@ from bench.spec.trial import DataSource, Request, SuiteRef
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedRun:
-    """A plan, the machine it is for, and warnings for its reader."""
+    """A plan, the machine it is for, and warnings for the user."""
 
     request: Request
     suites: tuple[SuiteRef, ...]
@@ -32,14 +32,14 @@ class PreparedRun:
     data: tuple[PreparedData, ...] = ()
     """Each source of the plan once."""
     replan: Callable[[Largest], Plan] | None = None
-    """Makes the whole plan once the largest batches are known; None if the plan is whole."""
+    """Makes the complete plan once the largest batches are known; None if the plan is complete already."""
 
 
 def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     """Load the suites, describe the machine, prepare the data and make the plan.
 
     Raises:
-        UsageError: this machine cannot do what was asked for; nothing but decoded images has been written.
+        UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
     suites = suite_registry.select(request)
     warnings = warn_of_tf32_in_ladder(request)
@@ -140,7 +140,7 @@ def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
 
 
 def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
-    """Refuse batches larger than the data, or that cannot be divided among devices and accumulated parts."""
+    """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
     for trial in plan.trials:
         suite, placement = suites[trial.cell.suite], trial.cell.placement
         size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
@@ -149,15 +149,15 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
                 f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
                 "Name smaller --batch-sizes."
             )
-        many = len(placement.members)
-        if many > 1 and suite.trainer == "lightning":
+        device_count = len(placement.members)
+        if device_count > 1 and suite.trainer == "lightning":
             raise UsageError(
                 "Lightning's Trainer starts its own processes, on this machine: name one device, not "
-                f"{placement.name}, and --set devices={many // placement.nodes}."
+                f"{placement.name}, and --set devices={device_count // placement.nodes}."
             )
         if trial.phase == "fit":
             continue  # the search tries only multiples
-        devices = max(suite.devices, many)
+        devices = max(suite.devices, device_count)
         if size % devices:
             raise UsageError(
                 f"The batch size {size} cannot be divided among {devices} devices. "
@@ -173,7 +173,7 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
 
 
 def warn_of_builds(environment: Environment) -> list[str]:
-    """Warn of nodes with different builds of torch, which change figures too."""
+    """Warn of nodes with different builds of torch, since results depend on the build."""
     if len({node.torch for node in environment.nodes}) < 2:
         return []
     builds = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
@@ -209,7 +209,7 @@ def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
 
 
 def warn_of_idle_techniques(request: Request) -> list[str]:
-    """Warn of techniques that change nothing in a phase that was asked for."""
+    """Warn of techniques that have no effect in a selected phase."""
     idle = [name for name in request.techniques if find(name).input_pipeline]
     others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if not idle or not others:
@@ -221,7 +221,7 @@ def warn_of_idle_techniques(request: Request) -> list[str]:
 
 
 def warn_of_tf32_in_ladder(request: Request) -> list[str]:
-    """Warn of tf32, which is no step of an ablation: it changes how fp32 is multiplied, and is no mixed precision.
+    """Warn that tf32 is no step of an ablation: it changes how fp32 is multiplied, and is no mixed precision.
 
     Raises:
         UsageError: several mixed precisions are named.
