@@ -41,7 +41,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's supported ablation steps against the first of them; send the blocks, then a result for each."""
     planned, context = trial.arms, open_context(trial)
     with open_loaders(context, planned) as (loaders, samples), ExitStack() as stack:
-        send(Progress(text="the loader alone"))
+        send(Progress(text="timing the loader alone"))
         loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         arms = _build(context, planned, loaders, send=send, stack=stack)
         runners = [arm.runner for arm in arms]
@@ -49,7 +49,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         limited: list[bool] = []
 
         def recut(cuts: list[Cut]) -> list[Cut]:
-            send(Progress(text="waiting for the loader"))
+            send(Progress(text="measuring the waits for the loader"))
             rests_s = [DEPTH * loader_ms[LoaderKind.of(arm.step)] / 1000 for arm in arms]
             limited.extend(
                 runner.steady_wait(rest_s) >= LIMITED for runner, rest_s in zip(runners, rests_s, strict=True)

@@ -104,7 +104,7 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights before any trial runs."""
     weights = {**suite_registry.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
-        print(f"Looking at the weights of {ref.name}: {weights}.", flush=True)
+        print(f"Checking the weights of {ref.name}: {weights}.", flush=True)
         launcher.call("bench.training.pretrained:fetch", ref)
 
 
@@ -120,7 +120,7 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     trained = any(PHASES[phase].trains_on_data for phase in request.phases)
     if source.kind == "synthetic" or (source.kind == "cifar10" and not trained):
         return PreparedData(source=source)
-    print(f"Looking at the images of {source}.", flush=True)
+    print(f"Preparing the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     return PreparedData(
         source=source,
@@ -177,7 +177,7 @@ def warn_of_builds(environment: Environment) -> list[str]:
     if len({node.torch for node in environment.nodes}) < 2:
         return []
     builds = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
-    return [f"The nodes have different builds of torch: {builds}. Their figures differ by that, too."]
+    return [f"The nodes have different builds of torch: {builds}. Their figures differ for that reason, too."]
 
 
 def warn_of_emulation(environment: Environment, request: Request) -> list[str]:
@@ -215,8 +215,8 @@ def warn_of_idle_techniques(request: Request) -> list[str]:
     if not idle or not others:
         return []
     return [
-        f"{' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} how batches reach the device in training; "
-        f"{', '.join(others)}: measured on batches that are there already, so nothing changes."
+        f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(others)}, "
+        "measured on batches that are on the device already."
     ]
 
 

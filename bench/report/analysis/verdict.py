@@ -129,7 +129,7 @@ def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
     for phase in phases:
         groups = cell.groupby(cell[f"{phase}_status"].replace("ok", "measured"), sort=False)["precision"]
         outcomes.append(f"{phase}: " + "; ".join(f"{status} in {', '.join(names)}" for status, names in groups))
-    return f"{'. '.join(outcomes)}. The tables tell what was found"
+    return f"{'. '.join(outcomes)}. The tables have the results"
 
 
 def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:
