@@ -45,7 +45,7 @@ def parse(argv: Sequence[str]) -> Any:
         A ``Request`` for a run; for the other commands an ``argparse.Namespace`` with their name as ``command``.
 
     Raises:
-        UsageError: a word that means nothing; nothing has been touched yet.
+        UsageError: a word is invalid; nothing has been written yet.
     """
     if not argv or argv[0].startswith("-"):
         return parse_run(argv)
@@ -60,10 +60,10 @@ def parse(argv: Sequence[str]) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as this program tells them."""
+    """An ArgumentParser whose errors are UsageErrors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UsageError instead of printing the usage and leaving."""
+        """Raise a UsageError instead of printing the usage and exiting."""
         raise UsageError(f"{message[0].upper()}{message[1:]}. See run_bench.py --help.")
 
 
@@ -220,59 +220,59 @@ def run_parser() -> Parser:
 
 
 def parse_run(argv: Sequence[str]) -> Request:
-    """Parse the options of a run, and check what they say together.
+    """Parse the options of a run, and check them against each other.
 
     Raises:
-        UsageError: an option means nothing, or contradicts another one.
+        UsageError: an option is invalid, or contradicts another one.
     """
     parser = run_parser()
-    given = parser.parse_args(argv)
-    if not given.suite and not given.resume:
+    options = parser.parse_args(argv)
+    if not options.suite and not options.resume:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
-    others = [name for name, value in vars(given).items() if value != parser.get_default(name)]
-    if not given.suite and (extra := [name for name in others if name not in ("resume", "dry_run", "seeds")]):
+    others = [name for name, value in vars(options).items() if value != parser.get_default(name)]
+    if not options.suite and (extra := [name for name in others if name not in ("resume", "dry_run", "seeds")]):
         raise UsageError(
             "--resume repeats the run's own options, to which --seeds may add; to change "
             f"{', '.join(map(_option, extra))}, start a new run."
         )
-    if given.out and given.resume:
+    if options.out and options.resume:
         raise UsageError("--out starts a run and --resume continues one: give one of the two.")
-    if given.accelerators is not None and given.on is None:
+    if options.accelerators is not None and options.on is None:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
-    if given.gpus is not None and given.on is not None:
+    if options.gpus is not None and options.on is not None:
         raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
-    if given.data:
-        DataSource.parse(given.data, given.data_dir, elsewhere=given.on is not None)
-    sizes, depth = given.batch_sizes, RIGOROUS if given.rigorous else QUICK if given.quick else Protocol()
-    technique_words = [*(given.techniques or ()), *(("sync-bn",) if given.sync_bn else ())]
+    if options.data:
+        DataSource.parse(options.data, options.data_dir, elsewhere=options.on is not None)
+    sizes, depth = options.batch_sizes, RIGOROUS if options.rigorous else QUICK if options.quick else Protocol()
+    technique_words = [*(options.techniques or ()), *(("sync-bn",) if options.sync_bn else ())]
     return Request(
         argv=tuple(argv),
-        suites=given.suite or (),
-        parameters=_parameters(given),
-        sweep=_sweeps(given),
-        precisions=given.precisions,
+        suites=options.suite or (),
+        parameters=_parameters(options),
+        sweep=_sweeps(options),
+        precisions=options.precisions,
         batch_sizes=None if sizes is None else tuple(size for size in sizes if size != MAX),
         largest_batch=MAX in (sizes or ()),
         techniques=parse_techniques(",".join(technique_words)) if technique_words else (),
-        gpus=given.gpus,
-        on=given.on,
-        accelerators=given.accelerators,
-        exclusive=given.exclusive,
-        phases=_phases(given),
+        gpus=options.gpus,
+        on=options.on,
+        accelerators=options.accelerators,
+        exclusive=options.exclusive,
+        phases=_phases(options),
         protocol=replace(
             depth,
-            target_ci=depth.target_ci if given.target_ci is None else given.target_ci,
-            time_budget_s=depth.time_budget_s if given.time_budget is None else given.time_budget,
+            target_ci=depth.target_ci if options.target_ci is None else options.target_ci,
+            time_budget_s=depth.time_budget_s if options.time_budget is None else options.time_budget,
         ),
-        epochs=given.epochs,
-        seeds=given.seeds,
-        target_accuracy_pct=given.target_accuracy,
-        clip_grad=given.clip_grad,
-        data=given.data,
-        data_dir=given.data_dir,
-        out=given.out,
-        resume=given.resume,
-        dry_run=given.dry_run,
+        epochs=options.epochs,
+        seeds=options.seeds,
+        target_accuracy_pct=options.target_accuracy,
+        clip_grad=options.clip_grad,
+        data=options.data,
+        data_dir=options.data_dir,
+        out=options.out,
+        resume=options.resume,
+        dry_run=options.dry_run,
     )
 
 
@@ -280,40 +280,40 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _phases(given: argparse.Namespace) -> tuple[str, ...]:
-    """Return the phases of a run: those named, or those of its depth."""
-    training = (given.epochs, given.seeds, given.target_accuracy, given.clip_grad)
-    short = given.quick and all(value is None for value in training)
-    phases: tuple[str, ...] = given.phases or (("memory", "speed") if short else USUAL)
-    if given.rigorous and "speed" in phases:
+def _phases(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the phases of a run: those of ``--phases`` or of its depth, and those that other options add."""
+    training = (options.epochs, options.seeds, options.target_accuracy, options.clip_grad)
+    short = options.quick and all(value is None for value in training)
+    phases: tuple[str, ...] = options.phases or (("memory", "speed") if short else USUAL)
+    if options.rigorous and "speed" in phases:
         phases = tuple(dict.fromkeys((*phases, "floor")))
-    if given.ladder:
-        phases = (*(phases if given.phases else ()), *LADDER)
-    idle = [name for name in ("epochs", "target_accuracy", "clip_grad") if getattr(given, name) is not None]
-    idle += ["seeds"] if given.suite and len(given.seeds or ()) > 1 else []  # one is other phases' too
+    if options.ladder:
+        phases = (*(phases if options.phases else ()), *LADDER)
+    idle = [name for name in ("epochs", "target_accuracy", "clip_grad") if getattr(options, name) is not None]
+    idle += ["seeds"] if options.suite and len(options.seeds or ()) > 1 else []  # one serves other phases
     if idle and "train" not in phases:
-        why = "a ladder trains with --phases train only" if given.ladder else "--phases leaves train out"
+        why = "a ladder trains with --phases train only" if options.ladder else "--phases leaves train out"
         raise UsageError(f"{', '.join(map(_option, idle))} is for training, and {why}.")
     return phases
 
 
-def _parameters(given: argparse.Namespace) -> tuple[tuple[str, str], ...]:
+def _parameters(options: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     """Return the suites' parameters: those of ``--set``, and ``--weights``, a parameter with an option of its own."""
-    if given.weights is None:
-        return tuple(given.set)
-    if "weights" in dict(given.set):
+    if options.weights is None:
+        return tuple(options.set)
+    if "weights" in dict(options.set):
         raise UsageError("--weights and --set weights are the same: give one of the two.")
-    return (*given.set, ("weights", given.weights))
+    return (*options.set, ("weights", options.weights))
 
 
-def _sweeps(given: argparse.Namespace) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _sweeps(options: argparse.Namespace) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the swept parameters, each of which may be set once."""
-    names = [name for name, _ in given.sweep]
-    if twice := [name for name in names if names.count(name) > 1 or name in dict(given.set)]:
+    names = [name for name, _ in options.sweep]
+    if twice := [name for name in names if names.count(name) > 1 or name in dict(options.set)]:
         raise UsageError(f"{twice[0]} is set twice: give it one --sweep, and no --set.")
-    if "batch_size" in names and given.batch_sizes is not None:
+    if "batch_size" in names and options.batch_sizes is not None:
         raise UsageError("--sweep batch_size and --batch-sizes say two things: give one of the two.")
-    return tuple(given.sweep)
+    return tuple(options.sweep)
 
 
 # Converters of options: from a word to a value, or a UsageError that names the option.
@@ -381,7 +381,7 @@ def _placements(text: str) -> tuple[str, ...]:
 
 
 def _weights(word: str) -> str:
-    """Read where initial weights come from; a path becomes absolute."""
+    """Read the source of initial weights; a path becomes absolute."""
     return word if word in ("none", "imagenet") else str(Path(word).resolve())
 
 

@@ -21,7 +21,7 @@ from bench.spec.trial import DataSource
 TRAIN_SAMPLE = 2000
 """Most training images on which training accuracy is evaluated."""
 POOL_BYTES = 512 * 2**20
-"""A synthetic epoch cycles through as many distinct batches as take this much memory."""
+"""Memory of the distinct batches that a synthetic epoch cycles through."""
 
 
 def open_batches(
@@ -41,12 +41,12 @@ def open_batches(
         data: the shape of a sample, and how images are augmented.
         source: where samples come from. Data that are not images with a class are always synthetic.
         batch_size: samples in a batch.
-        device: where batches are wanted.
+        device: the device that batches are returned on.
         seed: of order and augmentation, or of the synthetic values.
         shard: this rank's part of every training batch.
 
     Raises:
-        UsageError: as ``prepare``, a batch is larger than the training set, or it cannot be divided equally.
+        UsageError: the data cannot be loaded, or a batch is larger than the training set or does not divide equally.
     """
     shard.require_even(batch_size)
     if is_synthetic(data, source):
@@ -71,7 +71,7 @@ class ImageBatches:
         seed: int,
         shard: Shard = WHOLE,
     ) -> None:
-        """Bring the images to the device, or to host memory, if they fit.
+        """Load the images onto the device or into host memory if they fit; else leave them in their file.
 
         Raises:
             UsageError: a batch is larger than the training set.
@@ -115,7 +115,7 @@ class ImageBatches:
         return self._plain(self._test, torch.arange(len(self._test)), shard)
 
     def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield training images as ``test`` does: always the same, evenly spread, at most 2,000 and no more than it."""
+        """Yield a fixed, evenly spaced sample of training images as ``test`` does: at most 2,000, no more than it."""
         total = len(self._train)
         count = min(total, len(self._test), TRAIN_SAMPLE)
         return self._plain(self._train, torch.arange(count) * total // count, shard)
@@ -123,11 +123,11 @@ class ImageBatches:
     def _plain(self, images: Images, order: Tensor, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
         total, size = len(order), self._batch_size
         shards = [shard.of(start, min(start + size, total)) for start in range(0, total, size)]
-        for taken, labels in images.take(order, [part for part in shards if part.start < part.stop]):
-            yield self._normalized(self._resized(taken)), labels
+        for batch_images, labels in images.take(order, [part for part in shards if part.start < part.stop]):
+            yield self._normalized(self._resized(batch_images)), labels
 
     def _augmented(self, images: Tensor, augmentation: Augmentation) -> Tensor:
-        # Mirrored before it is resized, while it is small; cropped after, for the padding counts input pixels.
+        # Mirror before resizing, while images are small; crop after, since the padding is in pixels of the input shape.
         resized = self._resized(mirror(images, augmentation.mirrored) if self.data.flip else images)
         padding = self.data.crop_padding
         return crop(resized, augmentation.top, augmentation.left, padding) if padding else resized
@@ -143,7 +143,7 @@ class SyntheticBatches:
     storage: Storage = "device"
 
     def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
-        """Fill the pool: all of an epoch's batches, or as many as its memory holds, but at least two."""
+        """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
         self.data = data
         self.steps_per_epoch = data.steps_per_epoch
         target_bytes = 8 if data.classes is not None else 4 * math.prod(data.target_shape or ())

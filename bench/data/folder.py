@@ -25,20 +25,20 @@ from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
 
 _SEED = 0
-"""Of the validation split, the same in every process."""
+"""Seed of the validation split, the same in every process."""
 _FORMAT = "2"
-"""Raised when the cache of the same files changes, so that older caches are not used."""
+"""Version of the cache; raised when the same files would be cached differently, to make older caches unused."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
 _SPLIT_FOLDERS = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split in ("train", "test")}
 """Where a split may be; the first that exists is used."""
 _COPIES = 2
-"""Disk space is needed for the decoded pixels and for the file of tensors made of them."""
+"""Copies on disk while decoding: the raw pixels, and the file of tensors made from them."""
 READ = 256
-"""Images of each split whose bytes the fingerprint includes, evenly spaced; of the others the names and sizes."""
+"""Fewest images of each split whose bytes the fingerprint includes, evenly spaced; it has all names and sizes."""
 _CHUNK = 64
 """Images that a thread decodes at a time."""
 _THREADS_PAY_PIXELS = 96 * 96
-"""Below about this size the interpreter, which threads share, takes longer than the decoder, which they do not."""
+"""Decoding in threads pays from about this size; with smaller images most time is spent holding the GIL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +49,10 @@ class Listing:
     paths: tuple[str, ...]
     labels: tuple[int, ...]
     fingerprint: str
-    """Hash of every image's path, size and time of change."""
+    """Hash of every image's path, size and modification time."""
 
     def pick(self, indices: list[int]) -> Listing:
-        """Return these images alone."""
+        """Return a listing of these images only."""
         return replace(
             self,
             paths=tuple(self.paths[index] for index in indices),
@@ -135,19 +135,19 @@ def list_split(root: Path, folder: Path) -> Listing:
     labels: list[int] = []
     stamps = hashlib.sha256()
     for label, name in enumerate(classes):
-        found = sorted(_images(folder / name))
-        if not found:
+        images = sorted(_images(folder / name))
+        if not images:
             kinds = ", ".join(IMG_EXTENSIONS)
             raise UsageError(f"The class folder '{folder / name}' has no images ({kinds}). Add some, or remove it.")
-        for path, size_bytes, changed_ns in found:
+        for path, size_bytes, changed_ns in images:
             stamps.update(f"{path}\0{size_bytes}\0{changed_ns}\0".encode(errors="surrogateescape"))
-        paths += [path for path, _, _ in found]
-        labels += [label] * len(found)
+        paths += [path for path, _, _ in images]
+        labels += [label] * len(images)
     return Listing(classes=tuple(classes), paths=tuple(paths), labels=tuple(labels), fingerprint=stamps.hexdigest())
 
 
 def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size in bytes and time of change of every image below ``folder``."""
+    """Yield path, size in bytes and modification time of every image below ``folder``."""
     for parent, below, _ in os.walk(folder, followlinks=True):
         below[:] = [name for name in below if not name.startswith(".")]
         with os.scandir(parent) as entries:
@@ -162,11 +162,12 @@ def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], sc
     """Decode both splits into files in ``scratch``.
 
     Returns:
-        The images, and whether they have their own size: one for all, no larger than ``size``. Others are squashed.
+        The images, and whether they keep their native size, common to all and no larger than ``size``; else they are
+        squashed to ``size``.
     """
     count = len(train.paths) + len(test.paths)
 
-    def at(stored: tuple[int, int], *, squash: bool) -> Dataset:
+    def decode_at(stored: tuple[int, int], *, squash: bool) -> Dataset:
         size_bytes = _COPIES * count * 3 * stored[0] * stored[1]
         cache.require_room(scratch.parent, size_bytes, f"The {count} images of '{root}', decoded,")
 
@@ -179,8 +180,8 @@ def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], sc
     first = size_of(train.paths[0])
     if _fits(first, size):
         with suppress(OtherSizeError):
-            return at(first, squash=False), True
-    return at(size, squash=True), False
+            return decode_at(first, squash=False), True
+    return decode_at(size, squash=True), False
 
 
 def _fits(stored: tuple[int, ...], size: tuple[int, int]) -> bool:
@@ -188,7 +189,7 @@ def _fits(stored: tuple[int, ...], size: tuple[int, int]) -> bool:
 
 
 class OtherSizeError(Exception):
-    """An image is not of the size of the others."""
+    """An image does not have the expected size."""
 
 
 def size_of(path: str) -> tuple[int, int]:
@@ -211,13 +212,13 @@ def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: P
         paths: the image files.
         size: (height, width) of the result.
         squash: resize images of another size, whatever their proportions.
-        file: takes the pixels; must stay as long as the tensor is used.
+        file: receives the pixels; must exist as long as the tensor is used.
 
     Returns:
         Tensor of (N, 3, height, width), uint8, mapped from the file.
 
     Raises:
-        UsageError: an image cannot be read, and which.
+        UsageError: an image cannot be read; the message names it.
         OtherSizeError: one is of another size, and ``squash`` is off.
     """
     height, width = size
@@ -251,7 +252,7 @@ def _pixels(path: str, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[
 
 
 def rgb(path: str) -> Image.Image:
-    """Open an image as RGB; of 16-bit grey the upper 8 bits are kept, where Pillow would cut off at 255."""
+    """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255."""
     with Image.open(path) as image:
         if not image.mode.startswith("I"):
             return image.convert("RGB")
@@ -264,7 +265,7 @@ def _unreadable(path: str, error: Exception) -> UsageError:
 
 
 def _remove_outdated(home: Path, location: str, content: str) -> None:
-    """Remove the caches of this folder from before it changed."""
+    """Remove this folder's caches of earlier content."""
     for file in home.glob(f"{location}-*.pt"):
         if not file.name.startswith(f"{location}-{content}-"):
             file.unlink(missing_ok=True)
@@ -313,8 +314,8 @@ def _require_same_classes(root: Path, train: tuple[str, ...], test: tuple[str, .
 def fingerprint(path: str) -> str:
     """Return 16 hex digits of a folder's images: their classes, names and sizes, and the bytes of some.
 
-    Times of change are left out, because a copy has others. An image that is replaced by another of the same size goes
-    unnoticed unless it is among those read.
+    Modification times are left out, because copying changes them. Replacing an image by another of the same size goes
+    unnoticed unless the bytes of that image are read.
 
     Raises:
         UsageError: the folder is not laid out as it must be.

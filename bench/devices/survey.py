@@ -1,4 +1,4 @@
-"""The machine: its devices, what they are called, and what they and this torch build can do."""
+"""Survey of the machine: its devices, their names, and what they and this torch build support."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from bench.spec.trial import Placement
 
 
 def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) -> Environment:
-    """Look at this machine; run in a process of its own, since it touches the GPUs.
+    """Describe this machine; runs in a process of its own, since it initialises the GPUs.
 
     Args:
         placements: what ``--gpus`` named; None is every visible GPU, or the CPU where there is none.
 
     Raises:
-        UsageError: a GPU that is not there, or one that this torch build has no kernels for.
+        UsageError: a GPU does not exist, or this torch build has no kernels for it.
     """
     count = gpu_count()
     names = placements or tuple(str(index) for index in range(count)) or ("cpu",)
@@ -47,7 +47,7 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        torch=str(torch.__version__),  # its own type would make whoever reads this import torch
+        torch=str(torch.__version__),  # a plain str, so that reading the record does not import torch
         torchvision=metadata.version("torchvision"),
         cuda=torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None),
         cudnn=str(cudnn) if cudnn else None,
@@ -59,11 +59,11 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
 
 
 def _device(placement: Placement, monitor: Monitor | None) -> Device:
-    """Return one device, or several that train together as one: without a UUID of its own, but with all of theirs."""
-    words = placement.members
-    found = {word: describe_cpu() if word == "cpu" else _gpu(int(word), monitor) for word in dict.fromkeys(words)}
-    devices = list(found.values())
-    if len(words) == 1:
+    """Return one device, or several that train together merged into one, which lists the UUIDs of all."""
+    names = placement.members
+    by_name = {word: describe_cpu() if word == "cpu" else _gpu(int(word), monitor) for word in dict.fromkeys(names)}
+    devices = list(by_name.values())
+    if len(names) == 1:
         return devices[0]
     return replace(
         Device.joint(devices),
@@ -80,8 +80,8 @@ def _require_present(placements: list[Placement], count: int) -> None:
     wanted = " and no ".join(f"GPU {name}" for name in missing)
     if not count:
         raise UsageError(f"There is no {wanted} here: {runtime_problem()}. Use --gpus cpu to measure on the CPU.")
-    there = ", ".join(f"{index} ({torch.cuda.get_device_name(index)})" for index in range(count))
-    raise UsageError(f"There is no {wanted} here. There is: {there}. Name one of these, or use --gpus cpu.")
+    available = ", ".join(f"{index} ({torch.cuda.get_device_name(index)})" for index in range(count))
+    raise UsageError(f"There is no {wanted} here. There is: {available}. Name one of these, or use --gpus cpu.")
 
 
 def _gpu(index: int, monitor: Monitor | None) -> Device:
@@ -125,7 +125,7 @@ def _limits(board: Gpu | None) -> dict[str, Any]:
 
 
 def _energy(board: Gpu | None, monitor: Monitor | None) -> str | None:
-    """Return what a GPU's energy is read from; None where neither energy nor power is known, as of a MIG slice."""
+    """Return the source of a GPU's energy; None where it reports neither energy nor power, such as a MIG slice."""
     if monitor is None or board is None:
         return None
     try:
@@ -160,14 +160,14 @@ def _unsupported(device: torch.device) -> dict[str, str]:
 def cpu_name() -> str:
     """Return the CPU's model name."""
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+        model = None
+    return model[1].strip() if model else platform.processor() or platform.machine()
 
 
 def _cpu_architecture() -> str:
-    """Name the widest instructions that torch may use here: what decides whether bf16 is faster."""
+    """Name the widest instruction set that torch may use here; it decides whether bf16 is faster."""
     machine = "CPU " + platform.machine().replace("_", "-")
     for name, check in (
         ("AMX", "_is_amx_tile_supported"),
@@ -181,7 +181,7 @@ def _cpu_architecture() -> str:
 
 
 def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32) -> float:
-    """Time the three products of a linear layer's step a few times and return their best rate, for estimates alone.
+    """Time the three products of a linear layer's step a few times and return their best rate, for estimates only.
 
     All three, because a CPU that emulates a type may be fast in one layout and a hundred times slower in another.
     """
@@ -198,7 +198,7 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
 
 
 def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
-    """Return the devices, the CPU last, and why there is no GPU, or an empty text; run in a process of its own."""
+    """Return the devices, the CPU last, and why there is no GPU (empty if there is one); runs in its own process."""
     count = gpu_count()
     with open_monitor() or nullcontext() as monitor:
         visible = [_visible(index, monitor) for index in range(count)]
@@ -209,7 +209,7 @@ def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
 
 def _visible(index: int, monitor: Monitor | None) -> Seen:
     device = describe_gpu(index, monitor)
-    # The driver's library says what is free: asking the runtime would make a context, which takes memory itself.
+    # Read from the driver's library: the runtime would create a context, which takes memory itself.
     board = _board(device.uuid, monitor)
     free = board.memory_free_bytes if board else None
     return Seen(device=device, memory_free_bytes=free, problem=kernels_problem(index))

@@ -1,6 +1,6 @@
-"""ABBA rounds of timed blocks until the speedup is known well enough, and the check with longer blocks.
+"""ABBA rounds of timed blocks until the speedups' intervals are narrow enough, and the check with longer blocks.
 
-Knows nothing of torch: an arm is anything that can run steps, so that the tests can measure simulated arms on a
+Independent of torch: an arm is anything that can run steps, so that the tests can measure simulated arms on a
 simulated clock with the very code that measures real ones (docs/measuring.md).
 """
 
@@ -21,14 +21,15 @@ from bench.spec.trial import Protocol
 from bench.stats import Interval, count_outliers, robust_interval, round_log_ratio, rounds_interval
 
 MAX_ROUNDS = 5000
-"""More are never needed: an interval that is still too wide then is wide for another reason."""
+"""Most rounds; an interval that is still too wide then would not get narrow enough with more."""
 HARD_LIMIT = 5
-"""After this many times the budget, timing ends even before the fewest rounds."""
+"""Timing ends after this many times the budget, even with fewer than the required rounds."""
 ANALYSES = 3
 """Interim analyses in a row at which every interval must be narrow enough."""
 ANALYSIS_SHARE = 5
 """Between two interim analyses the number of rounds grows by a fifth, and by at least four."""
 WATCH_NS = 500_000_000
+"""After this long without an analysis, the running speedups are updated."""
 LATE_NS = 100_000_000
 """The driver reports a slowdown up to this much later."""
 LONGER = 4
@@ -36,7 +37,7 @@ LONGER = 4
 CHECK_ROUNDS = (5, 12)
 """Fewest and most rounds of the check."""
 CHECK_SHARE = 0.5
-"""Share of the time budget that the check may take beside it."""
+"""Time for the check, as a share of the time budget, which does not include it."""
 
 Clock = Callable[[], int]
 """A clock in nanoseconds."""
@@ -53,7 +54,7 @@ class Runner(Interface):
         """Set the process's switches to this arm's."""
 
     def run(self, steps: int) -> None:
-        """Do, or queue, that many steps."""
+        """Run, or queue, that many steps."""
 
     def synchronize(self) -> None:
         """Wait until every queued step is done."""
@@ -67,7 +68,7 @@ class Runner(Interface):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """How one arm's blocks are cut."""
+    """The sizes of one arm's blocks."""
 
     switch_warmup: int
     """Untimed steps at the head of a block."""
@@ -97,7 +98,7 @@ class TimedBlock:
 
 
 def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, warm: bool = False) -> int:
-    """Return the nanoseconds that one block's timed steps took; an arm that ran last is ``warm``."""
+    """Return the nanoseconds of one block's timed steps; ``warm``, of an arm that has just run, skips the warm-up."""
     runner.activate()
     runner.run(0 if warm else sizes.switch_warmup)
     runner.synchronize()
@@ -123,8 +124,8 @@ def time_round(
 ) -> list[TimedBlock]:
     """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 
-    Between rounds the device idles for a moment, so the first block always has a switch warm-up; within one, an arm
-    that ran last needs none.
+    Between rounds the device idles for a moment, so the first block always has a switch warm-up; within a round, a
+    block that follows one of the same arm needs none.
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), rng)):
@@ -154,9 +155,9 @@ class Comparison:
     blocks: tuple[TimedBlock, ...]
     """All blocks, those of discarded rounds too."""
     logs: tuple[Interval | None, ...]
-    """For each arm the log-speedup over the first; for the first, its own log-time in ns. None: nothing counts."""
+    """For each arm the log-speedup over the first; for the first, its own log-time in ns. None if no round counts."""
     converged: tuple[bool, ...]
-    """For each arm whether its interval is as narrow as asked; for the first, whether all are."""
+    """For each arm whether its interval is narrow enough; for the first, whether all are."""
     outliers: tuple[int, ...]
     """For each arm the number of rounds that lie far from the others."""
     rounds: int
@@ -172,12 +173,12 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongBlocks:
-    """How the log-speedup in blocks of four times the length compares."""
+    """The log-speedup in blocks of four times the length, compared with that in normal blocks."""
 
     difference: float
-    """Their log-speedup less the one found."""
+    """The log-speedup in long blocks less that in normal blocks."""
     agree: bool
-    """Whether the two differ by no more than both can tell."""
+    """Whether the difference is within the target width, or within twice the joint half-width of the intervals."""
 
 
 def compare(
@@ -190,19 +191,18 @@ def compare(
     poll: Callable[[], str] = lambda: "",
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
 ) -> Comparison:
-    """Time the runners in ABBA rounds until every speedup over the first is known well enough, or time is up.
+    """Time the runners in ABBA rounds until every speedup over the first has a narrow enough interval, or time is up.
 
-    With one runner, until its own time per step is. The intervals are analysed at ever more rarely, and must be
-    narrow enough at three interim analyses in a row: stopping at the first would favour intervals that are too narrow
-    by chance.
+    With one runner, the interval is that of its time per step. Interim analyses grow rarer, and every interval must be
+    narrow enough at three of them in a row: stopping at the first would favour intervals that are too narrow by chance.
 
     Args:
         runners: the arms, the baseline first.
-        sizes: how each one's blocks are cut.
+        sizes: the block sizes of each arm.
         protocol: when to stop.
         seed: seed of the rounds' orders.
         clock: a clock in nanoseconds.
-        poll: called after each round; returns what has disturbed the device since the last call, or nothing.
+        poll: called after each round; returns what disturbed the device since the last call, or an empty text.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
     """
     rng = random.Random(seed)
@@ -212,22 +212,22 @@ def compare(
     invalid: dict[int, str] = {}
     estimates: list[Interval | None] = [None for _ in runners]
     budget_ns = int(protocol.process_s * 1e9) * arms
-    begin = analysed = clock()
+    start = analysed = clock()
     next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
     with _without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
-            begun = clock()
-            fresh = time_round(runners, sizes, rng, clock, number=number)
-            blocks += fresh
-            counted.append((number, clock(), _log_ratios(fresh, arms)))
+            round_start = clock()
+            round_blocks = time_round(runners, sizes, rng, clock, number=number)
+            blocks += round_blocks
+            counted.append((number, clock(), _log_ratios(round_blocks, arms)))
             if cause := poll():
-                # The driver's counters are late: what has just ended may have been disturbed too.
-                while counted and counted[-1][1] > begun - LATE_NS:
+                # The driver's counters are late: rounds that ended just before this one may have been disturbed, too.
+                while counted and counted[-1][1] > round_start - LATE_NS:
                     invalid[counted.pop()[0]] = cause
             now, count = clock(), len(counted)
-            late = now - begin > budget_ns and count >= protocol.fewest_rounds
-            last = late or (number >= 1 and now - begin > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
+            over_budget = now - start > budget_ns and count >= protocol.fewest_rounds
+            last = over_budget or (number >= 1 and now - start > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
                 estimates, analysed = [rounds_interval(logs) for logs in _by_arm(counted, arms)], now
                 narrow = _narrow(estimates, protocol.process_target)
@@ -243,7 +243,7 @@ def compare(
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
         logs=tuple(estimates),
-        converged=tuple(enough and fine for fine in narrow),
+        converged=tuple(enough and arm_narrow for arm_narrow in narrow),
         outliers=tuple(count_outliers(logs) for logs in _by_arm(counted, arms)),
         rounds=len(counted),
         invalid=tuple(invalid.values()),
@@ -257,21 +257,22 @@ def _by_arm(counted: Sequence[tuple[int, int, list[float]]], arms: int) -> list[
 def check_long_blocks(
     runners: Sequence[Runner],
     sizes: Sequence[Sizes],
-    found: Comparison,
+    normal: Comparison,
     protocol: Protocol,
     *,
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
 ) -> list[LongBlocks | None]:
-    """Compare once more with blocks and switch warm-up four times as long.
+    """Compare again, with blocks and switch warm-ups four times as long.
 
     Returns:
-        For each arm how the log-speedups compare; None for the first, and where steps are so long that five such rounds
-        take more than half the time budget: a transient of tens of milliseconds is over in their first step.
+        For each arm how the log-speedups compare; None for the first arm, and where there is nothing to compare. That
+        includes steps so long that five such rounds take more than half the time budget: a transient of tens of
+        milliseconds is over within the first of them.
     """
     arms = range(len(runners))
-    times = [statistics.median(block.step_ns for block in found.blocks if block.arm == arm) for arm in arms]
+    times = [statistics.median(block.step_ns for block in normal.blocks if block.arm == arm) for arm in arms]
     round_ns = sum(
         2 * LONGER * (size.switch_warmup + size.steps) * step_ns for size, step_ns in zip(sizes, times, strict=True)
     )
@@ -282,11 +283,11 @@ def check_long_blocks(
     logs: list[list[float]] = []
     with _without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
-            fresh = time_round(runners, long, rng, clock, number=number)
-            if not poll():  # a disturbed round says nothing of the arms
-                logs.append(_log_ratios(fresh, len(runners)))
+            round_blocks = time_round(runners, long, rng, clock, number=number)
+            if not poll():  # disturbed rounds are discarded
+                logs.append(_log_ratios(round_blocks, len(runners)))
     checks = [robust_interval([log[arm] for log in logs]) if logs else None for arm in arms]
-    return [None, *map(partial(_agreement, protocol.process_target), checks[1:], found.logs[1:])]
+    return [None, *map(partial(_agreement, protocol.process_target), checks[1:], normal.logs[1:])]
 
 
 def lengthen(sizes: Sizes) -> Sizes:
@@ -294,26 +295,26 @@ def lengthen(sizes: Sizes) -> Sizes:
     return Sizes(switch_warmup=LONGER * sizes.switch_warmup, steps=LONGER * sizes.steps)
 
 
-def _agreement(target: float, long: Interval | None, here: Interval | None) -> LongBlocks | None:
-    if here is None or long is None or here.half_width is None or long.half_width is None:
+def _agreement(target: float, long: Interval | None, normal: Interval | None) -> LongBlocks | None:
+    if normal is None or long is None or normal.half_width is None or long.half_width is None:
         return None
-    difference = long.center - here.center
-    # Twice the joint half-width is about four standard errors: rarer by chance than a run has rows.
-    tolerance = max(target, 2 * math.hypot(long.half_width, here.half_width))
+    difference = long.center - normal.center
+    # Twice the joint half-width is about four standard errors, which chance alone is unlikely to exceed in a run.
+    tolerance = max(target, 2 * math.hypot(long.half_width, normal.half_width))
     return LongBlocks(difference=difference, agree=abs(difference) <= tolerance)
 
 
 @contextmanager
 def _without_collection() -> Iterator[Callable[[], int]]:
-    """Keep Python's garbage collector from running; yields how to run it by hand."""
-    collected = gc.isenabled()
+    """Keep Python's garbage collector from running; yield a function that runs it."""
+    was_enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()  # what lives now is not examined again, so that collecting between rounds is quick
+    gc.freeze()  # exempts all present objects, so that collecting between rounds is quick
     gc.disable()
     try:
         yield gc.collect
     finally:
-        if collected:
+        if was_enabled:
             gc.enable()
 
 
@@ -328,7 +329,7 @@ def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
 
 
 def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:
-    """Return for each speedup whether its interval is as narrow as asked; for the first arm whether all are.
+    """Return for each speedup whether its interval is narrow enough; for the first arm whether all are.
 
     A lone arm is judged by the interval of its own time.
     """

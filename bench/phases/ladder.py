@@ -23,14 +23,14 @@ from bench.training.failures import refused
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""
 TAIL_SHARE = 0.1
-"""Share of the time budget that the host's share of a step may take beside it, for each arm."""
+"""Time for measuring an arm's host ratio, as a share of the time budget, which does not include it."""
 LIMITED = 0.1
-"""Where the host waits for batches not made yet for this share of a continuous run, the loader is the limit."""
+"""A step is limited by the loader if the host waits this share of a continuous run for batches not yet ready."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderArm:
-    """A step of the ablation that works."""
+    """An ablation step that is supported here, built."""
 
     step: AblationStep
     runner: LoaderRunner
@@ -38,10 +38,10 @@ class LadderArm:
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Time the trial's steps that work against the first of them; send blocks, then a result for each."""
+    """Time the trial's supported ablation steps against the first of them; send the blocks, then a result for each."""
     planned, context = trial.arms, open_context(trial)
     with open_loaders(context, planned) as (loaders, samples), ExitStack() as stack:
-        send(Progress(text="the loader alone"))
+        send(Progress(text="timing the loader alone"))
         loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         arms = _build(context, planned, loaders, send=send, stack=stack)
         runners = [arm.runner for arm in arms]
@@ -49,7 +49,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         limited: list[bool] = []
 
         def recut(cuts: list[Cut]) -> list[Cut]:
-            send(Progress(text="waiting for the loader"))
+            send(Progress(text="measuring the waits for the loader"))
             rests_s = [DEPTH * loader_ms[LoaderKind.of(arm.step)] / 1000 for arm in arms]
             limited.extend(
                 runner.steady_wait(rest_s) >= LIMITED for runner, rest_s in zip(runners, rests_s, strict=True)
@@ -95,10 +95,10 @@ def _build(
     send: Callable[[Message], None],
     stack: ExitStack,
 ) -> list[LadderArm]:
-    """Build the steps one by one; one that is refused is sent as such, and the next adds to the last that works.
+    """Build the ablation steps in order; report a refused one as unsupported, and rebase later ones without it.
 
     Raises:
-        UnsupportedError: all are refused.
+        Exception: all steps are refused; the last refusal is raised.
     """
     arms: dict[str, LadderArm] = {}
     refusal: Exception | None = None
@@ -123,7 +123,7 @@ def _build_arm(
     send: Callable[[Message], None],
     stack: ExitStack,
 ) -> LadderArm:
-    """Build a step and, where it compiles or captures, let it do so: only then is it known to work."""
+    """Build an ablation step, and compile or capture it if it does so, which may show that it is unsupported."""
     arm = context.build_step(step)
     if step.settings.hidden:
         send(Progress(text=f"{step.name}: compiling or capturing the step"))
@@ -139,16 +139,16 @@ def _build_arm(
 
 
 def paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
-    """Cut blocks so that an arm that the loader limits is timed at the loader's pace.
+    """Return cuts with which an arm that the loader limits is timed at the loader's pace.
 
-    It uses up what was made ready while others ran before it is timed, and is timed over as many batches again. It
-    leaves none ready for the arms after it, whose switch warm-up is therefore as long.
+    Its switch warm-up uses up the batches that were loaded while other arms ran, and its timed steps are at least as
+    many. It leaves no batches ready for the arms after it, so the switch warm-up of all arms is as long.
     """
     if not any(limited):
         return list(cuts)
     recut = []
-    for cut, late in zip(cuts, limited, strict=True):
-        steps = max(cut.sizes.steps, DEPTH) if late else cut.sizes.steps
+    for cut, is_limited in zip(cuts, limited, strict=True):
+        steps = max(cut.sizes.steps, DEPTH) if is_limited else cut.sizes.steps
         sizes = replace(cut.sizes, switch_warmup=max(cut.sizes.switch_warmup, DEPTH), steps=steps)
         recut.append(replace(cut, sizes=sizes))
     return recut
@@ -159,13 +159,13 @@ def _host_ratio(runner: LoaderRunner, budget_s: float) -> float | None:
     if not runner.asynchronous:
         return None
     runner.activate()
-    batch = next(runner.batches)  # one, for more might not fit
+    batch = next(runner.batches)  # only one: more might not fit into memory
     times = step_times(TrainingRunner(runner.name, runner.arm, itertools.repeat(batch)), budget_s)
     return times.host_ratio if times else None
 
 
 def _fp32_switches_after(runner: LoaderRunner) -> dict[str, Any]:
-    """Return the fp32 switches as they read back after the timing, where a model may have changed them."""
+    """Return the fp32 switches as read back after the timing, since a model may have changed them."""
     runner.activate()
     after = read_back(runner.arm.precision, runner.arm.device)
     return {name: getattr(after, name) for name in ("fp32_matmul", "fp32_conv")}

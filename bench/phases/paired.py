@@ -1,7 +1,7 @@
 """The paired measurement: arms in one process, warmed up, then timed against the first of them in ABBA rounds.
 
 The speed phase, the ladder and inference all measure this way; they differ in their arms (``bench.phases.arms``) and in
-what they look at afterwards.
+what they measure afterwards.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bench.training import distributed
 from bench.training.techniques import compilations
 
 PROGRESS_S = 0.5
-"""Running speedups are sent no more often than this."""
+"""Shortest interval between two progress messages."""
 
 
 class Recompilations:
-    """Whether anything was compiled since the last call: it would be in what was timed meanwhile."""
+    """Reports compilations since the last call; the steps timed meanwhile include their time."""
 
     def __init__(self) -> None:
         self._before = compilations()
@@ -46,15 +46,15 @@ class Paired:
     runners: Sequence[TrainingRunner]
     """The arms, the baseline first."""
     cuts: Sequence[Cut]
-    """How each arm warmed up, and how its blocks are cut."""
+    """Each arm's warm-up and block sizes."""
     comparison: Comparison
     checks: Sequence[LongBlocks | None]
-    """For each arm the check with longer blocks, where it was made."""
+    """Each arm's check with longer blocks; None where there was none."""
     foreign_load_pct: float | None
-    """On a CPU: share of the cores that other programs took meanwhile."""
+    """On a CPU: load of other programs during the timing, in per cent of the cores."""
 
     def blocks(self) -> list[Block]:
-        """Return the timed blocks as they are stored."""
+        """Return the timed blocks as records."""
         return [
             Block(
                 trial=self.trial.id,
@@ -71,7 +71,7 @@ class Paired:
         ]
 
     def step_ns(self, arm: int) -> float:
-        """Return the median time of an arm's step over the rounds that count, or over all where none does."""
+        """Return an arm's median step time over the rounds not discarded, or over all if all were discarded."""
         rounds = self.comparison.rounds
         return statistics.median(
             block.step_ns for block in self.comparison.blocks if block.arm == arm and not (block.invalid and rounds)
@@ -82,7 +82,7 @@ class Paired:
         return self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
 
     def speed(self, arm: int) -> Speed:
-        """Return what the measurement says of an arm."""
+        """Return an arm's record of speed."""
         comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
         step_ns, speedup = self.step_ns(arm), self.speedup(arm)
         return Speed(
@@ -107,7 +107,7 @@ class Paired:
         )
 
     def judge(self, arm: int) -> tuple[Status, str]:
-        """Return an arm's status, and why it is not ok."""
+        """Return an arm's status, and the reason if it is not ``ok``."""
         check, protocol = self.checks[arm], self.trial.protocol
         if not self.runners[arm].finite():
             return "nonfinite", "the loss became NaN or Inf while timing"
@@ -136,18 +136,18 @@ def measure(
     check: bool = False,
     known: Sequence[KnownArm] = (),
 ) -> Paired:
-    """Warm the arms up, cut their blocks, and time them in ABBA rounds until the speedups are known well enough.
+    """Warm the arms up, choose block sizes, and time ABBA rounds until the speedups' intervals are narrow enough.
 
     Args:
-        trial: whose protocol says when that is.
+        trial: its protocol sets the target width and the time budget.
         runners: the arms, built and compiled, the baseline first.
-        device: watched for disturbances; rounds that were disturbed do not count.
+        device: watched for disturbances; disturbed rounds are discarded.
         send: takes the progress.
         seed: seed of the rounds' orders.
-        clock: a clock in nanoseconds; that of all processes where several train together.
-        recut: called when the arms are warm; returns how their blocks are cut.
+        clock: a clock in nanoseconds, common to all ranks.
+        recut: called after warm-up; returns the cuts to use instead.
         known: how an earlier process cut the arms' blocks.
-        check: whether to compare with longer blocks, and to time once more with those where the two disagree.
+        check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
     """
     cuts = prepare(
         runners, trial.protocol.process_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known
@@ -174,22 +174,22 @@ def measure(
 
 
 def _poll(watch: Watch, members: Sequence[str]) -> Callable[[], str]:
-    """Return what names, between two rounds, what disturbed the last: on the device, or something compiled in it.
+    """Return a function that names what disturbed the last round: an event on the device, or a recompilation.
 
-    Processes that train together gather what each saw, so that all discard the same rounds.
+    It gathers the causes of all ranks, so that all discard the same rounds.
 
     Args:
-        watch: watches the device; compiling is watched from now on.
+        watch: the watch on the device; recompilations are counted from this call on.
         members: the names of the devices that train together.
     """
     recompilations = Recompilations()
 
     def poll() -> str:
-        causes = watch.poll(), recompilations.cause()  # both, whatever the first says
-        every = distributed.gathered("; ".join(cause for cause in causes if cause))
-        if len(every) == 1:
-            return every[0]
-        return "; ".join(f"device {name}: {cause}" for name, cause in zip(members, every, strict=True) if cause)
+        causes = watch.poll(), recompilations.cause()  # poll both: each counts from its last call
+        by_rank = distributed.gathered("; ".join(cause for cause in causes if cause))
+        if len(by_rank) == 1:
+            return by_rank[0]
+        return "; ".join(f"device {name}: {cause}" for name, cause in zip(members, by_rank, strict=True) if cause)
 
     return poll
 
@@ -197,7 +197,7 @@ def _poll(watch: Watch, members: Sequence[str]) -> Callable[[], str]:
 def _progress(
     trial: Trial, runners: Sequence[TrainingRunner], send: Callable[[Message], None]
 ) -> Callable[[int, Sequence[Interval | None]], None]:
-    """Return a function that sends the running speedups, twice a second at most."""
+    """Return a function that sends the running speedups, at most twice a second."""
     start = last = time.monotonic()
     budget_s = trial.protocol.process_s * len(runners)
 

@@ -1,4 +1,4 @@
-"""The train phase: one precision from its initial weights, with an evaluation after each epoch."""
+"""The train phase: trains one precision from its initial weights, with an evaluation after each epoch."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def run(
 
     Args:
         trial: what to train.
-        device: where, and whether it counts energy.
+        device: the device, with its source of energy.
         send: takes the records; those of epochs that a checkpoint holds are sent again.
-        checkpoint: the file that keeps the training after each epoch, and that it is resumed from if it holds this
-            trial's; None keeps nothing. Where several train together, only the first one's file is written and read.
-        shard: this process's part of every batch, where Lightning joins several; None is its part of those joined.
+        checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
+            None for no checkpoint. Of several ranks only the first writes and reads its file.
+        shard: this rank's part of every batch, where Lightning sets up the ranks; None takes it from the process group.
     """
     part = Shard(rank=distributed.rank(), ranks=distributed.ranks())
     shard = shard or part
     context = open_context(trial)
     lightning_trains = context.suite.trainer == "lightning"
-    if lightning_trains:  # refused before others are started
+    if lightning_trains:  # refuse before other ranks are started
         require_supported(context.techniques, context.suite, context.data, context.device)
     if context.suite.devices > shard.ranks:
         rank_launcher.run(trial, device, send, context.suite.devices)
@@ -62,9 +62,9 @@ def run(
     arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
     if context.techniques.compile:
         send(Progress(text=f"{name}: compiling"))
-    spent_s = compile_s(arm, batches.data, trial.cell.batch_size)  # before the first epoch's time
-    keeps = distributed.from_first(checkpoint is not None)
-    rows, unread = _resume(arm, trial, checkpoint)
+    spent_s = compile_s(arm, batches.data, trial.cell.batch_size)  # outside the first epoch's time
+    saves_checkpoints = distributed.from_first(checkpoint is not None)
+    rows, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
@@ -77,13 +77,13 @@ def run(
         rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = _Heartbeat(send=send, epoch=number, epochs=trial.epochs)
         before_j = energy_j()
-        with feed(batches.train(number), context.device, prefetch=context.techniques.prefetcher) as fed:
-            epoch = train(heartbeat(fed, "step"))
+        with feed(batches.train(number), context.device, prefetch=context.techniques.prefetcher) as device_batches:
+            epoch = train(heartbeat(device_batches, "step"))
         after_j = energy_j()
-        drawn_j = after_j - before_j if before_j is not None and after_j is not None else None
-        tested = _test(arm, batches, heartbeat, part)
-        rows.append(epoch_row(trial, rows, epoch, tested, rate=rate, scale=arm.loss_scale, energy_j=drawn_j))
-        if keeps:
+        epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
+        evaluation = _test(arm, batches, heartbeat, part)
+        rows.append(epoch_row(trial, rows, epoch, evaluation, rate=rate, scale=arm.loss_scale, energy_j=epoch_j))
+        if saves_checkpoints:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
@@ -93,7 +93,7 @@ def run(
         TrialResult(
             precision=name,
             status="nonfinite" if failure else "ok",
-            detail=failure or unread,
+            detail=failure or read_failure,
             compile_s=spent_s,
             switches=read_back(arm.precision, context.device),
             training=summary(trial, rows, arm, batches.storage),
@@ -103,7 +103,7 @@ def run(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Heartbeat:
-    """Passes batches on, and sends their number every two seconds."""
+    """Passes batches on, and sends progress with their number every two seconds."""
 
     send: Callable[[Message], None]
     epoch: int
@@ -124,22 +124,22 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
     """Restore the arm from the trial's checkpoint.
 
     Returns:
-        The epochs so far, none without a checkpoint; and a sentence where there was one that could not be read.
+        The epochs trained so far, none without a checkpoint of this trial; and a message if the file could not be read.
     """
-    stored, unread = None, ""
+    stored, read_failure = None, ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
         stored = read_checkpoint(checkpoint)
-        unread = "" if stored else "its checkpoint could not be read, so training began anew"
-    kept = distributed.from_first(stored)
-    if kept is None or kept.config != trial.config:
-        return [], unread
-    kept.restore(arm)
-    return list(kept.epochs), ""
+        read_failure = "" if stored else "its checkpoint could not be read, so training began anew"
+    state = distributed.from_first(stored)
+    if state is None or state.config != trial.config:
+        return [], read_failure
+    state.restore(arm)
+    return list(state.epochs), ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The evaluation after an epoch, by the names of its row's fields; None is not evaluated."""
+    """The evaluation after an epoch, with the field names of ``EpochResult``; None where not evaluated."""
 
     test_loss: float | None = None
     test_accuracy_pct: float | None = None
@@ -256,7 +256,7 @@ def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> flo
 
 
 def _nonfinite_loss(last: EpochResult) -> str:
-    """Return a sentence about the loss that was not finite in the last epoch; empty where all were."""
+    """Return a message about a loss that is not finite in the last epoch; empty if all are finite."""
     for name, loss in (("training", last.train_loss), ("test", last.test_loss)):
         if loss is not None and not math.isfinite(loss):
             return f"the {name} loss became {loss} in epoch {last.epoch}"

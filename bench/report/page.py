@@ -1,4 +1,4 @@
-"""The report: what is on its page, the templates that write it, and the files of its folder."""
+"""The report: its contents, its rendering from templates, and the files in its folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
 
 FILES = "files.json"
-"""Names of the figures and CSVs that the report in a folder wrote."""
+"""The list of the figures and CSVs of the report in a folder."""
 RESIDENT = (
     "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
     "than the step does, look at the time spent waiting for data."
@@ -77,29 +77,34 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Everything on the page, in its order."""
+    """The contents of the page, in order."""
 
     runs: list[str]
     verdicts: list[Sentence]
     cautions: list[str]
-    """What is missing from the runs, and what differs between them beside what is compared."""
+    """Data missing from the runs, and differences between them other than those being compared."""
     warnings: list[str]
     sections: list[Section]
     how_to_read: list[str]
     ablations: list[Table]
-    """Tables of the ablations as short as a terminal needs them."""
+    """Short tables of the ablations, for the terminal."""
 
     @property
     def files(self) -> list[str]:
         """The names of the report's files beside report.md and report.html."""
-        drawn = [f"{plot.name}.{kind}" for one in self.sections for plot in one.plots for kind in ("png", "svg")]
-        return sorted({*drawn, *(name for one in self.sections for name in one.csvs)})
+        plots = [
+            f"{plot.name}.{kind}" for section in self.sections for plot in section.plots for kind in ("png", "svg")
+        ]
+        return sorted({*plots, *(name for section in self.sections for name in section.csvs)})
 
 
 def publish(
     runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
 ) -> tuple[Path, list[Sentence], list[Table]]:
-    """Write the report of ``runs`` as ``bench.report.report`` does; remove files of an earlier one that this lacks."""
+    """Write the report of ``runs`` and delete files that only the previous report had.
+
+    The arguments are those of ``bench.report.report``.
+    """
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, layers=layers, figures=figures)
@@ -112,9 +117,9 @@ def publish(
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": markdown, "inline": inline}
-    of = mark({run.folder: run.info for run in runs.runs})
+    source_mark = mark({run.folder: run.info for run in runs.runs})
     for name in ("report.md", "report.html"):
-        text = environment.get_template(f"{name}.j2").render(report=report, mark=of)
+        text = environment.get_template(f"{name}.j2").render(report=report, mark=source_mark)
         (out / name).write_text(text, encoding="utf-8")
     _replace(out / FILES, report.files)
     return out / "report.md", report.verdicts, report.ablations
@@ -127,7 +132,7 @@ def markdown(text: str) -> str:
 
 
 def inline(plot: Plot) -> Markup:
-    """Return a plot's SVG for use within a page: no prologue, and ids that no other plot has."""
+    """Return a plot's SVG for inlining in HTML: without the XML prologue, its ids prefixed with the plot's name."""
     svg = plot.svg[plot.svg.index("<svg") :]
     svg = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
     label = Markup.escape(plot.caption)
@@ -135,11 +140,11 @@ def inline(plot: Plot) -> Markup:
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
-    """Write the names of a report's files, and remove those files of the report before that are not among them."""
-    before = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else []
+    """Write the list of a report's files, and delete files of the previous report that are not on it."""
+    previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else []
     manifest.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
-    for name in set(before) - set(files):
-        if name == Path(name).name:  # none outside the folder
+    for name in set(previous) - set(files):
+        if name == Path(name).name:  # never delete outside the folder
             (manifest.parent / name).unlink(missing_ok=True)
 
 
@@ -151,7 +156,7 @@ def compose(
     layers: bool = False,
     figures: devices.Choice = "overview",
 ) -> Report:
-    """Gather the report and draw its figures into ``out``; ``literature`` are published figures to compare with."""
+    """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
     notes = present(diagnostics.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)))
@@ -166,17 +171,17 @@ def compose(
         Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
     ]
     if figures != "none":
-        titled = {section.title: section for section in sections}
-        drawn, left_out = devices.draw(summary, runs.epochs, out, figures)
-        drawn += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
-        drawn += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
-        drawn += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
+        by_title = {section.title: section for section in sections}
+        plots, left_out = devices.draw(summary, runs.epochs, out, figures)
+        plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
+        plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
+        plots += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
         for by_layer in (False, True) if layers else (False,):
-            drawn += numerics_figures.draw(summary, runs.numerics, out, layers=by_layer)
-        for title, plot in drawn:
-            titled[title].plots.extend([plot] if plot else [])
+            plots += numerics_figures.draw(summary, runs.numerics, out, layers=by_layer)
+        for title, plot in plots:
+            by_title[title].plots.extend([plot] if plot else [])
         for title, remark in left_out.items():
-            titled[title].remarks.append(remark)
+            by_title[title].remarks.append(remark)
     return Report(
         runs=[run.label for run in runs.runs],
         verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
@@ -189,7 +194,7 @@ def compose(
 
 
 def how_to_read(runs: Runs) -> list[str]:
-    """Return how to read a report of these runs, without the lines on measurements that they do not have."""
+    """Return the lines of ``HOW_TO_READ`` that apply to these runs."""
     only_ablations = not runs.ablations.empty and runs.trials["phase"].eq("train").all()
     left_out = RESIDENT if only_ablations else LOADED if runs.ablations.empty else None
     return [line for line in HOW_TO_READ if line != left_out]
@@ -220,7 +225,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         named = rows[[*KEY, "workload", "where"]]
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
         scaled, unscaled = scaling.scaling(rows, summary, runs)
-        beside, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
+        against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
         tables = present(
             *measurements.by_device(rows, hosts),
             measurements.by_architecture(rows, hosts),
@@ -236,7 +241,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             measurements.inference(trials),
             comparisons.scaling(scaled),
             training.against_plain(runs.trials, rows),
-            beside,
+            against_published,
         )
         remarks = bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished
         yield Section(title=str(title), tables=tables, remarks=remarks)

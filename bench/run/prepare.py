@@ -25,7 +25,7 @@ TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedRun:
-    """A plan, the machine it is for, and warnings for its reader."""
+    """A plan, the machine it is for, and warnings for the user."""
 
     request: Request
     suites: tuple[SuiteRef, ...]
@@ -35,14 +35,14 @@ class PreparedRun:
     data: tuple[PreparedData, ...] = ()
     """Each source of the plan once."""
     replan: Callable[[Largest], Plan] | None = None
-    """Makes the whole plan once the largest batches are known; None if the plan is whole."""
+    """Makes the complete plan once the largest batches are known; None if the plan is complete already."""
 
 
 def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     """Load the suites, describe the machine, prepare the data and make the plan.
 
     Raises:
-        UsageError: this machine cannot do what was asked for; nothing but decoded images has been written.
+        UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
     suites = suite_registry.select(request)
     warnings = warn_of_tf32_in_ladder(request)
@@ -110,7 +110,7 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights before any trial runs."""
     weights = {**suite_registry.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
-        print(f"Looking at the weights of {ref.name}: {weights}.", flush=True)
+        print(f"Checking the weights of {ref.name}: {weights}.", flush=True)
         launcher.call("bench.training.pretrained:fetch", ref)
 
 
@@ -128,7 +128,7 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         return PreparedData(source=source)
     if request.dry_run:  # what is not here is not fetched for a plan
         return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
-    print(f"Looking at the images of {source}.", flush=True)
+    print(f"Preparing the images of {source}.", flush=True)
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     return PreparedData(
         source=source,
@@ -148,7 +148,7 @@ def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
 
 
 def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
-    """Refuse batches larger than the data, or that cannot be divided among devices and accumulated parts."""
+    """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
     for trial in plan.trials:
         suite, placement = suites[trial.cell.suite], trial.cell.placement
         size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
@@ -157,15 +157,15 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
                 f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
                 "Name smaller --batch-sizes."
             )
-        many = len(placement.members)
-        if many > 1 and suite.trainer == "lightning":
+        device_count = len(placement.members)
+        if device_count > 1 and suite.trainer == "lightning":
             raise UsageError(
                 "Lightning's Trainer starts its own processes, on this machine: name one device, not "
-                f"{placement.name}, and --set devices={many // placement.nodes}."
+                f"{placement.name}, and --set devices={device_count // placement.nodes}."
             )
         if trial.phase == "fit":
             continue  # the search tries only multiples
-        devices = max(suite.devices, many)
+        devices = max(suite.devices, device_count)
         if size % devices:
             raise UsageError(
                 f"The batch size {size} cannot be divided among {devices} devices. "
@@ -181,11 +181,11 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
 
 
 def warn_of_builds(environment: Environment) -> list[str]:
-    """Warn of nodes with different builds of torch, which change figures too."""
+    """Warn of nodes with different builds of torch, since results depend on the build."""
     if len({node.torch for node in environment.nodes}) < 2:
         return []
     builds = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
-    return [f"The nodes have different builds of torch: {builds}. Their figures differ by that, too."]
+    return [f"The nodes have different builds of torch: {builds}. Their figures differ for that reason, too."]
 
 
 def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
@@ -219,19 +219,19 @@ def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
 
 
 def warn_of_idle_techniques(request: Request) -> list[str]:
-    """Warn of techniques that change nothing in a phase that was asked for."""
+    """Warn of techniques that have no effect in a selected phase."""
     idle = [name for name in request.techniques if find(name).input_pipeline]
     others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if not idle or not others:
         return []
     return [
-        f"{' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} how batches reach the device in training; "
-        f"{', '.join(others)}: measured on batches that are there already, so nothing changes."
+        f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(others)}, "
+        "measured on batches that are on the device already."
     ]
 
 
 def warn_of_tf32_in_ladder(request: Request) -> list[str]:
-    """Warn of tf32, which is no step of an ablation: it changes how fp32 is multiplied, and is no mixed precision.
+    """Warn that tf32 is no step of an ablation: it changes how fp32 is multiplied, and is no mixed precision.
 
     Raises:
         UsageError: several mixed precisions are named.

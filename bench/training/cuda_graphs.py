@@ -1,9 +1,9 @@
 """A step's forward and backward pass as a CUDA graph: captured once, then replayed with one launch.
 
-Captured are the forward pass, the loss and the backward pass, of all parts where gradients are accumulated. Clipping,
-GradScaler, optimizer and schedule stay outside: ``GradScaler.step`` asks the device whether a gradient overflowed,
-which is forbidden during a capture, and an optimizer would be captured with the learning rate of that
-moment (PyTorch's notes, "CUDA semantics", section "Usage with torch.cuda.amp").
+The graph holds the forward pass, the loss and the backward pass, of all micro-batches where gradients are accumulated.
+Clipping, GradScaler, optimizer and schedule stay outside: ``GradScaler.step`` reads from the device whether a gradient
+overflowed, which a capture forbids, and a captured optimizer would keep the learning rate of the capture (PyTorch's
+notes, "CUDA semantics", section "Usage with torch.cuda.amp").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.devices.backend import Graph, backend_of, out_of_memory_behind
 from bench.spec.errors import UnsupportedError
 
 WARM_UP = 3
-"""Steps before the capture, in which libraries and cuDNN choose and allocate what they need; each trains."""
+"""Ordinary training steps before the capture, in which libraries choose algorithms and allocate workspaces."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class GraphedStep:
     device: torch.device
     done: int = 0
     held: tuple[Tensor, ...] = ()
-    """What the graph reads and writes: inputs, targets and the loss."""
+    """Tensors that the graph reads and writes: inputs, targets and the loss."""
     graph: Graph = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class GraphedStep:
         """Compute the batch's gradients; return the loss, a tensor that no later step overwrites.
 
         Raises:
-            UnsupportedError: the step does what cannot be captured, such as asking for a value on the host.
+            UnsupportedError: the step has an operation that cannot be captured, such as reading a value on the host.
             ValueError: the batch is not of the shape that was captured.
         """
         if self.done < WARM_UP:
@@ -64,7 +64,7 @@ class GraphedStep:
         except RuntimeError as error:
             if (original := out_of_memory_behind(error)) is not None:
                 raise original from None
-            cause = error.__context__ or error  # ending a broken capture fails too, which hides why it broke
+            cause = error.__context__ or error  # ending a failed capture raises too, which hides the cause
             reason = str(cause).strip().splitlines()[0]
             raise UnsupportedError(f"cuda-graphs: the step cannot be captured: {reason}") from error
         self.held = (static_inputs, static_targets, loss.detach())

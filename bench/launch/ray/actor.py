@@ -21,7 +21,7 @@ from bench.spec.trial import Rendezvous, Trial
 PACKAGES = ("bench", "suites")
 """The packages that are sent to the nodes."""
 OWN = "own"
-"""Folder of the user's suite files within that."""
+"""Folder of the user's suite files, sent beside the packages."""
 THREADS = "OMP_NUM_THREADS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -33,12 +33,12 @@ class NodeWorker:
         """Prepare this process.
 
         Args:
-            threads: ``OMP_NUM_THREADS`` where the run was started; None leaves torch its default.
-            move: whether to work in a copy of the current folder, which Ray may remove while we run.
+            threads: ``OMP_NUM_THREADS`` of the machine that started the run; None leaves torch's default.
+            move: whether to work in a copy of the current folder, which Ray may remove meanwhile.
         """
-        # The fork server is a new interpreter, which would import this process's script, Ray's.
+        # The fork server starts a new interpreter, which would import the main script of this process: Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
-        # Ray sets it to the CPUs that an actor asked for.
+        # Ray sets it to the number of CPUs that the actor requested.
         os.environ.pop(THREADS, None)
         if threads is not None:
             os.environ[THREADS] = threads
@@ -62,16 +62,16 @@ class NodeWorker:
         return os.environ.get(VISIBLE, "")
 
     def share(self, gpus: str, several_nodes: bool) -> None:
-        """Use the GPUs of other actors of this node, too, before anything runs.
+        """Make the GPUs of this node's other actors visible to this process, too; called before anything runs.
 
         Args:
-            gpus: what ``visible`` says of all of them, with commas between; empty where there are none.
-            several_nodes: whether processes on other nodes take part.
+            gpus: the GPUs visible to all actors of this node, joined by commas; empty if there are none.
+            several_nodes: whether other nodes take part in the trial.
         """
         if gpus:
             os.environ[VISIBLE] = gpus
         if several_nodes and (name := interface(self.whereabouts()[2])):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # gloo would take the host name's
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # gloo's default is the host name's
 
     def free_port(self) -> int:
         """Return a free port of this node."""
@@ -82,13 +82,13 @@ class NodeWorker:
         return ending_of(self._launcher.survey, placements)
 
     def call(self, target: str, *arguments: object) -> Ending:
-        """Call a function of the worker in a fresh process; an error is the ending's text."""
+        """Call a function of the worker in a fresh process; an error becomes the ending's text."""
         return ending_of(self._launcher.call, target, *arguments)
 
     def run(self, trial: Trial, device: Device, rendezvous: Rendezvous | None = None) -> Iterator[Message | Ending]:
         """Run one trial in a fresh process and yield its records as they come, its ending last.
 
-        With a ``rendezvous``, only this node's part of it.
+        With a ``rendezvous``, only this node's ranks of the trial run here.
         """
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
@@ -104,11 +104,11 @@ class NodeWorker:
         yield message
 
     def halt(self) -> None:
-        """End the process of the trial that is running, if one is."""
+        """End the process of the running trial, if there is one."""
         self._launcher.cancel()
 
     def stop(self) -> None:
-        """End what is running, and clear up."""
+        """End the running trial, and remove this actor's folder."""
         self.halt()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
@@ -118,5 +118,5 @@ def interface(address: str) -> str | None:
     """Return the name of the network interface that has an address."""
     import psutil
 
-    held = psutil.net_if_addrs().items()
-    return next((name for name, addresses in held if any(one.address == address for one in addresses)), None)
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, addresses in interfaces if any(one.address == address for one in addresses)), None)

@@ -21,13 +21,13 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import Placement, SuiteRef, Trial
 
 CONNECT_S = 5.0
-"""How long the head may take to answer."""
+"""Timeout of the connection to the head node."""
 
 
 class RayLauncher(Launcher):
     """Runs trials on an existing Ray cluster, one at a time in each accelerator pool.
 
-    Its notes are nodes that were lost, and trials that ran again. It keeps no checkpoints, which would stay on a node.
+    Its notes name lost nodes and trials that ran again. It keeps no checkpoints, since they would stay on a node.
     """
 
     overlapping = True
@@ -38,12 +38,12 @@ class RayLauncher(Launcher):
 
         Args:
             address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this machine.
-            accelerators: types to measure, as Ray names them, several of which train together with + between; None is
-                one of each type that the cluster has.
-            suite_files: suite files of the user's own, which the nodes get with the other modules of their folders.
+            accelerators: types to measure, as Ray names them; ``V100+V100`` trains on two together. None is one of
+                each type in the cluster.
+            suite_files: the user's own suite files, sent to the nodes with the other modules of their folders.
 
         Raises:
-            UsageError: Ray is missing, nobody answers, or the cluster has not these accelerators.
+            UsageError: Ray is missing, no cluster answers, or it lacks the accelerators.
         """
         super().__init__()
         self._placements: tuple[Placement, ...] = ()
@@ -76,50 +76,50 @@ class RayLauncher(Launcher):
         return merge_placements({placement.name: environments[placement.name] for placement in self._placements})
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker on each node that is held, and return the value on which they agree.
+        """Call a function of the worker on each held node, and return its value, which must be the same on all.
 
         Raises:
-            UsageError: it raised one on some node, or the nodes do not agree.
+            UsageError: the function raised one, or the nodes returned different values.
         """
-        there = tuple(self._translated(argument) for argument in arguments)
-        values = self._in_pools(lambda pool: pool.call(target, *there))
+        remote_arguments = tuple(self._translated(argument) for argument in arguments)
+        values = self._in_pools(lambda pool: pool.call(target, *remote_arguments))
         return agreed(target, {str(self._pools[name]): value for name, value in values.items()})
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Run one trial on a node with its accelerator, and once more on another if the node is lost.
 
-        Records other than progress are passed on after the trial has ended, so that none is of a lost attempt.
+        Progress is passed on at once, other records only when the trial has ended: a lost attempt leaves none.
         """
         pool = self._pools[_type(trial.cell.placement)]
-        there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
-        lost: list[str] = []
+        remote_trial = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
+        failures: list[str] = []
         for _ in range(2):
-            kept: list[Message] = []
+            records: list[Message] = []
 
-            def take(message: Message, kept: list[Message] = kept) -> None:
+            def receive(message: Message, records: list[Message] = records) -> None:
                 if isinstance(message, Progress):
                     on_message(message)
                 else:
-                    kept.append(message)
+                    records.append(message)
 
             try:
-                ending = pool.run(there, device, take)
+                ending = pool.run(remote_trial, device, receive)
             except (NodeLostError, UsageError) as error:
-                lost.append(str(error))
+                failures.append(str(error))
                 self.notes.append(f"{trial.id}: {error}")
                 pool.lose()
                 continue
-            for message in kept:
+            for message in records:
                 on_message(message)
             pool.forgive()
-            if lost:
+            if failures:
                 self.notes.append(f"{trial.id} was run again: {pool}")
             return ending
         pool.forgive()
-        return Ending(kind="died", text="; ".join(lost))
+        return Ending(kind="died", text="; ".join(failures))
 
     def cancel(self) -> None:
-        """End what is running on the nodes."""
+        """Stop the running trials and release the accelerators."""
         for pool in self._pools.values():
             pool.close()
 
@@ -136,7 +136,7 @@ class RayLauncher(Launcher):
             try:
                 return {name: future.result() for name, future in running.items()}
             except (NodeLostError, CancelledError) as error:
-                raise UsageError(f"Looking at the cluster before the run failed: {error}.") from error
+                raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
             except KeyboardInterrupt:
                 self.cancel()
                 raise
@@ -151,10 +151,10 @@ class RayLauncher(Launcher):
 
 
 def connect(address: str | None, code: Path) -> Any:
-    """Connect to a cluster, give it the folder ``code`` to run in, and return Ray's module.
+    """Connect to a cluster, upload the folder ``code`` as its working directory, and return Ray's module.
 
     Raises:
-        UsageError: Ray is missing, or nobody answers.
+        UsageError: Ray is missing, or no cluster answers.
     """
     if importlib.util.find_spec("ray") is None:
         raise UsageError("--on ray needs Ray, which is not installed: pip install 'ampmeter[ray]'.")
@@ -186,7 +186,7 @@ def connect(address: str | None, code: Path) -> Any:
 
 
 def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
-    """Copy the project's code and the user's suite files to ``folder``, which is sent to the nodes.
+    """Copy the project's code and the user's suite files to ``folder``, which Ray sends to the nodes.
 
     Returns:
         For each suite file its path within the folder.
@@ -205,19 +205,19 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def _choose(asked: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _choose(requested: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """Return the accelerators to measure, of those the cluster has."""
-    held = {name for node in nodes if node["Alive"] for name in node["Resources"] if name.startswith(RESOURCE)}
-    there = sorted(name.removeprefix(RESOURCE) for name in held)
-    if not there:
+    resources = {name for node in nodes if node["Alive"] for name in node["Resources"] if name.startswith(RESOURCE)}
+    available = sorted(name.removeprefix(RESOURCE) for name in resources)
+    if not available:
         raise UsageError(
             "The cluster has no accelerator that Ray knows the type of. Name it when a node is started: "
             "ray start --resources '{\"accelerator_type:V100\": 1}' ..."
         )
-    missing = [name for name in asked or () if name.split("+")[0] not in there]
+    missing = [name for name in requested or () if name.split("+")[0] not in available]
     if missing:
-        raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(there)}.")
-    return tuple(asked or there)
+        raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(available)}.")
+    return tuple(requested or available)
 
 
 def _type(placement: Placement) -> str:

@@ -24,9 +24,9 @@ from bench.spec.techniques import FIXED, AblationStep
 from bench.stats import Interval
 
 Gain = tuple[Interval | None, str]
-"""How many times as fast one step is as another, and in what that was measured."""
+"""The speedup of one step over another, and the processes that it was measured in."""
 Gains = Mapping[tuple[str, str], Gain]
-"""The gain of a step over a lower one, by the names of both, the lower one first."""
+"""The gain of each step over each lower one, by the names of both, the lower one first."""
 NOTHING: Gain = (None, UNKNOWN)
 
 
@@ -37,11 +37,16 @@ class AblationSummary:
     title: str
     slug: str
     rows: pd.DataFrame
-    """A row for each step, in order: step (its name), precision, added, builds_on, status, detail, step_ms, epoch_s,
-    over_first, over_last (intervals of ratios, or None), first_in, measured_in (what those two were measured in),
-    memory_bytes, memory_change (a share of fp32's, NaN where it is not told apart), wait_pct, loader_ms, limit (what
-    limits it, in a word), accuracy (an interval in per cent, or None) and trained (a status word, empty where it was
-    not)."""
+    """A row for each step, in order.
+
+    - step (its name), precision, added, builds_on, status, detail, step_ms, epoch_s, wait_pct, loader_ms
+    - over_first, over_last: speedups over fp32 and over the step that it builds on, intervals or None
+    - first_in, measured_in: the processes that over_first and over_last were measured in
+    - memory_bytes, memory_change: the latter a share of fp32's; NaN where the difference is within the resolution
+    - limit: what limits it, in a word
+    - accuracy: an interval in per cent, or None
+    - trained: the status of the training; empty where there was none
+    """
     gains: Gains
     measured_noise: float | None
     """The A/A noise at this batch size, as a share; None where it was not measured."""
@@ -62,18 +67,18 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     if runs.ablations.empty:
         return []
     named = runs.ablations.merge(subjects(runs.ablations), how="left")
-    alike = [name for name in CELL if name != "techniques"]  # those of an ablation are its steps
+    context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
     blocks = dict(list(runs.ablation_blocks.groupby(CELL, observed=True)))
-    trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(alike)))
-    noise = noises(runs.trials).groupby(level=alike).max()
-    found = []
+    trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
+    noise = noises(runs.trials).groupby(level=context).max()
+    summaries = []
     for key, trials in named.groupby(CELL, sort=False):
         first = trials.iloc[0]
-        batch, cell = f"{first['batch_size']:.0f}", tuple(first[alike])
+        batch, cell = f"{first['batch_size']:.0f}", tuple(first[context])
         steps, usable = _steps(trials), _usable(trials)
         logs = _logs(blocks.get(key, runs.ablation_blocks[:0]))
         gains = {pair: _gain(logs, usable, *pair) for pair in combinations([step.name for step in steps], 2)}
-        found.append(
+        summaries.append(
             AblationSummary(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
                 slug=f"{first['slug']}-b{batch}-ladder",
@@ -82,7 +87,7 @@ def ablations(runs: Runs) -> list[AblationSummary]:
                 measured_noise=noise.get(cell),
             )
         )
-    return found
+    return summaries
 
 
 def _steps(trials: pd.DataFrame) -> list[AblationStep]:
@@ -107,7 +112,7 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
         over_first, first_in = gains.get((BASELINE, step.name), NOTHING)
         over_last, measured_in = gains.get((step.previous.name, step.name), NOTHING) if step.previous else NOTHING
         status, detail = _status(timed, memory, own, step.name)
-        word, accuracy = _accuracy(trained, step)
+        train_status, accuracy = _accuracy(trained, step)
         body.append(
             {
                 "step": step.name,
@@ -127,7 +132,7 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
                 "loader_ms": own["loader_ms"].median(),
                 "limit": _limit(own),
                 "accuracy": accuracy,
-                "trained": word,
+                "trained": train_status,
             }
         )
     rows = pd.DataFrame(body)
@@ -137,9 +142,9 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
 
 
 def _status(timed: pd.DataFrame, memory: pd.DataFrame, own: pd.DataFrame, name: str) -> tuple[str, str]:
-    """Return a step's status and its detail: of what was measured, else of the timing, else of its memory.
+    """Return a step's status and detail: of a measured timing, else of a failed one, else of a failed memory trial.
 
-    One unconverged process makes it unconverged, as among precisions.
+    One unconverged process makes it unconverged, as for precisions.
     """
     wide, unmeasured = own[own["status"] == "unconverged"], memory[~memory["status"].isin(MEASURED)]
     for rows in (wide, own, timed[timed["precision"] == name], unmeasured[unmeasured["precision"] == name]):
@@ -157,17 +162,18 @@ def _logs(blocks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _gain(logs: pd.DataFrame, usable: pd.DataFrame, lower: str, higher: str) -> Gain:
-    """Return how many times as fast as a lower step a higher one is.
+    """Return the speedup of a higher step over a lower one.
 
-    Round by round and process by process where both were timed together; else Welch's interval on the logarithms of
-    their step times, over the processes that each was alone in.
+    Where both were timed in the same process, its interval is over processes, or over the rounds of the only one; else
+    it is Welch's interval on the logarithms of their step times in separate processes.
     """
-    each = []
+    intervals = []
     if {lower, higher} <= set(logs.columns) & set(usable["precision"]):
         ratios = (logs[lower] - logs[higher]).dropna()
-        each = [stats.rounds_interval(rounds.to_numpy()) for _, rounds in ratios.groupby(level="trial", sort=False)]
-    if each:
-        return stats.process_interval(each).exp(), processes(len(each))
+        by_trial = ratios.groupby(level="trial", sort=False)
+        intervals = [stats.rounds_interval(rounds.to_numpy()) for _, rounds in by_trial]
+    if intervals:
+        return stats.process_interval(intervals).exp(), processes(len(intervals))
     steps = [np.log(usable.loc[usable["precision"] == name, "step_ms"].to_numpy()) for name in (lower, higher)]
     count = min(step.size for step in steps)
     return (stats.welch_interval(*steps).exp(), f"{processes(count)} apart") if count else NOTHING
@@ -186,9 +192,9 @@ def _limit(own: pd.DataFrame) -> str:
 
 
 def _accuracy(trained: pd.DataFrame, step: AblationStep) -> tuple[str, Interval | None]:
-    """Return how the run's training of what a step computes ended, and its accuracy over seeds.
+    """Return the status, and the accuracy over seeds, of the run's training with the same arithmetic as a step.
 
-    How gradients are dropped and how batches reach the device change no arithmetic, so those techniques do not matter.
+    Techniques in ``FIXED`` are ignored: dropping gradients and moving batches to the device change no arithmetic.
 
     Args:
         trained: rows of the train phase at the ablation's batch size.

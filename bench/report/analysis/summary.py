@@ -1,4 +1,4 @@
-"""Trials to one row for each precision of a cell: memory, speed and training side by side."""
+"""Summary of trials: one row for each precision of a cell, with memory, speed and training side by side."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bench.spec.precisions import BASELINE, precision_rank
 from bench.stats import Values
 
 IEEE_ERROR = 3e-5
-"""An fp32 matrix product that errs by more than this was not computed in IEEE fp32."""
+"""An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
 RESIDENT_RESOLUTION = 5 * 2**20
-"""Bytes by which the resident peaks of two like processes differ anyway: on a CPU a smaller difference is none."""
+"""Resident peaks of two identical processes differ by up to this many bytes; on a CPU, less is no difference."""
 ENERGY_FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
 ROUNDED = ("tf32", "bf16")
-"""Settings of the fp32 switches under which the factors are rounded first."""
+"""Settings of the fp32 switches under which factors are rounded before they are multiplied."""
 PARITY_MARGIN_POINTS = 0.5
 """Accuracy may differ from fp32's by this many points and still count as the same."""
 MIN_SEEDS = 5
 """With fewer paired seeds there is no parity verdict."""
 Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
-"""``trainings`` says ``diverged`` where a seed did."""
+"""``trainings`` replaces it with ``diverged`` where a seed diverged."""
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
@@ -65,14 +65,14 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
-    return table.sort_values(order, kind="stable", ignore_index=True).copy()  # its columns together: taken at once
+    return table.sort_values(order, kind="stable", ignore_index=True).copy()  # the copy defragments the columns
 
 
 def energies(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each arm of each cell whose energy was tried, indexed by ``KEY``.
+    """Return one row for each arm of each cell that has an energy trial, indexed by ``KEY``.
 
     ``energy_j_per_step`` is gross. ``energy_change`` is its change as a share of fp32's, negative is less; empty for
-    fp32, and where the two were read from different sources. ``energy_status`` is the trial's word.
+    fp32, and where the two were read from different sources. ``energy_status`` is the trial's status.
     """
     rows = trials[trials["phase"] == "energy"]
     usable = rows["status"].isin(MEASURED) & rows["energy_j_per_step"].gt(0)
@@ -88,17 +88,17 @@ def energies(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def memory_change(peak: pd.Series, fp32: pd.Series, kind: pd.Series) -> pd.Series:
-    """Return each peak's change as a share of fp32's, in bytes both; NaN where the two are not told apart."""
+    """Return each peak's change as a share of fp32's peak, NaN within the resolution; peaks are in bytes."""
     return (peak / fp32.where(fp32 > 0) - 1).where(told_apart(kind, peak, fp32))
 
 
 def told_apart(kinds: pd.Series, one: pd.Series, other: pd.Series) -> pd.Series:
-    """Say of which rows two steady peaks, in bytes, differ by more than two processes on such a device do anyway."""
+    """Return for each row whether two steady peaks, in bytes, differ by more than identical processes do."""
     return (kinds != "cpu") | ((one - other).abs() >= RESIDENT_RESOLUTION)
 
 
 def _memories(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the steady peak: allocated on a GPU, resident on a CPU; of several devices the largest's, and the sum."""
+    """Return each arm's steady peak (allocated on a GPU, resident on a CPU): its devices' largest, and their sum."""
     rows = trials[trials["phase"] == "memory"]
     peak = rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"])
     usable = rows["status"].isin(MEASURED) & peak.notna()
@@ -109,23 +109,23 @@ def _memories(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
-    """Say for each row whether its subject's fp32 was IEEE fp32, as read back and as probed."""
+    """Return for each row whether its subject's fp32 was IEEE fp32, by the switches read back and the probed error."""
     fp32 = trials[trials["precision"] == BASELINE]
     rounded = fp32["fp32_matmul"].isin(ROUNDED) | fp32["fp32_conv"].isin(ROUNDED) | (fp32["matmul_error"] > IEEE_ERROR)
     probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
     ieee = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all()
-    found = table[SUBJECT].merge(ieee.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
-    return found.astype(object).where(found.notna(), None)
+    by_row = table[SUBJECT].merge(ieee.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
+    return by_row.astype(object).where(by_row.notna(), None)
 
 
 def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm of each cell that was trained, indexed by ``KEY``.
 
-    Figures are means over the seeds that finished; ``time_to_accuracy_s`` is over those that reached
-    ``target_accuracy_pct``, which are ``reached``. ``delta_points`` is the mean over seeds of arm − fp32,
-    seed by seed, with its 90 % interval in ``delta_low`` and ``delta_high``. ``diverged`` counts the seeds that
-    diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``_epoch_speedups``
-    are joined.
+    Figures are means over the seeds that finished; ``time_to_accuracy_s`` is the mean over those that reached
+    ``target_accuracy_pct``, and ``reached`` is their number. ``delta_points`` is the mean over seeds of the paired
+    difference arm − fp32, with its 90 % interval in ``delta_low`` and ``delta_high``. ``diverged`` counts the seeds
+    that diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``_epoch_speedups`` are
+    joined.
     """
     rows = trials[trials["phase"] == "train"]
     usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
@@ -145,7 +145,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _paired(done: pd.DataFrame, figure: str) -> pd.DataFrame:
-    """Return a figure of each arm and seed beside that of the same seed in fp32, ``_fp32``; seeds that both have."""
+    """Pair a figure of each arm and seed with fp32's of that seed, suffixed ``_fp32``; drop seeds that lack either."""
     rows = done.loc[done[figure].notna(), [*KEY, "seed", figure]]
     baseline = rows[rows["precision"] == BASELINE].drop(columns="precision")
     return rows[rows["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
@@ -154,10 +154,10 @@ def _paired(done: pd.DataFrame, figure: str) -> pd.DataFrame:
 def _over_seeds(
     pairs: pd.DataFrame, differences: pd.Series, columns: list[str], judge: Callable[[Values], Sequence[object]]
 ) -> pd.DataFrame:
-    """Return the columns that ``judge`` makes of each arm's differences over seeds, indexed by ``KEY``."""
+    """Apply ``judge`` to each arm's differences over seeds; return its values as ``columns``, indexed by ``KEY``."""
     groups = differences.groupby([pairs[name] for name in KEY], sort=False)
-    found = {key: judge(group.to_numpy(dtype=np.float64)) for key, group in groups}
-    return pd.DataFrame(list(found.values()), pd.MultiIndex.from_tuples(list(found), names=KEY), columns)
+    judgements = {key: judge(group.to_numpy(dtype=np.float64)) for key, group in groups}
+    return pd.DataFrame(list(judgements.values()), pd.MultiIndex.from_tuples(list(judgements), names=KEY), columns)
 
 
 def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
@@ -178,13 +178,16 @@ def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
 
 
 def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
-    """Count each arm's seeds that diverged by its own doing, and those in which fp32 diverged, whatever it did."""
+    """Count the seeds in which each arm diverged but fp32 did not, and those in which fp32 diverged.
+
+    In fp32's own row both are the seeds in which it diverged.
+    """
     lost = rows.loc[rows["status"] == "nonfinite", [*KEY, "seed"]].drop_duplicates()
     fp32 = lost.loc[lost["precision"] == BASELINE, [*CELL, "seed"]].assign(recipe=True)
     own = lost.merge(fp32, on=[*CELL, "seed"], how="left")
-    blamed = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
+    attributed = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
     arms = rows[KEY].drop_duplicates().merge(fp32.groupby(CELL).size().reset_index(name="fp32_diverged"), on=CELL)
-    return arms.set_index(KEY).join(blamed.groupby(KEY).size().rename("diverged"), how="outer")
+    return arms.set_index(KEY).join(attributed.groupby(KEY).size().rename("diverged"), how="outer")
 
 
 def _deltas(done: pd.DataFrame) -> pd.DataFrame:

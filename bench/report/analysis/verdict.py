@@ -1,4 +1,4 @@
-"""The verdict: what to train with on each device, in a row and in a sentence, from what was measured alone."""
+"""The verdict: what to train with on each device, in a row and in a sentence, from measurements only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
 NOT_WORSE = "not worse"
 BAD = ("WORSE", "diverged")
-"""Parity verdicts that rule a precision out, however fast."""
+"""Parity verdicts that rule out a precision, whatever its speed."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
-"""What became of a precision: of its speed, or where that was not tried, of what was measured before."""
+"""Columns of a precision's status; the first that is set counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
-    """One verdict in three parts, which a page may set apart."""
+    """One verdict in three parts, which a page may format differently."""
 
     subject: str
     advice: str
@@ -81,9 +81,10 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     arms = cell[cell["precision"] != BASELINE]
     compared = arms[arms["speedup"].notna()]
     if arms.empty:
-        lost = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
+        fp32_status = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
         choice = _Choice(
-            advice="no comparison", evidence=f"only fp32 was tried: {lost}" if lost else "only fp32 was measured"
+            advice="no comparison",
+            evidence=f"only fp32 was tried: {fp32_status}" if fp32_status else "only fp32 was measured",
         )
     elif compared.empty:
         choice = _without_speedup(rows, cell, arms)
@@ -182,17 +183,16 @@ def _preferred(tied: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]
 
 
 def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> _Choice:
-    """Say what can be said where no arm has a speedup."""
-    status = dict(zip(cell["precision"], cell["speed_status"], strict=True))
-    ran = arms[arms["step_ms"].notna()]
-    if len(ran) and status.get(BASELINE) == "oom":
-        best = _first(ran, "samples_per_s", largest=True)
+    """Return the choice where no arm has a speedup."""
+    timed = arms[arms["step_ms"].notna()]
+    if len(timed) and _lost(cell).get(BASELINE) == "oom":
+        best = _first(timed, "samples_per_s", largest=True)
         pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
         return _use(rows, best, f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
-    looked = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
-    if looked and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
-        advice = f"no verdict, only {' and '.join(looked)} were looked at"
-        return _Choice(advice=advice, evidence=_outcomes(cell, looked))
+    observed_phases = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
+    if observed_phases and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
+        advice = f"no verdict, only {' and '.join(observed_phases)} were observed_phases at"
+        return _Choice(advice=advice, evidence=_outcomes(cell, observed_phases))
     words = [f"{name} {word}" for name, word in _lost(cell).items()]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
     parts = [f"{row['precision']}: {_epoch(row)}{_besides(rows, row)}" for _, row in arms.iterrows()]
@@ -206,27 +206,27 @@ def _epoch(arm: pd.Series) -> str:
 
 
 def _lost(cell: pd.DataFrame) -> dict[str, str]:
-    """Return the word of each precision that has no speed, in its own trial or, as it was not tried, before."""
-    found = {}
+    """Return the status of each precision that was not measured, by name."""
+    statuses = {}
     for row in records(cell):
         words = [str(row[name]) for name in MEASURES if known(row[name])]
         if words and words[0] not in MEASURED:
-            found[str(row["precision"])] = words[0]
-    return found
+            statuses[str(row["precision"])] = words[0]
+    return statuses
 
 
 def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
-    """Say of which precisions there are figures in phases that no verdict is made of, and what became of the others."""
-    found = []
+    """List each precision's status in phases that have no verdict."""
+    outcomes = []
     for phase in phases:
         groups = cell.groupby(cell[f"{phase}_status"].replace("ok", "measured"), sort=False)["precision"]
-        found.append(f"{phase}: " + "; ".join(f"{status} in {', '.join(names)}" for status, names in groups))
-    return f"{'. '.join(found)}. The tables tell what was found"
+        outcomes.append(f"{phase}: " + "; ".join(f"{status} in {', '.join(names)}" for status, names in groups))
+    return f"{'. '.join(outcomes)}. The tables have the results"
 
 
 def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:
-    found = rows[(rows["precision"] == BASELINE) & (rows["batch_size"] == arm["batch_size"])]
-    return None if found.empty else found.iloc[0]
+    baselines = rows[(rows["precision"] == BASELINE) & (rows["batch_size"] == arm["batch_size"])]
+    return None if baselines.empty else baselines.iloc[0]
 
 
 def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
@@ -242,7 +242,7 @@ def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
 
 
 def marked(verdict: str, measured_in: str, status: str) -> str:
-    """Write a verdict with what weakens it: one process, processes apart, an interval that is too wide."""
+    """Write a verdict with its caveats: one process only, arms timed in separate processes, or too wide an interval."""
     marks = [verdict]
     marks += [measured_in] if measured_in == processes(1) or measured_in.endswith(" apart") else []
     marks += [status] if status == "unconverged" else []
@@ -250,7 +250,7 @@ def marked(verdict: str, measured_in: str, status: str) -> str:
 
 
 def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
-    """Say what each precision at its own best batch size comes to, where that is not this one for both."""
+    """Write the speedup with fp32 and the arm each at its best batch size; empty if this is the best for both."""
     best = best_speedups(rows).get(str(arm["precision"]))
     if best is None or best.fp32 == best.own == arm["batch_size"]:
         return ""
@@ -260,7 +260,7 @@ def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
 
 
 def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
-    """Say what an arm costs or saves beside time: memory, energy and accuracy."""
+    """Write an arm's changes in memory, energy and accuracy."""
     return ", ".join(text for text in (_memory(arm), _energy(arm), _accuracy(rows, arm)) if text)
 
 
@@ -292,8 +292,8 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     if row["train_status"] not in MEASURED:
         return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
     if not known(row["delta_points"]):
-        learned = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
-        return f"{learned} ({fp32})" if fp32 else learned
+        outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
+        return f"{outcome} ({fp32})" if fp32 else outcome
     judgement = {
         "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
         "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
@@ -315,16 +315,18 @@ def _counted(count: float, what: str) -> str:
 
 
 def _trained(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
-    """Return each precision's training, that at the largest batch size trained with."""
+    """Return each precision's training, at the largest batch size that it trained with."""
     trained = rows[rows["train_status"].notna()].sort_values("batch_size", kind="stable")
     return {str(row["precision"]): row for row in records(trained)}
 
 
 def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
-    """Name the batch sizes at which the same arm's speed verdict is another, each with its speedup."""
+    """Name the batch sizes at which the arm has another speed verdict, each with its speedup."""
     same = rows[(rows["precision"] == best["precision"]) & rows["verdict"].notna()]
-    found = []
+    verdicts = []
     for verdict, group in same[same["verdict"] != best["verdict"]].groupby("verdict", sort=False):
-        at = [f"{row['batch_size']:.0f} ({ratio(row['speedup'], row['low'], row['high'])}×)" for row in records(group)]
-        found.append(f"{verdict} at batch {', '.join(at)}")
-    return f"; it is {' and '.join(found)}" if found else ""
+        sizes = [
+            f"{row['batch_size']:.0f} ({ratio(row['speedup'], row['low'], row['high'])}×)" for row in records(group)
+        ]
+        verdicts.append(f"{verdict} at batch {', '.join(sizes)}")
+    return f"; it is {' and '.join(verdicts)}" if verdicts else ""

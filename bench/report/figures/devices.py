@@ -28,19 +28,19 @@ Job = Callable[[], Plot | None]
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
 MOST = 12
-"""With more figures of single devices than this, recipes of several devices have one of all their devices instead."""
+"""Most figures of single devices; with more, recipes of several devices get one figure of all devices instead."""
 SEVERAL = 3
-"""Devices of one recipe from which on it has such a figure."""
+"""Fewest devices of a recipe for such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
     "run_bench.py report --figures all draws them."
 )
 CHARACTER = 0.03
-"""Share of a panel's axis that a digit takes: 5.7 of some 190 points."""
+"""Width of a digit as a share of a panel's axis: 5.7 of about 190 points."""
 
 
 class Measure(NamedTuple):
-    """What a panel of the figure of all devices shows: columns of the summary, and words."""
+    """A panel of the figure of all devices: its columns of the summary, its title and its unit."""
 
     column: str
     title: str
@@ -63,7 +63,7 @@ MEASURES = (
 def draw(
     summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview"
 ) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
-    """Draw the figures of all recipes; return each with its workload, and a remark on each workload that lacks some.
+    """Draw the figures of all recipes; return each with its workload, and a remark by workload on figures left out.
 
     Where there would be more than ``MOST`` figures of single devices, ``overview`` draws one of all devices of each
     recipe that was measured on ``SEVERAL`` or more.
@@ -82,7 +82,7 @@ def draw(
 def _of_devices(
     summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path
 ) -> dict[str, list[Callable[[], Plot | None]]]:
-    """Return what draws the figures of single devices, by workload."""
+    """Return the functions that draw the figures of single devices, by workload."""
     jobs: dict[str, list[Callable[[], Plot | None]]] = {str(name): [] for name in summary["workload"].unique()}
     courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
@@ -102,9 +102,9 @@ def _speedup(axes: Axes, rows: pd.DataFrame) -> None:
     rows = rows[rows["speedup"].notna()]
     several, arms = rows["batch_size"].nunique() > 1, figure.arms(rows, "batch_size")
     for index, (name, arm) in enumerate(arms):
-        aside = 2 ** (0.05 * (index - (len(arms) - 1) / 2))
+        offset = 2 ** (0.05 * (index - (len(arms) - 1) / 2))
         axes.errorbar(
-            arm["batch_size"].to_numpy() * aside if several else np.array([float(index)]),
+            arm["batch_size"].to_numpy() * offset if several else np.array([float(index)]),
             arm["speedup"].to_numpy(),
             yerr=figure.errors(arm["speedup"], arm["low"], arm["high"]),
             capsize=3,
@@ -153,7 +153,7 @@ def _against_batch(axes: Axes, rows: pd.DataFrame, column: str, scale: float = 1
 
 
 def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
-    """Make x an axis of batch sizes or, of figures at one batch size, of precisions."""
+    """Make x an axis of batch sizes or, with only one batch size, of precisions."""
     sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
     if len(sizes) > 1:
         batch_axis(axes, sizes)
@@ -180,7 +180,7 @@ def batch_axis(axes: Axes, sizes: list[int]) -> None:
 
 
 def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
-    """Place labels on a logarithmic axis; sizes that are too near each other for their digits share one label."""
+    """Place labels of sizes on a log2 axis; sizes whose labels would overlap share one."""
     span = max(np.log2(sizes[-1] / sizes[0]), 1.0)
 
     def center(group: list[int]) -> float:
@@ -206,14 +206,13 @@ def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
 
 
 def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path) -> Plot | None:
-    """Draw all devices of one workload, of rows of the summary; None where nothing was measured that could be drawn."""
-    found = at_verdicts(rows)
-    panels: list[Panel] = [
-        partial(_panel, rows=found, measure=measure) for measure in MEASURES if np.isfinite(found[measure.column]).any()
-    ]
+    """Draw all devices of one workload from its rows of the summary; None if there is nothing to draw."""
+    reference = at_verdicts(rows)
+    measures = [measure for measure in MEASURES if np.isfinite(reference[measure.column]).any()]
+    panels: list[Panel] = [partial(_panel, rows=reference, measure=measure) for measure in measures]
     if not panels:
         return None
-    sizes, count = found["batch_size"].unique(), found["line"].nunique()
+    sizes, count = reference["batch_size"].unique(), reference["line"].nunique()
     caption = f"{workload} on {count} devices"
     caption += f" at batch size {sizes[0]:.0f}" if len(sizes) == 1 else ", each at the batch size of its verdict"
     inches = (2.5, 0.9 + 0.34 * count)
@@ -223,19 +222,20 @@ def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path)
 def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Keep each subject's rows at the batch size of its verdict, and number the subjects from the top.
 
-    Added are ``line``, ``label`` (with the batch size where it is not the same for all), and ``accuracy_low`` and
-    ``accuracy_high``, one standard deviation over seeds from the mean.
+    It adds the columns ``line``, ``label`` (with the batch size unless all have the same), and ``accuracy_low`` and
+    ``accuracy_high``, one standard deviation over seeds below and above the mean.
     """
-    kept = [group[group["batch_size"] == reference_batch(group)] for _, group in rows.groupby(SUBJECT, sort=False)]
-    found = pd.concat([group.assign(line=line) for line, group in enumerate(kept)], ignore_index=True)
-    sizes = found["batch_size"].map("{:.0f}".format)
-    found["label"] = found["where"] + (", batch " + sizes if sizes.nunique() > 1 else "")
-    spread = found["accuracy_sd"].fillna(0)
-    return found.assign(accuracy_low=found["accuracy_pct"] - spread, accuracy_high=found["accuracy_pct"] + spread)
+    groups = [group[group["batch_size"] == reference_batch(group)] for _, group in rows.groupby(SUBJECT, sort=False)]
+    reference = pd.concat([group.assign(line=line) for line, group in enumerate(groups)], ignore_index=True)
+    sizes = reference["batch_size"].map("{:.0f}".format)
+    reference["label"] = reference["where"] + (", batch " + sizes if sizes.nunique() > 1 else "")
+    deviation = reference["accuracy_sd"].fillna(0)
+    mean = reference["accuracy_pct"]
+    return reference.assign(accuracy_low=mean - deviation, accuracy_high=mean + deviation)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, measure: Measure) -> None:
-    """Draw one measure: precisions lie a little below each other, so that none hides another."""
+    """Draw one measure, the precisions of a device one below the other so that none hides another."""
     unit, size = measure.unit, 1
     if measure.column == "memory_bytes":
         unit, size, _ = memory_unit(rows["memory_bytes"].max())
@@ -243,12 +243,12 @@ def _panel(axes: Axes, rows: pd.DataFrame, measure: Measure) -> None:
     if measure is SPEEDUP:
         axes.axvline(1.0, color=figure.colour(BASELINE), linewidth=1.4, linestyle="--")
     for index, (name, arm) in enumerate(arms):
-        drawn = arm[np.isfinite(arm[measure.column])]
-        center = drawn[measure.column] / size
-        lines = drawn["line"] + 0.16 * (index - (len(arms) - 1) / 2)
-        spread = figure.errors(center, drawn[measure.low], drawn[measure.high]) if measure.low else None
+        finite = arm[np.isfinite(arm[measure.column])]
+        center = finite[measure.column] / size
+        lines = finite["line"] + 0.16 * (index - (len(arms) - 1) / 2)
+        errors = figure.errors(center, finite[measure.low], finite[measure.high]) if measure.low else None
         axes.errorbar(
-            center.to_numpy(), lines.to_numpy(), xerr=spread, linestyle="none", label=name, **figure.look(name)
+            center.to_numpy(), lines.to_numpy(), xerr=errors, linestyle="none", label=name, **figure.look(name)
         )
     labels = rows.drop_duplicates("line")["label"].tolist()
     axes.set_yticks(range(len(labels)), labels)

@@ -37,7 +37,7 @@ def full(ladder: AblationSummary) -> Table | None:
 
 
 def short(ladder: AblationSummary) -> Table | None:
-    """Return an ablation's table without what a terminal has no room for."""
+    """Return an ablation's table without the columns of ``PAGE_ONLY``."""
     return table(ladder.name, records(ladder.rows), [column for column in COLUMNS if column.header not in PAGE_ONLY])
 
 
@@ -49,7 +49,7 @@ def _noise(ladder: AblationSummary) -> str:
 
 
 def written(interval: Interval | None) -> str:
-    """Write a ratio with its interval, or that it has none."""
+    """Write a ratio with its interval, or with "(no interval)"."""
     if interval is None:
         return UNKNOWN
     return estimate(interval) if known(interval.low) else f"{ratio(interval.center)} (no interval)"
@@ -96,7 +96,7 @@ PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
 
 
 def sentence(ladder: AblationSummary) -> Sentence:
-    """Return the verdict: up to which ablation step the techniques pay off, and which one brings most."""
+    """Return the verdict: the ablation step to stop at, and the step with the largest gain."""
     subject = f"ladder of {ladder.title}"
     timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
     if not timed:
@@ -116,7 +116,7 @@ def sentence(ladder: AblationSummary) -> Sentence:
 
 
 def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
-    """Return the lowest of the rows faster than fp32 that no higher one is shown to beat; none is above the last."""
+    """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
     for position, row in enumerate(faster):
         gains = [ladder.gains[row["step"], higher["step"]][0] for higher in faster[position + 1 :]]
         if not any(_faster(ladder, gain) for gain in gains):
@@ -125,14 +125,14 @@ def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
 
 
 def _fastest(ladder: AblationSummary, faster: list[Row], advised: Row) -> str:
-    """Name the fastest ablation step where that is one above the advised one."""
+    """Name the fastest ablation step if it is above the advised one."""
     top = max(faster, key=lambda row: row["over_first"].center)
     gain, _ = ladder.gains.get((advised["step"], top["step"]), NOTHING)
     return "" if gain is None else f"; the fastest, {top['added']}, is not shown to beat it ({written(gain)}×)"
 
 
 def _largest_gain(ladder: AblationSummary, timed: list[Row]) -> str:
-    """Name the ablation step that gains most on the one that it builds on, where that is shown."""
+    """Name the ablation step with the largest gain over the step it builds on, if that gain is shown."""
     gains = [row for row in timed if _faster(ladder, row["over_last"])]
     if not gains:
         return "; none is shown to gain on the one that it builds on"
@@ -145,10 +145,10 @@ def _over_fp32(ladder: AblationSummary, row: Row) -> str:
     return _evidence(ladder, row, row["over_first"], BASELINE, row["first_in"])
 
 
-def _evidence(ladder: AblationSummary, row: Row, over: Interval, reference: str, measured_in: str) -> str:
-    """Write a ratio over a reference, with the marks that a precision's verdict has."""
-    marks = marked(stats.verdict(over, ladder.noise), measured_in, row["status"])
-    return f"{written(over)}× as fast as {reference} ({marks})"
+def _evidence(ladder: AblationSummary, row: Row, speedup: Interval, reference: str, measured_in: str) -> str:
+    """Write a speedup over a reference, with the caveats of ``marked``."""
+    marks = marked(stats.verdict(speedup, ladder.noise), measured_in, row["status"])
+    return f"{written(speedup)}× as fast as {reference} ({marks})"
 
 
 def _faster(ladder: AblationSummary, interval: Interval | None) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of what the figures rest on: machines, precision switches, what ran, how it was timed, and notes on trials."""
+"""Tables of diagnostics: machines, precision switches, compute types, timing, and notes on trials."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bench.spec.precisions import precision_rank
 from bench.stats import Interval
 
 CROWDED_PCT = 10.0
-"""Share of a machine's cores taken by other programs above which a note says so."""
+"""Load of other programs, in per cent of a machine's cores, above which a note reports it."""
 CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
 UNSTEADY = "step times had not settled when warm-up ended"
 SHOWN = 400
-"""Characters of a detail that a note shows; the CSV has all of it."""
+"""Longest detail in a note, in characters; the CSV has the full text."""
 
 
 def hosts(runs: list[Run]) -> dict[str, str]:
@@ -37,16 +37,16 @@ def hosts(runs: list[Run]) -> dict[str, str]:
 
 def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
-    found: list[dict[str, Any]] = []
+    environments: list[dict[str, Any]] = []
     devices: list[dict[str, Any]] = []
     for run in runs:
         environment = run.part("environment")
         removed = ", ".join(environment.get("removed_variables", ()))
-        more = {"run": run.label, "removed": removed, "started": run.info.get("started")}
-        found.append(defaultdict(str, environment | more))
+        extra = {"run": run.label, "removed": removed, "started": run.info.get("started")}
+        environments.append(defaultdict(str, environment | extra))
         devices += [defaultdict(str, device, run=run.label) for device in environment.get("devices", ())]
     return [
-        table("", found, [words(header, name) for header, name in HOST.items()]),
+        table("", environments, [words(header, name) for header, name in HOST.items()]),
         table("", devices, DEVICE),
     ]
 
@@ -83,12 +83,12 @@ DEVICE = (
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
-    """Return the switches of each precision as read back; two rows of one precision mean that trials disagree."""
+    """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
     names = ["fp32_matmul", "fp32_conv", "autocast", "loss_scaling"]
-    read = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
-    found = read.groupby(["run", "device", "precision", *names], sort=False)["matmul_error"].max().reset_index()
-    found["rank"] = found["precision"].map(precision_rank)
-    found = found.sort_values(["run", "device", "rank"], kind="stable")
+    reported = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
+    settings = reported.groupby(["run", "device", "precision", *names], sort=False)["matmul_error"].max().reset_index()
+    settings["rank"] = settings["precision"].map(precision_rank)
+    settings = settings.sort_values(["run", "device", "rank"], kind="stable")
     columns = [
         words("run", "run"),
         words("device", "device"),
@@ -101,7 +101,7 @@ def switches(trials: pd.DataFrame) -> Table | None:
         "Read back in the measuring process. The error is that of an fp32 matrix product against float64, "
         "outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
     )
-    return table("", records(found), columns, about)
+    return table("", records(settings), columns, about)
 
 
 def _arithmetic(row: Row) -> str:
@@ -111,7 +111,7 @@ def _arithmetic(row: Row) -> str:
 
 
 def what_ran(rows: pd.DataFrame) -> Table | None:
-    """Return what one workload's steps computed in, and how near they come to the device's own limit."""
+    """Return the compute types of one workload's steps, and their throughput against the device's peak."""
     columns = [
         *ARM,
         *optional(
@@ -129,24 +129,24 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
         "the same process; a share above 100 % means that it was measured too low. Host/GPU time near 1: launching "
         "kernels limits the step."
     )
-    found = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
-    return table("What ran", records(found), columns, about)
+    measured = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
+    return table("What ran", records(measured), columns, about)
 
 
 def compiling(trials: pd.DataFrame) -> Table | None:
-    """Return what torch.compile took for each arm, median over processes, from trials that have ``where``."""
-    rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # which compiles no backward pass
-    found = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
+    """Return each arm's compile time, the median over processes; ``trials`` must have the column ``where``."""
+    rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # inference compiles no backward pass
+    times = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
     columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
     about = (
         "Time that torch.compile took for forward and backward before the first ordinary step, from an empty cache. No "
         "other time includes it. A training pays it once."
     )
-    return table("Compiling", records(found), columns, about)
+    return table("Compiling", records(times), columns, about)
 
 
 def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Table | None:
-    """Return how one workload's steps were timed, and what disturbed them; ``bootstraps`` are intervals by ``KEY``."""
+    """Return the timing diagnostics of one workload; ``bootstraps`` are bootstrap intervals by ``KEY``."""
 
     def bootstrap(row: Row) -> str:
         interval = bootstraps.get(tuple(row[name] for name in KEY))
@@ -179,9 +179,9 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return every trial that was not simply ``ok``, was not steady or was crowded, or whose training was restarted.
+    """Return notes on trials that were not ``ok``, not steady or crowded, or whose training was restarted.
 
-    Equal notes are counted in one row; ablation steps of one ablation share a row where their notes are equal.
+    Equal notes share a row, which counts their trials; so do equal notes on the steps of one ablation.
     """
     measured = trials[trials["status"].isin(MEASURED)]
     rows = pd.concat(
@@ -195,8 +195,8 @@ def notes(trials: pd.DataFrame) -> Table | None:
     shown = [f"+ {added[-1]}" if added else name for name, added in zip(rows["precision"], steps, strict=True)]
     rows = rows.assign(arm=rows["precision"].mask(rows["phase"].isin(LADDER), ""), shown=shown)
     key = [*SUBJECT, "phase", "arm", "status"]
-    most = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
-    rows["detail"] = rows["detail"].mask(rows["status"] == "crowded", most.map(CROWDED.format))
+    highest_load = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
+    rows["detail"] = rows["detail"].mask(rows["status"] == "crowded", highest_load.map(CROWDED.format))
     equal = rows.sort_values("batch_size", kind="stable").groupby([*key, "detail"], sort=False)
     counted = equal.agg(sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique"))
     columns = [
@@ -222,5 +222,5 @@ def _short(detail: str) -> str:
 
 
 def warnings(runs: list[Run]) -> list[str]:
-    """Return the warnings that the runs were given, named by run where there are several."""
+    """Return the runs' warnings, each prefixed with its run where there are several."""
     return [f"{run.label}: {text}" if len(runs) > 1 else text for run in runs for text in run.list("warnings")]

@@ -31,17 +31,17 @@ class Column:
 
     header: str
     cell: Callable[[Any], str]
-    """Writes the cell of a row."""
+    """Returns a row's cell as text."""
     align: Literal["left", "right"] = "right"
     optional: bool = False
     """Whether the column is left out where no row has a figure in it."""
     wrap: bool = False
-    """Whether a page breaks its lines."""
+    """Whether a page may wrap its cells."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table whose cells are written, before it is markdown, HTML or lines of a terminal."""
+    """A table with its cells as text, to be rendered as markdown, HTML or terminal output."""
 
     columns: list[Column]
     rows: list[list[str]]
@@ -73,16 +73,16 @@ class Table:
 def table(
     title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = "", footnotes: Sequence[str] = ()
 ) -> Table | None:
-    """Write a table, without optional columns that are empty and with a legend of its marks; None without rows."""
+    """Build a table without its empty optional columns, with a legend of its marks; None if there are no rows."""
     rows = list(rows)
     if not rows:
         return None
-    written = [(column, [column.cell(row) for row in rows]) for column in columns]
-    shown = [(column, cells) for column, cells in written if not (column.optional and EMPTY.issuperset(cells))]
-    text = "".join(cell for _, cells in shown for cell in cells)
+    candidates = [(column, [column.cell(row) for row in rows]) for column in columns]
+    visible = [(column, cells) for column, cells in candidates if not (column.optional and EMPTY.issuperset(cells))]
+    text = "".join(cell for _, cells in visible for cell in cells)
     return Table(
-        columns=[column for column, _ in shown],
-        rows=[list(cells) for cells in zip(*(cells for _, cells in shown), strict=True)],
+        columns=[column for column, _ in visible],
+        rows=[list(cells) for cells in zip(*(cells for _, cells in visible), strict=True)],
         title=title,
         about=about,
         footnotes=[*(f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in text), *footnotes],
@@ -90,7 +90,7 @@ def table(
 
 
 def words(header: str, value: Value, *, wrap: bool = False) -> Column:
-    """Return a column of words, aligned to the left; what is empty is a dash."""
+    """Return a left-aligned column of words; an empty cell becomes a dash."""
     get = value if callable(value) else itemgetter(value)
     return Column(header, lambda row: word(get(row)), align="left", wrap=wrap)
 
@@ -104,15 +104,15 @@ def figures(
     status: str = "",
     lost: str = "",
 ) -> Column:
-    """Return a column of figures, aligned to the right; what is unknown is a dash.
+    """Return a right-aligned column of figures; an unknown figure becomes a dash.
 
     Args:
         header: the column's header, with the unit.
-        value: the figure, or its text, which is shown as it is.
-        write: significant digits, or what writes a figure.
-        per: what figures are divided by first.
-        status: the field of the status that is shown where nothing was measured.
-        lost: the field that counts the trials that did not count.
+        value: the field or function that gives the figure; a text is shown unchanged.
+        write: number of significant digits, or a function that formats a figure.
+        per: divisor, applied before formatting.
+        status: the field whose status word is shown where nothing was measured.
+        lost: the field with the number of unmeasured trials.
     """
     get = value if callable(value) else itemgetter(value)
 
@@ -152,7 +152,7 @@ def decimals(value: float) -> str:
 def or_status(status: object, text: str, lost: object = 0) -> str:
     """Return a figure, or the status word where there is none.
 
-    The figure is marked where it is unconverged and where ``lost`` trials did not count.
+    The figure is marked † if it is unconverged, and ‡ if ``lost`` trials were not measured.
     """
     if not known(status) or status not in MEASURED:
         return word(status)
@@ -160,7 +160,7 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
 
 
 def over_fp32(row: Row, center: str = "speedup", low: str = "low", high: str = "high") -> str:
-    """Write a precision's speedup over fp32 with its interval, from the fields of these names."""
+    """Write a precision's speedup over fp32 with its interval, from the fields named."""
     return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
 
 

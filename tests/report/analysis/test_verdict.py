@@ -99,8 +99,9 @@ def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_diffe
     assert "; it is SLOWER at batch 64 (0.500 [0.473, 0.529]×)." in verdict(run)
 
 
-def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
+@pytest.mark.parametrize("phase", ["speed", "memory"])
+def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path, phase: str) -> None:
+    run = RunBuilder(tmp_path / "run").lost(phase, "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
     text = verdict(run)
     assert "fastest: amp-bf16, accuracy not shown — fp32 does not fit (oom), so there is no speedup to state" in text
     assert "×" not in text
