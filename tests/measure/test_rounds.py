@@ -17,6 +17,9 @@ from tests.measure.simulated import MS, gaussian
 
 ONE = Sizes(switch_warmup=1, steps=1)
 
+ALONE = {"replicates": 1, "most_replicates": 1}
+"""A process that has the whole time budget."""
+
 
 @pytest.fixture(autouse=True)
 def quick_collection(monkeypatch):
@@ -32,13 +35,27 @@ def pair(ratio=1.5, **disturbances):
 
 def measure(machine, arms, sizes=ONE, seed=0, *, poll=lambda: "", watch=lambda *_: None, **protocol):
     return compare(
-        arms, [sizes] * len(arms), Protocol(**protocol), seed=seed, clock=machine.clock, poll=poll, watch=watch
+        arms,
+        [sizes] * len(arms),
+        Protocol(**ALONE, **protocol),
+        seed=seed,
+        clock=machine.clock,
+        poll=poll,
+        watch=watch,
     )
 
 
 def check(machine, arms, found, sizes=ONE, *, seed=0, poll=lambda: "", **protocol):
     sizes = [sizes] * len(arms)
-    return check_long_blocks(arms, sizes, found, Protocol(**protocol), seed=seed, clock=machine.clock, poll=poll)[1]
+    return check_long_blocks(
+        arms,
+        sizes,
+        found,
+        Protocol(**ALONE, **protocol),
+        seed=seed,
+        clock=machine.clock,
+        poll=poll,
+    )[1]
 
 
 def test_two_arms_are_ordered_abba_or_baab_at_random():
@@ -236,7 +253,7 @@ def test_timing_ends_at_three_analyses_running_that_find_the_interval_narrow():
             heard.append(speedups[1])
 
     found = measure(machine, arms, min_rounds=20, watch=watch)
-    narrow = [math.log(one.high / one.low) / 2 <= Protocol().target_ci for one in heard]
+    narrow = [math.log(one.high / one.low) / 2 <= Protocol().process_target for one in heard]
     assert narrow == [True, True, False, True, True, True]
     assert all(found.converged)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from bench.spec.precisions import BASELINE
 if TYPE_CHECKING:
     from rich.table import Table
 
+VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
+"""Left out of a device's name: what follows tells devices apart."""
 HEADERS = ("use", "faster", "memory", "accuracy", "batch", "energy")
 """In the order of their worth: where the terminal is narrow, the last ones are left out."""
 
@@ -43,7 +46,7 @@ def tables(answers: Sequence[Answer], width: int) -> list[Table]:
     """Return a table for each suite, no wider than ``width`` characters where leaving out columns can bring that."""
     from rich.console import Console
 
-    console = Console(width=width)
+    console = Console(width=10_000)  # a narrow one measures no wider than itself
     found = []
     for workload in dict.fromkeys(answer.workload for answer in answers):
         rows = [(answer.where, *row(answer)) for answer in answers if answer.workload == workload]
@@ -59,13 +62,14 @@ def _grid(workload: str, rows: Sequence[tuple[str, ...]], shown: Sequence[int]) 
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=SIMPLE_HEAD, pad_edge=False)
+    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column(Text(workload, style="bold"), overflow="ellipsis", no_wrap=True)
     for index in shown:
         right = HEADERS[index] in ("faster", "memory", "batch", "energy")
-        grid.add_column(HEADERS[index], justify="right" if right else "left", no_wrap=True)
+        least = max(len(HEADERS[index]), *(len(cells[index + 1]) for cells in rows))  # the device's name is cut first
+        grid.add_column(HEADERS[index], justify="right" if right else "left", no_wrap=True, min_width=least)
     for cells in rows:
-        grid.add_row(Text(cells[0]), *(Text(cells[index + 1]) for index in shown))
+        grid.add_row(Text(VENDOR.sub("", cells[0])), *(Text(cells[index + 1]) for index in shown))
     return grid
 
 

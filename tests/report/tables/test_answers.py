@@ -42,7 +42,7 @@ def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path
     assert row(answers(big)[0]) == ("amp-bf16", "–", "–", "fp32 oom", "128", "–")
 
 
-@pytest.mark.parametrize(("width", "last"), [(80, "batch"), (52, "accuracy"), (40, "memory"), (30, "faster")])
+@pytest.mark.parametrize(("width", "last"), [(60, "batch"), (54, "accuracy"), (42, "memory"), (30, "faster")])
 def test_columns_are_left_out_from_the_right_where_the_terminal_is_narrow(gain, width, last):
     header, _, line = (line for line in drawn(answers(gain), width).splitlines() if line.strip())
     assert header.split()[-1] == last
@@ -54,4 +54,4 @@ def test_a_device_is_a_row_in_the_table_of_each_suite(gain, tmp_path):
     other = RunBuilder(tmp_path / "other", suite="vit").speed()
     text = drawn(answers(gain, other), 80)
     assert text.index("mlp") < text.index("vit")
-    assert text.count("NVIDIA Test 1") == 2
+    assert text.count("Test 1 ") == 2
