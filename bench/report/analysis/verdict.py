@@ -37,7 +37,7 @@ class Answer:
     precision: str | None
     """What the advice names; None if there is no advice."""
     arm: Mapping[Hashable, Any]
-    """Its row of the summary; empty for fp32, and where there is no advice."""
+    """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
     """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself."""
 
@@ -64,7 +64,7 @@ class _Choice:
     advice: str
     evidence: str
     arm: pd.Series | None = None
-    """What to use, where that is not fp32."""
+    """What to use; where that is fp32, the best of the others."""
     stay: bool = False
     """Whether the advice is fp32."""
 
@@ -101,7 +101,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
         advice=choice.advice,
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
         arm={} if arm is None else arm.to_dict(),
-        accuracy="" if arm is None else accuracy_word(_trained(rows), str(arm["precision"])),
+        accuracy="" if arm is None or choice.stay else accuracy_word(_trained(rows), str(arm["precision"])),
     )
     subject = f"{answer.workload} on {answer.where}, batch {batch}"
     return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
@@ -149,14 +149,14 @@ def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> _Choice:
     if not len(sound):
         best = _first(compared, "speedup", largest=True)
         evidence = f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
-        return _Choice(advice="stay with fp32", evidence=evidence, stay=True)
+        return _Choice(advice="stay with fp32", evidence=evidence, arm=best, stay=True)
     best = _first(sound, "speedup", largest=True)
     undecided = (sound["verdict"] == "INCONCLUSIVE").any()
     why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
     evidence = f"{why}: {best['precision']} is {_evidence(rows, best)}"
     because = reason(best, _baseline(rows, best))
     evidence += (f"; the reason: {because}" if because else "") + _elsewhere(rows, best)
-    return _Choice(advice="stay with fp32", evidence=evidence, stay=True)
+    return _Choice(advice="stay with fp32", evidence=evidence, arm=best, stay=True)
 
 
 def _tied(arm: pd.Series, fastest: pd.Series) -> bool:

@@ -25,8 +25,10 @@ def row(answer: Answer) -> tuple[str, ...]:
     """Return the cells of an answer, in the order of ``HEADERS``."""
     arm = answer.arm
     if not arm:
-        use = f"{BASELINE}" if answer.precision == BASELINE else answer.advice
-        return (use, *(UNKNOWN for _ in HEADERS[1:4]), str(answer.batch), UNKNOWN)
+        return (answer.advice, *(UNKNOWN for _ in HEADERS[1:4]), str(answer.batch), UNKNOWN)
+    if answer.precision == BASELINE:
+        rival = f"{arm['precision']} {times(arm['speedup'], arm['low'], arm['high'])}"
+        return (BASELINE, rival, UNKNOWN, UNKNOWN, str(answer.batch), UNKNOWN)
     faster = UNKNOWN
     if known(arm["speedup"]):
         faster = times(arm["speedup"], arm["low"], arm["high"])

@@ -38,7 +38,7 @@ def test_an_answer_names_precision_speedup_memory_accuracy_and_batch(gain):
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):
     slow = RunBuilder(tmp_path / "slow").speed(speedups=[0.09, 0.091, 0.089])
     big = RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
-    assert row(answers(slow)[0]) == ("fp32", "–", "–", "–", "128", "–")
+    assert row(answers(slow)[0]) == ("fp32", "amp-bf16 11× slower", "–", "–", "128", "–")
     assert row(answers(big)[0]) == ("amp-bf16", "–", "–", "fp32 oom", "128", "–")
 
 
