@@ -8,11 +8,13 @@ import inspect
 import itertools
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bench.results import records
 from bench.results.records import Block, Column, EpochResult, Identity, Numeric, Sample, TrialResult
+from bench.spec.errors import UsageError
 
 FieldKind = Literal["word", "number", "yes or no", "list", "JSON"]
 KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
@@ -93,6 +95,38 @@ COLUMNS: dict[str, dict[str, Field]] = {
     for file, parts in RECORDS.items()
 }
 """The columns of each CSV, in order."""
+
+
+def check_header(path: Path, header: Sequence[str]) -> None:
+    """Refuse a CSV's header that no version of this schema wrote; reading a run and resuming it go by this one rule.
+
+    A column that was added later may be missing, and columns that this version does not know may stand anywhere.
+
+    Args:
+        path: the file, named after its kind.
+        header: the names in its first line.
+
+    Raises:
+        UsageError: a column that every version wrote is missing, or the columns are in another order.
+    """
+    columns = COLUMNS[path.name]
+    if "schema" not in header:
+        raise UsageError(
+            f"'{path}' has no column schema, so its header is lost or it is of something else. Restore it."
+        )
+    for name, field in columns.items():
+        if name not in header and not field.column.added_later:
+            raise UsageError(
+                f"'{path}' lacks the column {name}: the run may be older than the column, or its header was changed. "
+                "Restore the file, or use the version that wrote it."
+            )
+    written = [name for name in header if name in columns]
+    for name, expected in itertools.zip_longest(written, (name for name in columns if name in header)):
+        if name != expected:
+            raise UsageError(
+                f"'{path}', line 1: {name} stands where {expected or 'no more column'} belongs. Columns are never "
+                "written in that order, so names or columns were moved, and nobody can tell which: restore the file."
+            )
 
 
 def cells(*parts: Any) -> dict[str, object]:

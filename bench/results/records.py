@@ -39,7 +39,8 @@ class Column:
     required_in: str | None = None
     """The phase whose measured rows all have a value."""
     added_later: bool = False
-    """Whether runs of the present schema may lack the column, since it was added without raising the schema."""
+    """Whether runs of the present schema may lack the column, since it was added without raising the schema: so it is of
+    every new column."""
 
 
 Name = Annotated[str, Column(filled=True)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
@@ -29,17 +29,24 @@ class Store:
     """The folder of one run, open for appending."""
 
     def __init__(self, folder: Path) -> None:
-        """Open ``folder``; it and the headers of its CSVs are written where they are missing."""
+        """Open ``folder``; it and the headers of its CSVs are written where they are missing.
+
+        Raises:
+            UsageError: a CSV's header is not that of a run.
+        """
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, IO[str]] = {}
+        self._headers: dict[str, list[str]] = {}
+        """The columns of each file in its own order, which may be an earlier version's."""
         for name, columns in COLUMNS.items():
             path = folder / name
             _drop_torn_line(path)
-            fresh = not path.exists() or path.stat().st_size == 0
+            header = _header(path)
+            self._headers[name] = header or list(columns)
             self._files[name] = path.open("a", newline="", encoding="utf-8")
-            if fresh:
+            if not header:
                 self._append(name, [dict(zip(columns, columns, strict=True))])
 
     def __enter__(self) -> Store:
@@ -53,7 +60,7 @@ class Store:
 
     def _append(self, name: str, rows: Iterable[dict[str, object]]) -> None:
         file = self._files[name]
-        csv.DictWriter(file, list(COLUMNS[name]), lineterminator="\n").writerows(rows)
+        csv.DictWriter(file, self._headers[name], extrasaction="ignore", lineterminator="\n").writerows(rows)
         file.flush()
         os.fsync(file.fileno())
 
@@ -167,13 +174,24 @@ def fitted(folder: Path) -> dict[str, int]:
 def _trials(folder: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a run's trials.csv; none where there is no such file."""
     path = folder / "trials.csv"
+    if _header(path):
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            yield from csv.DictReader(file)
+
+
+def _header(path: Path) -> list[str]:
+    """Return the header of a run's CSV; empty where there is no such file, or nothing in it.
+
+    Raises:
+        UsageError: it is not one that a version of this schema wrote.
+    """
     if not path.exists():
-        return
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file)
-        if reader.fieldnames != list(COLUMNS["trials.csv"]):
-            raise UsageError(f"'{path}' has not the columns of a run. Restore it, or start a new run.")
-        yield from reader
+        return []
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        header = next(csv.reader(file), [])
+    if header:
+        check_header(path, header)
+    return header
 
 
 def read_run(folder: Path) -> dict[str, Any]:

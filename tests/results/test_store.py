@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.results.columns import COLUMNS, SCHEMA
-from bench.results.records import Block, EpochResult, MemoryPeak, Sample, Switches, TrialResult
+from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
 from bench.results.store import Store, finished, read_run
 from bench.spec.errors import UsageError
 from tests.arms import arms
@@ -68,6 +68,30 @@ def test_a_row_is_on_disk_as_soon_as_it_is_added(tmp_path, tiny_trial, cpu):
     assert len(rows(tmp_path / "run", "trials.csv")) == 1
 
 
+def test_a_run_that_lacks_a_column_added_later_goes_on_in_its_own_columns(tmp_path, tiny_trial, cpu, monkeypatch):
+    folder, added = tmp_path / "run", {"trials.csv": "wall_s", "blocks.csv": "skipped_steps"}
+    block = Block(trial="t", precision="fp32", round=0, position=1, steps=2, time_ms=1.0, start_s=5.0, discarded="hot")
+    with monkeypatch.context() as earlier:
+        for file, name in added.items():
+            earlier.setitem(COLUMNS, file, {key: one for key, one in COLUMNS[file].items() if key != name})
+        with Store(folder) as store:
+            store.add_results(tiny_trial, cpu, [result()])
+            store.add([block])
+    with pytest.raises(UsageError, match="lacks the column wall_s: the run may be older"):
+        finished(folder)
+    for file, name in added.items():
+        later = replace(COLUMNS[file][name], column=Column(added_later=True))
+        monkeypatch.setitem(COLUMNS, file, {**COLUMNS[file], name: later})
+    assert finished(folder) == {tiny_trial.config: {"fp32": "ok"}}
+    with Store(folder) as store:
+        store.add_results(replace(tiny_trial, seed=1), cpu, [result(wall_s=3.0, detail="again")])
+        store.add([block])
+    first, second = rows(folder, "trials.csv")
+    assert list(second) == [name for name in COLUMNS["trials.csv"] if name != "wall_s"]
+    assert (first["seed"], second["seed"], second["detail"], second["status"]) == ("0", "1", "again", "ok")
+    assert [row["discarded"] for row in rows(folder, "blocks.csv")] == ["hot", "hot"]
+
+
 def test_a_torn_last_line_is_dropped_when_the_run_goes_on(tmp_path, tiny_trial, cpu):
     with Store(tmp_path / "run") as store:
         store.add_results(tiny_trial, cpu, [result()])
@@ -111,5 +135,5 @@ def test_a_damaged_run_is_refused(tmp_path, text):
     with pytest.raises(UsageError, match="cannot be read"):
         read_run(tmp_path)
     (tmp_path / "trials.csv").write_text("no,columns,of,a,run\n1,2,3,4,5\n")
-    with pytest.raises(UsageError, match="has not the columns of a run"):
+    with pytest.raises(UsageError, match="has no column schema"):
         finished(tmp_path)

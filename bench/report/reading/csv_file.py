@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.format import records
-from bench.results.columns import COLUMNS, SCHEMA, Field
+from bench.results.columns import COLUMNS, SCHEMA, Field, check_header
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 
@@ -94,28 +94,12 @@ def _header(path: Path, whole: bytes) -> list[str]:
         UsageError: the rows are of another schema, or the header is not one that ampmeter wrote.
     """
     lines = [fields for _, fields in itertools.islice(_rows(whole), 2)]
-    if lines and "schema" not in lines[0]:
-        raise UsageError(
-            f"'{path}' has no column schema, so its header is lost or it is of something else. Restore it."
-        )
-    if len(lines) < 2:
+    if len(lines) < 2 and (not lines or "schema" in lines[0]):
         return []
-    header, columns = lines[0], COLUMNS[path.name]
-    _refuse_schema(path, dict(zip(*lines, strict=False)).get("schema", ""))
-    for name, field in columns.items():
-        if name not in header and not field.column.added_later:
-            raise UsageError(
-                f"'{path}' lacks the column {name}, which every file of schema {SCHEMA} has: its header was changed. "
-                "Restore the file."
-            )
-    written = [name for name in header if name in columns]
-    for name, expected in zip(written, (name for name in columns if name in header), strict=True):
-        if name != expected:
-            raise UsageError(
-                f"'{path}', line 1: {name} stands where {expected} belongs. Columns are never written in that order, "
-                "so names or columns were moved, and nobody can tell which: restore the file."
-            )
-    return header
+    if "schema" in lines[0]:
+        _refuse_schema(path, dict(zip(*lines, strict=False)).get("schema", ""))
+    check_header(path, lines[0])
+    return lines[0]
 
 
 def _refuse_schema(path: Path, schema: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
 from bench.results.records import Block
-from bench.results.store import Store
+from bench.results.store import Store, finished
 from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, epoch_of, write_report
@@ -35,6 +36,23 @@ def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
     RunBuilder(tmp_path / "run")
     with pytest.raises(UsageError, match=r"no finished trial.*--resume"):
         load([tmp_path / "run"])
+
+
+COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results").glob("*/run.json"))
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
+def test_a_committed_run_is_read_and_could_be_resumed(folder: Path, tmp_path: Path) -> None:
+    assert len(load([folder]).trials)
+    own = shutil.copytree(folder, tmp_path / "run")
+    assert finished(own)
+    with Store(own):
+        pass
+    assert all((own / name).read_bytes() == (folder / name).read_bytes() for name in ("trials.csv", "blocks.csv"))
+
+
+def test_there_are_committed_runs() -> None:
+    assert COMMITTED
 
 
 @pytest.mark.parametrize(
