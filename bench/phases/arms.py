@@ -128,6 +128,20 @@ def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
     return precision, amp.read_back(precision, device)
 
 
+def switches_after_a_step(runner: TrainingRunner) -> Switches:
+    """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
+    runner.activate()
+    runner.run(1)
+    runner.synchronize()
+    return amp.read_back(runner.arm.precision, runner.arm.device)
+
+
+def changed_switches(wanted: Switches, found: Switches) -> str:
+    """Say that a model changed the fp32 switches from those ``wanted``; empty if it did not."""
+    before, after = (f"matmul {one.fp32_matmul}, conv {one.fp32_conv}" for one in (wanted, found))
+    return "" if before == after else f"the model changed the fp32 switches from {before} to {after}"
+
+
 @dataclass
 class TrainingRunner:
     """A model in training; a step trains on the next batch."""

@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from bench.data import random_batches
-from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, until_compiled
+from bench.phases.arms import (
+    BATCHES,
+    Context,
+    TrainingRunner,
+    changed_switches,
+    compiled,
+    enter,
+    open_context,
+    switches_after_a_step,
+    until_compiled,
+)
 from bench.phases.paired import measure
 from bench.results.records import Device, Inference, Message, TrialResult
 from bench.spec.precisions import BASELINE
@@ -63,6 +73,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     context = open_context(trial)
     (name,) = trial.precisions
     batches = context.resident_batches(BATCHES)
+    set_to = enter(name, context.device)[1]
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     compile_s = [compiled(runner, context, send) for runner in runners]
     paired = measure(trial, runners, device, send, seed=trial.seed)
@@ -72,6 +83,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     agreement_pct, error = agreement(runners[0], runners[last], inputs)
     speedup = paired.speedup(last)
     status, detail = paired.judge(last)
+    switches = switches_after_a_step(runners[last])
+    if change := changed_switches(set_to, switches):
+        status, detail = "invalid", change
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
     send(
@@ -80,7 +94,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status=status,
             detail=detail,
             compile_s=compile_s[last],
-            switches=enter(name, context.device)[1],
+            switches=switches,
             inference=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),

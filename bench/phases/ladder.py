@@ -10,13 +10,21 @@ from typing import Any
 
 from bench.data.loader import DEPTH, batch_ms, steps_per_epoch
 from bench.measure.warmup import Cut
-from bench.phases.arms import Context, TrainingRunner, compile_s, enter, open_context, step_times
+from bench.phases.arms import (
+    Context,
+    TrainingRunner,
+    changed_switches,
+    compile_s,
+    enter,
+    open_context,
+    step_times,
+    switches_after_a_step,
+)
 from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner, open_loaders
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.techniques import AblationStep, rebase
 from bench.spec.trial import Trial
-from bench.training.amp import read_back
 from bench.training.cuda_graphs import WARM_UP
 from bench.training.failures import refused
 
@@ -45,7 +53,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         arms = _build(context, planned, loaders, send=send, stack=stack)
         runners = [arm.runner for arm in arms]
-        switches = [enter(arm.step.precision, context.device)[1] for arm in arms]
+        set_to = [enter(arm.step.precision, context.device)[1] for arm in arms]
         limited: list[bool] = []
 
         def recut(cuts: list[Cut]) -> list[Cut]:
@@ -63,17 +71,20 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         paired = measure(trial, runners, device, send, seed=seed, recut=recut, known=trial.known)
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
+        switches = [switches_after_a_step(runner) for runner in runners]
     for block in paired.blocks():
         send(block)
     for index, arm in enumerate(arms):
         status, detail = paired.judge(index)
+        if status != "nonfinite" and (change := changed_switches(set_to[index], switches[index])):
+            status, detail = "invalid", change
         timed_ns = sum(block.time_ns for block in paired.comparison.blocks if block.arm == index)
         send(
             TrialResult(
                 precision=arm.step.name,
                 status=status,
                 detail=detail,
-                switches=replace(switches[index], **_fp32_switches_after(arm.runner)),
+                switches=switches[index],
                 compile_s=arm.compile_s,
                 speed=replace(paired.speed(index), host_ratio=ratios[index]),
                 ablation=AblationResult(
@@ -162,10 +173,3 @@ def _host_ratio(runner: LoaderRunner, budget_s: float) -> float | None:
     batch = next(runner.batches)  # only one: more might not fit into memory
     times = step_times(TrainingRunner(runner.name, runner.arm, itertools.repeat(batch)), budget_s)
     return times.host_ratio if times else None
-
-
-def _fp32_switches_after(runner: LoaderRunner) -> dict[str, Any]:
-    """Return the fp32 switches as read back after the timing, since a model may have changed them."""
-    runner.activate()
-    after = read_back(runner.arm.precision, runner.arm.device)
-    return {name: getattr(after, name) for name in ("fp32_matmul", "fp32_conv")}

@@ -15,12 +15,20 @@ from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
-from bench.phases.arms import BATCHES, TrainingRunner, compiled, enter, open_context, step_times
+from bench.phases.arms import (
+    BATCHES,
+    TrainingRunner,
+    changed_switches,
+    compiled,
+    enter,
+    open_context,
+    step_times,
+    switches_after_a_step,
+)
 from bench.phases.paired import measure
-from bench.results.records import Device, Message, Operations, Progress, Speed, Switches, TrialResult
+from bench.results.records import Device, Message, Operations, Progress, Speed, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.amp import read_back
 from bench.training.step import leave_gradients
 
 TAIL_SHARE = 0.1
@@ -52,10 +60,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if floor and index == 0:
             continue
         status, detail = paired.judge(index)
-        switches = _switches_after_a_step(runner)
-        if status != "nonfinite" and _described(switches) != _described(set_to[index]):
-            status = "invalid"
-            detail = f"the model changed the fp32 switches from {_described(set_to[index])} to {_described(switches)}"
+        switches = switches_after_a_step(runner)
+        if status != "nonfinite" and (change := changed_switches(set_to[index], switches)):
+            status, detail = "invalid", change
         speed = paired.speed(index)
         if not floor and not trial.known:
             speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
@@ -83,18 +90,6 @@ def _observe(runner: TrainingRunner) -> Operations:
         return observe(partial(observable.run, 1))
     operations = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
     return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
-
-
-def _switches_after_a_step(runner: TrainingRunner) -> Switches:
-    """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
-    runner.activate()
-    runner.run(1)
-    runner.synchronize()
-    return read_back(runner.arm.precision, runner.arm.device)
-
-
-def _described(switches: Switches) -> str:
-    return f"matmul {switches.fp32_matmul}, conv {switches.fp32_conv}"
 
 
 class SilentRunner(TrainingRunner):

@@ -71,6 +71,7 @@ def run(
     train: Callable[[Iterator[tuple[Tensor, Tensor]]], Epoch] = partial(train_epoch, arm)
     if lightning_trains:
         train = lightning.open_lightning(arm, batches.steps_per_epoch, shard)
+    switches = read_back(arm.precision, context.device)
     for number in range(len(rows) + 1, trial.epochs + 1):
         if rows and not math.isfinite(rows[-1].train_loss):
             break
@@ -80,6 +81,7 @@ def run(
         with feed(batches.train(number), context.device, prefetch=context.techniques.prefetcher) as device_batches:
             epoch = train(heartbeat(device_batches, "step"))
         after_j = energy_j()
+        switches = read_back(arm.precision, context.device)  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
         evaluation = _test(arm, batches, heartbeat, part)
         rows.append(epoch_row(trial, rows, epoch, evaluation, rate=rate, scale=arm.loss_scale, energy_j=epoch_j))
@@ -95,7 +97,7 @@ def run(
             status="nonfinite" if failure else "ok",
             detail=failure or read_failure,
             compile_s=spent_s,
-            switches=read_back(arm.precision, context.device),
+            switches=switches,
             training=summary(trial, rows, arm, batches.storage),
         )
     )

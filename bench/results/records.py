@@ -39,8 +39,8 @@ class Column:
     required_in: str | None = None
     """The phase whose measured rows all have a value."""
     added_later: bool = False
-    """Whether runs of the present schema may lack the column, since it was added without raising the schema: so it is of
-    every new column."""
+    """Whether runs of the present schema may lack the column, since it was added without raising the schema. It is
+    true of every new column."""
 
 
 Name = Annotated[str, Column(filled=True)]
@@ -108,16 +108,20 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Switches:
-    """The precision switches as read back, and the error of a matrix product under them."""
+    """The precision switches, and the error of a matrix product under them.
+
+    Measured after the arm's last step: fp32_matmul, fp32_conv and matmul_error. Copied from the precision, and no proof
+    that they had an effect: autocast and loss_scaling. What was computed in which type is in ``Operations``.
+    """
 
     fp32_matmul: str | None = None
     """Precision of fp32 matrix products as read back: ieee, tf32 or another."""
     fp32_conv: str | None = None
     """The same of convolutions."""
     autocast: str | None = None
-    """The type that autocast computed in; empty without autocast."""
+    """The type of the precision's autocast; empty without autocast."""
     loss_scaling: bool | None = None
-    """Whether a dynamic GradScaler scaled the loss."""
+    """Whether the loss is scaled."""
     matmul_error: Annotated[float | None, Column(may_diverge=True)] = None
     """Relative error of an fp32 matrix product against float64; about 1e-6 or less is IEEE fp32, about 3e-4
     TF32."""

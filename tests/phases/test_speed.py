@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from bench.data import random_batches
 from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
@@ -22,7 +21,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.stats import Interval
-from bench.training import amp, distributed
+from bench.training import distributed
 from bench.training.step import build_arm
 from tests.arms import arms
 from tests.phases.conftest import CUT, of_kind, result_of, run_phase
@@ -71,21 +70,6 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
     assert [result.speed.block_steps for result in results] == [size.steps for size in long]
     assert results[1].status == "invalid"
     assert results[1].detail.startswith("switching: ")
-
-
-def test_a_model_that_turns_tf32_on_by_itself_is_not_counted_as_fp32(run, use_suite):
-    class Turns(nn.Linear):
-        def forward(self, inputs):
-            amp.apply(PRECISIONS["tf32"])
-            return super().forward(inputs)
-
-    use_suite(lambda data: nn.Sequential(nn.Flatten(), Turns(192, data.classes)))
-    try:
-        _, (result,) = run(names=("fp32",))
-    finally:
-        amp.apply(PRECISIONS["fp32"])
-    assert result.status == "invalid"
-    assert "changed the fp32 switches from matmul ieee" in result.detail
 
 
 def compared(counted: int) -> Comparison:

@@ -1,0 +1,42 @@
+"""Every phase reads the fp32 switches back as its last step left them."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from bench.phases import speed
+from bench.results.records import TrialResult
+from bench.spec.phases import PHASES
+from bench.spec.precisions import PRECISIONS
+from bench.training import amp
+from tests.phases.conftest import of_kind, run_phase
+
+ELSEWHERE = ("energy",)
+"""It needs a GPU's meter: the same line as in the memory phase."""
+COMPARED = ("speed", "floor", "ladder", "inference")
+"""The phases whose figures would be compared as those of a precision that was not computed in."""
+
+
+@pytest.fixture
+def turns_tf32_on(use_suite, monkeypatch):
+    """Use a suite whose model allows TF32 in its forward pass."""
+
+    class Turns(nn.Linear):
+        def forward(self, inputs):
+            amp.apply(PRECISIONS["tf32"])
+            return super().forward(inputs)
+
+    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+    use_suite(lambda data: nn.Sequential(nn.Flatten(), Turns(192, data.classes)))
+    yield
+    amp.apply(PRECISIONS["fp32"])
+
+
+@pytest.mark.parametrize("phase", [name for name in PHASES if name not in ELSEWHERE])
+def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(tiny_trial, cpu, turns_tf32_on, phase):
+    results = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
+    assert [result.switches.fp32_matmul for result in results] == ["tf32"]
+    expected = ("invalid", "the model changed the fp32 switches from matmul ieee, conv ieee to matmul tf32, conv tf32")
+    found = [(result.status, result.detail) for result in results]
+    assert found == [expected if phase in COMPARED else ("ok", "")]
