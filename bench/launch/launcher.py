@@ -23,7 +23,8 @@ class Ending:
     """How a process ended: ``done`` with a value, or why not."""
 
     kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, without a process."""
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, which a process may say or the
+    run knows without one."""
     value: Any = None
     text: str = ""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
-from bench.results.records import MEASURED, Device, Environment, Status
+from bench.results.records import MEASURED, UNFIT, Device, Environment, Status
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
@@ -14,8 +14,6 @@ from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
 from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial
 
-UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
-"""Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 CPU_EFFICIENCY, GPU_EFFICIENCY = 0.8, 0.4
 """Share of a matrix product's fp32 rate that a training step is assumed to reach."""
 TRIAL_OVERHEAD_S = 2.0
@@ -94,7 +92,7 @@ def make_plan(
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
 
-    Within a cell memory comes first, because it tells which precisions fit, and training last.
+    Within a cell phases come in the order of ``PHASES``: memory first, because it tells which precisions fit.
 
     Args:
         request: what was asked.

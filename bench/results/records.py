@@ -47,6 +47,8 @@ Name = Annotated[str, Column(filled=True)]
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""
+UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
+"""Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 DeviceKind = Literal["cuda", "cpu"]
 Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
 """What a figure of the numerics phase is about."""

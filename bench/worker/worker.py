@@ -61,7 +61,7 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         connection.send(error.failed)
     except Exception as error:
         failed = failure(error)
-        if failed.kind in ("oom", "error"):
+        if failed.kind == "error":
             traceback.print_exc()
         connection.send(failed)
     finally:

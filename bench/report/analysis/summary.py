@@ -50,7 +50,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     arms = pd.DataFrame(index=pd.MultiIndex.from_frame(trials[KEY].drop_duplicates()))
     table = arms.join([_memories(trials), speeds(trials), details(trials), energies(trials), trainings(trials)])
     table["matmul_error"] = trials.groupby(KEY, sort=False)["matmul_error"].max()
-    lost = trials[~trials["status"].isin(MEASURED)]
+    lost = _lost(trials)
     for phase in ("numerics", "inference"):
         rows = trials[trials["phase"] == phase]
         table[f"{phase}_status"] = status_of(rows, rows["status"].isin(MEASURED))
@@ -66,6 +66,19 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
     return table.sort_values(order, kind="stable", ignore_index=True).copy()  # the copy defragments the columns
+
+
+def _lost(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of speed and training that do not count, a row for each arm.
+
+    An arm that did not fit in memory beside others, and was then measured alone, has lost nothing.
+    """
+    rows = trials[trials["phase"].isin(("speed", "train"))]
+    trial = [*KEY, "phase", "replicate", "seed"]
+    counted = rows["status"].isin(MEASURED)
+    measured = counted.groupby([rows[name] for name in trial], dropna=False).transform("any")
+    apart = rows["status"].eq("oom") & measured.astype(bool)
+    return rows[~counted & ~apart].drop_duplicates(trial)
 
 
 def energies(trials: pd.DataFrame) -> pd.DataFrame:

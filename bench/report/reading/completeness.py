@@ -10,13 +10,12 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.report.reading.load import Run
 from bench.results.columns import listed
+from bench.results.records import UNFIT
 from bench.spec.phases import LADDER
 from bench.spec.techniques import AblationStep
 
-UNFIT = ("oom", "unsupported", "nonfinite", "timeout", "failed")
-"""Outcomes of the memory phase after which a precision is left out of its cell on purpose."""
 FINDS_UNFIT = ("memory", "ladder_memory")
-"""The phases that find out; the latter for ablation steps."""
+"""The phases that find out which precisions, or ablation steps, are left out of their cell on purpose."""
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:

@@ -77,6 +77,20 @@ def test_figures_of_an_invalid_trial_do_not_count(tmp_path: Path) -> None:
     assert (found["speed_status"], found["lost_speed"]) == ("ok", 1)
 
 
+def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(tmp_path: Path) -> None:
+    run, both = RunBuilder(tmp_path / "run"), ["fp32", "amp-bf16"]
+    for replicate in (0, 1, 2):
+        rows = [TrialResult(precision=name, status="oom", detail=f"{', '.join(both)} together") for name in both]
+        run.add(run.trial("speed", both, 128, replicate=replicate), *rows)
+    run.alone("fp32", [10.0, 10.2, 9.9]).alone("amp-bf16", [5.0, 5.1])
+    lost = run.trial("speed", ["amp-bf16"], 128, replicate=2)
+    run.add(lost, TrialResult(precision="amp-bf16", status="failed"))
+    fp32, arm = run.row("fp32"), run.row()
+    assert (fp32["speed_status"], arm["measured_in"]) == ("ok", "2 processes apart")
+    assert math.isnan(fp32["lost_speed"])
+    assert arm["lost_speed"] == 1  # the third process
+
+
 @pytest.mark.parametrize(
     ("asked", "status"), [(None, "ok"), (0.1, "ok"), (0.01, "unconverged")], ids=["nothing", "less", "more"]
 )
