@@ -23,8 +23,8 @@ class Ending:
     """How a process ended: ``done`` with a value, or why not."""
 
     kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, which a process may say or the
-    run knows without one."""
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
+    or known without one."""
     value: Any = None
     text: str = ""
 
