@@ -130,7 +130,7 @@ def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
         for name, step_ns in (("fp32", STEP_NS), ("amp-bf16", STEP_NS / ratio))
     ]
     protocol = Protocol()
-    cuts = prepare(runners, protocol.process_s, clock=machine.clock)
+    cuts = prepare(runners, protocol.first_process_s, clock=machine.clock)
     found = compare(runners, [cut.sizes for cut in cuts], protocol, seed=seed, clock=machine.clock)
     speedup = found.speedups[1]
     assert speedup is not None  # nothing discards rounds here

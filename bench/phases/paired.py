@@ -149,9 +149,8 @@ def measure(
         known: how an earlier process cut the arms' blocks.
         check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
     """
-    cuts = prepare(
-        runners, trial.protocol.process_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known
-    )
+    budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
+    cuts = prepare(runners, budget_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known)
     cuts = recut(cuts) if recut else cuts
     report = _progress(trial, runners, send)
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:

@@ -170,6 +170,11 @@ class Protocol:
         return min(self.time_budget_s / self.replicates, max(PROCESS_S, each))
 
     @property
+    def first_process_s(self) -> float:
+        """The time budget of the first process, whose warm-up and watching of switches serve the others too."""
+        return self.time_budget_s / self.replicates
+
+    @property
     def process_target(self) -> float:
         """Half-width, as a share, at which a process stops timing."""
         return PROCESS_TARGET if self.target_ci is None else self.target_ci

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""How long a new user waits for the first answer: what ``make bench`` runs, into an empty folder.
+
+    python perf/first_answer.py [--rounds 3]
+
+1. From the start to the first speedup with an interval, in the first process of a comparison that has ended: 30 s.
+2. To the end of the run and its report, with the parity of digits judged: 120 s.
+3. The same command once more, which finds everything measured: 15 s.
+4. The time of a comparison's processes that is not spent on timed steps, as a share of theirs: 25 %.
+5. The estimate that the plan prints, over what the run took: within 30 %.
+
+The targets hold for two cores of a CPU with fast bfloat16 on which nothing else runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITES = "mlp,digits"
+SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
+PLANNED = re.compile(r"trials, about (\d+(?:\.\d+)?) (s|min|h) in all")
+SECONDS = {"s": 1, "min": 60, "h": 3600}
+STEPS = 2
+"""Blocks of each arm in a round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What one new user waited for, in seconds."""
+
+    first: float | None
+    whole: float
+    again: float
+    estimated: float | None
+    untimed: float
+    """Share of the time of processes that compare speed in which no timed step ran."""
+    verdicts: str
+
+
+def run(folder: Path) -> tuple[float | None, float, float | None, str]:
+    """Run the command; return the seconds to the first speedup and to the end, the estimate, and what it printed."""
+    command = [sys.executable, "run_bench.py", "--suite", SUITES, "--resume", str(folder)]
+    start, first, estimated, lines = time.perf_counter(), None, None, []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if first is None and SPEEDUP.search(line):
+                first = time.perf_counter() - start
+            if match := PLANNED.search(line):
+                estimated = float(match[1]) * SECONDS[match[2]]
+    if process.returncode:
+        raise SystemExit("".join(lines[-20:]))
+    return first, time.perf_counter() - start, estimated, "".join(lines)
+
+
+def untimed_share(folder: Path) -> float:
+    """Return the share of the speed phase's processes that was not spent on timed steps."""
+    rows = pd.read_csv(folder / "trials.csv", keep_default_na=False)
+    rows = rows[(rows["phase"] == "speed") & rows["status"].eq("ok")]
+    numbers = rows[["rounds", "block_steps", "step_ms"]].apply(pd.to_numeric)
+    timed_s = STEPS * (numbers["rounds"] * numbers["block_steps"] * numbers["step_ms"]).sum() / 1e3
+    spent_s = pd.to_numeric(rows.groupby("trial")["wall_s"].max()).sum()
+    return float(1 - timed_s / spent_s)
+
+
+def wait(folder: Path) -> Waiting:
+    """Be a new user once."""
+    first, whole, estimated, printed = run(folder)
+    _, again, _, _ = run(folder)
+    table = [line for line in printed.splitlines() if re.search(r"±|slower|fp32 {2}", line) and "[" not in line]
+    return Waiting(
+        first=first,
+        whole=whole,
+        again=again,
+        estimated=estimated,
+        untimed=untimed_share(folder),
+        verdicts="; ".join(" ".join(line.split()) for line in table),
+    )
+
+
+def main() -> None:
+    """Print a row for each round."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="new users, one after the other (default: 3)")
+    rounds = parser.parse_args().rounds
+    print("| first speedup (s) | whole (s) | again (s) | estimate (s) | untimed share | answers |")
+    print("| ---: | ---: | ---: | ---: | ---: | --- |")
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="ampmeter-first-") as parent:
+            one = wait(Path(parent) / "run")
+        first, estimated = (f"{value:.1f}" if value is not None else "–" for value in (one.first, one.estimated))
+        print(
+            f"| {first} | {one.whole:.1f} | {one.again:.1f} | {estimated} | {one.untimed:.0%} | {one.verdicts} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
