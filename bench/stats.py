@@ -37,13 +37,17 @@ Values = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate and its 95 % interval; ``low`` and ``high`` are None where there is too little to tell."""
+    """An estimate and its interval, at the confidence of the function that made it (95 %, or 96 % of ``SEQUENTIAL``).
+
+    ``low`` and ``high`` are None where there is too little to tell.
+    """
 
     center: float
     low: float | None
     high: float | None
     n: int
-    """How many values it rests on."""
+    """How many values it rests on: rounds (averages of neighbours where these correlate), processes or seeds; of two
+    samples the smaller number."""
 
     @property
     def half_width(self) -> float | None:

@@ -165,17 +165,33 @@ def _describe(result: TrialResult) -> str:
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
         began = f"; {result.detail}" if result.detail else ""
         return f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:.4f}{tested}{began}"
-    return _describe_speed(result)
+    return _describe_timed(result)
 
 
-def _describe_speed(result: TrialResult) -> str:
-    name, speed = result.precision, result.speed
-    if speed is None or speed.step_ms is None:
-        return f"{name} {result.status}"
-    text = f"{name} {speed.step_ms:.4g} ms"
-    if speed.speedup is not None and speed.speedup_low is not None and speed.speedup_high is not None:
-        text += f" = {speed.speedup:.3f}× {BASELINE} [{speed.speedup_low:.3f}, {speed.speedup_high:.3f}]"
-    return text + (" (unconverged)" if result.status == "unconverged" else "")
+def _describe_timed(result: TrialResult) -> str:
+    """Return the line of a result that has a time; of one without a figure its status, with the detail."""
+    name = result.precision
+    if (inference := result.inference) is not None:
+        ends = inference.inference_speedup_low, inference.inference_speedup_high
+        text = (
+            f"{name} {inference.inference_samples_per_s:,.1f} samples/s{_speedup(inference.inference_speedup, *ends)}"
+        )
+        return f"{text}, one sample in {inference.latency_p50_ms:.3g} ms{_unconverged(result)}"
+    if (speed := result.speed) is not None and speed.step_ms is not None:
+        times = _speedup(speed.speedup, speed.speedup_low, speed.speedup_high)
+        return f"{name} {speed.step_ms:.4g} ms{times}{_unconverged(result)}"
+    return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
+
+
+def _speedup(center: float | None, low: float | None, high: float | None) -> str:
+    """Return a speedup with its interval, to be appended to the figure that it is of; empty where there is none."""
+    if center is None or low is None or high is None:
+        return ""
+    return f" = {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
+
+
+def _unconverged(result: TrialResult) -> str:
+    return " (unconverged)" if result.status == "unconverged" else ""
 
 
 def describe_sample(sample: Sample) -> str:

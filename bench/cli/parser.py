@@ -162,8 +162,7 @@ def run_parser() -> Parser:
         "--phases",
         metavar="LIST",
         type=_phase_names,
-        help=f"of {', '.join(SELECTABLE)} (default: memory,speed,energy,train; --quick: memory,speed; "
-        "--rigorous: floor, too)",
+        help=f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; --rigorous: floor, too)",
     )
     how.add_argument(
         "--ladder",

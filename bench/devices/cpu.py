@@ -15,13 +15,22 @@ from torch import Tensor
 
 from bench.devices.backend import Backend, Event, PeakMemory
 from bench.devices.capabilities import failure_on_cpu, fp32_switches, no_tf32_on_cpu
-from bench.spec.precisions import Precision
+from bench.spec.precisions import Feature, Precision
 
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 """Where version 2 and version 1 of control groups tell a container's limit and use."""
+
+
+FEATURES: dict[Feature, str] = {
+    "tf32": "",
+    "fp16": "",
+    "bf16": "",
+    "fp8": "float8 tensor cores, which are on GPUs",
+}
+"""What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""
 
 
 class Cpu(Backend):
@@ -85,8 +94,8 @@ class Cpu(Backend):
         return fp32_switches("mkldnn", "mkldnn")
 
     def unsupported_reason(self, precision: Precision) -> str | None:
-        if precision.needs == "fp8":
-            return f"{precision.name} needs float8 tensor cores, which are on GPUs"
+        if precision.needs and (missing := FEATURES[precision.needs]):
+            return f"{precision.name} needs {missing}"
         return no_tf32_on_cpu() if precision.tf32 else failure_on_cpu(precision.compute)
 
 

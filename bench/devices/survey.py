@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,14 @@ def _board(uuid: str | None, monitor: Monitor | None) -> Gpu | None:
     try:
         return monitor.gpu(uuid) if monitor and uuid else None
     except DeviceLostError as failure:
-        print(f"The driver's library does not know GPU {uuid}: {failure}")
+        _say_once(f"The driver's library does not know GPU {uuid}: {failure}")
         return None
+
+
+@cache
+def _say_once(text: str) -> None:
+    """Print a line, once in this process: a board is looked up several times."""
+    print(text)
 
 
 def _limits(board: Gpu | None) -> dict[str, Any]:

@@ -175,10 +175,11 @@ class Comparison:
 class LongBlocks:
     """The log-speedup in blocks of four times the length, compared with that in normal blocks."""
 
-    difference: float
-    """The log-speedup in long blocks less that in normal blocks."""
+    difference: float | None
+    """The log-speedup in long blocks less that in normal blocks; None where too few rounds were undisturbed to tell."""
     agree: bool
-    """Whether the difference is within the target width, or within twice the joint half-width of the intervals."""
+    """Whether the difference, if it is known, is within the target width, or within twice the joint half-width of the
+    intervals."""
 
 
 def compare(
@@ -296,8 +297,10 @@ def lengthen(sizes: Sizes) -> Sizes:
 
 
 def _agreement(target: float, long: Interval | None, normal: Interval | None) -> LongBlocks | None:
-    if normal is None or long is None or normal.half_width is None or long.half_width is None:
+    if normal is None or normal.half_width is None:
         return None
+    if long is None or long.half_width is None:
+        return LongBlocks(difference=None, agree=True)
     difference = long.center - normal.center
     # Twice the joint half-width is about four standard errors, which chance alone is unlikely to exceed in a run.
     tolerance = max(target, 2 * math.hypot(long.half_width, normal.half_width))

@@ -37,12 +37,13 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     batches = context.open_batches()
     total = max(steps, trial.epochs * batches.steps_per_epoch)
     arm = context.build(name, data=batches.data, steps=total, clip_grad=trial.clip_grad)
-    failure = _Observation(arm=arm, context=context, data=batches.data, send=send).train(batches, steps)
+    observation = _Observation(arm=arm, context=context, data=batches.data, send=send)
+    failure, losses = observation.train(batches, steps), observation.losses
     send(
         TrialResult(
             precision=name,
             status="nonfinite" if failure else "ok",
-            detail=failure,
+            detail=failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
             switches=read_back(arm.precision, context.device),
         )
     )
@@ -64,6 +65,8 @@ class _Observation:
     send: Callable[[Message], None]
     largest: dict[str, tuple[float, int]] = field(default_factory=dict)
     """For each layer its largest activation so far, and the step."""
+    losses: list[float] = field(default_factory=list)
+    """Of each step so far."""
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return what ceased to be finite, and when, or an empty string."""
@@ -98,6 +101,7 @@ class _Observation:
         loss = training_step(arm, *batch).item()
         values = activations.read()
         bad = gradients.nonfinite_layers(self._named())
+        self.losses.append(loss)
         self._send("step", step, "loss", loss)
         if scale is not None:
             self._send("step", step, "loss_scale", scale)

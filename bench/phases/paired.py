@@ -22,6 +22,7 @@ from bench.stats import Interval
 from bench.training import distributed
 from bench.training.techniques import compilations
 
+UNCHECKED = "the check with longer blocks could not be made: its rounds were disturbed"
 PROGRESS_S = 0.5
 """Shortest interval between two progress messages."""
 
@@ -102,18 +103,18 @@ class Paired:
             skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
             discarded_rounds=len(comparison.invalid),
             outlier_rounds=comparison.outliers[arm],
-            long_block_pct=100 * check.difference if check else None,
+            long_block_pct=100 * check.difference if check and check.difference is not None else None,
             foreign_load_pct=self.foreign_load_pct,
         )
 
     def judge(self, arm: int) -> tuple[Status, str]:
-        """Return an arm's status, and the reason if it is not ``ok``."""
+        """Return an arm's status, and the reason if it is not ``ok``, or what of an ``ok`` arm could not be checked."""
         check, protocol = self.checks[arm], self.trial.protocol
         if not self.runners[arm].finite():
             return "nonfinite", "the loss became NaN or Inf while timing"
         if not self.comparison.rounds:
             return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
-        if check is not None and not check.agree:
+        if check is not None and check.difference is not None and not check.agree:
             return "invalid", (
                 f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
                 "so the arms have not settled after a switch"
@@ -121,7 +122,7 @@ class Paired:
         if protocol.target_ci is not None and protocol.most_replicates == 1 and not self.comparison.converged[arm]:
             target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
             return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
-        return "ok", ""
+        return "ok", UNCHECKED if check is not None and check.difference is None else ""
 
 
 def measure(

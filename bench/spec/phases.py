@@ -1,6 +1,7 @@
 """The registry of phases: what a trial may do, and all that planning and storing need to know of it.
 
-To add a phase: an entry here, its result in results/records.py, and a module of its name in phases/ with ``run``.
+To add a phase: an entry here, its result in results/records.py, and a module of its name in phases/ with ``run``;
+CONTRIBUTING.md has the rest.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ class Phase:
     summary: str
     estimate: Callable[[Work], float] | None
     """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
-    results: tuple[str, ...]
-    """The fields of ``TrialResult`` that it fills, beside the switches."""
     file: str = "trials.csv"
     """The CSV in which reports look for the details of its results."""
     key: Literal["replicate", "seed"] | None = None
@@ -77,7 +76,6 @@ PHASES: dict[str, Phase] = {
             name="fit",
             summary="the search for the largest batch that fits",
             option="--batch-sizes",
-            results=("fit",),
             estimate=None,
         ),
         Phase(
@@ -85,7 +83,6 @@ PHASES: dict[str, Phase] = {
             summary="peak memory of a training step, and what it is made of",
             default=True,
             joint=True,
-            results=("memory",),
             estimate=lambda work: 4 * work.step_s,
         ),
         Phase(
@@ -95,7 +92,6 @@ PHASES: dict[str, Phase] = {
             arms="baseline",
             joint=True,
             module="speed",
-            results=("speed",),
             estimate=lambda work: _rounds_s(work, 2),
         ),
         Phase(
@@ -105,7 +101,6 @@ PHASES: dict[str, Phase] = {
             arms="together",
             default=True,
             joint=True,
-            results=("speed", "operations"),
             file="blocks.csv",
             estimate=lambda work: _rounds_s(work, work.arms),
         ),
@@ -114,7 +109,6 @@ PHASES: dict[str, Phase] = {
             summary="energy of a training step",
             default=True,
             joint=True,
-            results=("energy",),
             estimate=lambda work: 10.0 + 4 * work.step_s,  # idle power first, then a window of steps
         ),
         Phase(
@@ -126,7 +120,6 @@ PHASES: dict[str, Phase] = {
             trains_on_data=True,
             recipe_batch=True,
             checkpoints=True,
-            results=("training",),
             file="epochs.csv",
             estimate=lambda work: 1.1 * work.epochs * work.steps_per_epoch * work.step_s,
         ),
@@ -136,7 +129,6 @@ PHASES: dict[str, Phase] = {
             key="seed",
             trains_on_data=True,
             recipe_batch=True,
-            results=(),
             file="numerics.csv",
             estimate=lambda work: 80 * work.step_s,  # 60 steps, those in float64, and counting gradients
         ),
@@ -144,7 +136,6 @@ PHASES: dict[str, Phase] = {
             name="inference",
             summary="the forward pass in eval mode: time, latency, agreement with fp32",
             key="seed",
-            results=("inference",),
             estimate=lambda work: 2 * (_warm_up_s(work) + work.budget_s),
         ),
         Phase(
@@ -152,7 +143,6 @@ PHASES: dict[str, Phase] = {
             summary="peak memory of each step of the ablation",
             option="--ladder",
             module="memory",
-            results=("memory",),
             estimate=lambda work: 4 * work.step_s,
         ),
         Phase(
@@ -163,7 +153,6 @@ PHASES: dict[str, Phase] = {
             option="--ladder",
             trains_on_data=True,
             has_children=True,
-            results=("speed", "ablation"),
             file="blocks.csv",
             # Beside the rounds, 15 continuous steps of each show whether it waits for the loader.
             estimate=lambda work: _rounds_s(work, work.arms) + work.arms * 15 * work.step_s,

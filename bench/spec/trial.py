@@ -148,11 +148,12 @@ class Protocol:
     target_ci: float | None = None
     """Half-width asked of a speedup's 95 % interval, as a share of the speedup. None asks for a verdict instead."""
     min_rounds: int = 20
-    """Rounds before a process may stop because it knows the speedup well enough."""
+    """Undisturbed rounds before the first interim analysis; with fewer a process never ends early, nor converges."""
     time_budget_s: float = 30.0
     """How long an arm may be timed in a cell, by all processes together."""
     fewest_rounds: int = 5
-    """Rounds that a process measures whatever the budget: fewer give an interval too wide to say anything."""
+    """Undisturbed rounds that a process measures although its budget is spent, but not beyond five times the budget:
+    fewer give an interval too wide to say anything."""
 
     def __post_init__(self) -> None:
         require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
@@ -255,7 +256,8 @@ class Trial:
     phase: str
     """A name of ``PHASES``."""
     arms: tuple[AblationStep, ...]
-    """The arms. Memory and training take one; speed takes all that fit together, the baseline first."""
+    """The arms: speed and the ladder take all that the device supports, the baseline first, or one of those that do not
+    fit together; every other phase takes one (``Phase.arms``)."""
     replicate: int = 0
     """Which of the protocol's processes this is, in the phases that repeat their measurement in fresh ones."""
     seed: int = 0

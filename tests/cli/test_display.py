@@ -4,11 +4,23 @@ import pytest
 
 from bench.cli.display import describe_results, describe_sample, describe_trial, show_plan
 from bench.planning.plan import Plan
-from bench.results.records import MemoryPeak, Sample, Speed, Training, TrialResult
+from bench.results.records import Inference, MemoryPeak, Sample, Speed, Training, TrialResult
 from tests.arms import arms
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+FORWARD = Inference(
+    latency_p50_ms=1.5,
+    latency_p95_ms=2.0,
+    inference_samples_per_s=812.5,
+    inference_speedup=None,
+    inference_speedup_low=None,
+    inference_speedup_high=None,
+    inference_rounds=5,
+    top1_agreement_pct=100.0,
+    output_error=0.0,
+)
+FASTER = replace(FORWARD, inference_speedup=2.0, inference_speedup_low=1.9, inference_speedup_high=2.1)
 TRAINING = Training(
     epochs=2,
     time_per_epoch_s=3.0,
@@ -30,6 +42,15 @@ TRAINING = Training(
         (TrialResult(precision="fp32", status="ok", memory=MemoryPeak()), "peak unknown"),
         (TrialResult(precision="fp32", status="ok", memory=MemoryPeak(peak_allocated_bytes=2**30)), "peak 1,024 MiB"),
         (TrialResult(precision="fp32", status="ok", training=TRAINING), "3.00 s/epoch, loss 0.5000, 81.25 % right"),
+        (TrialResult(precision="fp32", status="ok", inference=FORWARD), "fp32 812.5 samples/s, one sample in 1.5 ms"),
+        (
+            TrialResult(precision="bf16", status="ok", inference=FASTER),
+            "bf16 812.5 samples/s = 2.000× fp32 [1.900, 2.100], one sample in 1.5 ms",
+        ),
+        (
+            TrialResult(precision="fp32", status="ok", detail="loss 2.3000 in the first step"),
+            "fp32 ok: loss 2.3000 in the first step",
+        ),
         (TrialResult(precision="fp32", status="oom", detail="too big"), "fp32 oom: too big"),
     ],
 )

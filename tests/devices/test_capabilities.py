@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
 
-from bench.devices import capabilities
+from bench.devices import amd, capabilities, cpu, nvidia
 from bench.devices.backend import backend_of
-from bench.spec.precisions import PRECISIONS
+from bench.spec.precisions import PRECISIONS, Feature
 
 CPU = backend_of(torch.device("cpu"))
 
@@ -21,21 +22,27 @@ def gpu(monkeypatch, major, minor):
 
 
 @pytest.mark.parametrize(
-    ("capability", "refused"),
+    ("capability", "lacking"),
     [
-        ((3, 7), {"tf32", "amp-fp16", "amp-bf16", "amp-fp16-noscale", "fp16-master", "fp16", "bf16", "fp8"}),
-        ((6, 1), {"tf32", "amp-bf16", "bf16", "fp8"}),
-        ((7, 5), {"tf32", "amp-bf16", "bf16", "fp8"}),
+        ((3, 7), {"tf32", "fp16", "bf16", "fp8"}),
+        ((6, 1), {"tf32", "bf16", "fp8"}),
+        ((7, 5), {"tf32", "bf16", "fp8"}),
         ((8, 6), {"fp8"}),
         ((8, 9), set()),
         ((12, 0), set()),
     ],
 )
-def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, refused):
+def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, lacking):
+    refused = {name for name, precision in PRECISIONS.items() if precision.needs in lacking}
     monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
     reasons = {n: gpu(monkeypatch, *capability).unsupported_reason(p) for n, p in PRECISIONS.items()}
     assert {name for name, reason in reasons.items() if reason} == refused
     assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
+
+
+@pytest.mark.parametrize("devices", [nvidia, amd, cpu], ids=lambda module: module.__name__)
+def test_every_kind_of_device_says_whether_it_has_each_feature(devices):
+    assert {*devices.FEATURES} == {*get_args(Feature)} - {""}
 
 
 def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from bench.devices import cuda, survey
+from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
@@ -85,7 +87,8 @@ def test_a_gpu_is_described_for_the_tables(one_gpu):
     one_gpu(7, 5)
     (device,) = survey.survey(None, print).devices
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
-    assert set(device.unsupported) == {"tf32", "amp-bf16", "bf16", "fp8"}
+    lacking = {name for name, one in PRECISIONS.items() if one.needs in ("tf32", "bf16", "fp8") or missing_package(one)}
+    assert set(device.unsupported) == lacking
 
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
@@ -107,6 +110,12 @@ def test_where_energy_is_read_from_is_found_out_by_calling(one_gpu, gpu, source)
     one_gpu(9, 0, uuid="a", driver=FakeDriver([gpu], clock=lambda: time.monotonic() - start))
     (device,) = survey.survey(None, print).devices
     assert device.energy == source
+
+
+def test_that_the_library_does_not_know_a_gpu_is_said_once(one_gpu, capsys):
+    one_gpu(9, 0, uuid="said-once", driver=FakeDriver([FakeGpu("GPU-other")]))
+    survey.look(print)
+    assert capsys.readouterr().out.count("does not know GPU said-once") == 1
 
 
 def test_driver_limits_and_clocks_are_kept_for_each_device(one_gpu, monkeypatch):

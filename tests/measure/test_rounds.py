@@ -302,6 +302,12 @@ def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arm
     assert checked.agree
 
 
+def test_a_check_whose_rounds_were_all_disturbed_is_known_not_to_have_been_made():
+    machine, arms = pair(ratio=1.5)
+    checked = check(machine, arms, measure(machine, arms), poll=lambda: "hot")
+    assert (checked.difference, checked.agree) == (None, True)
+
+
 @pytest.mark.parametrize(("difference", "agree"), [(0.03, True), (0.05, False)])
 def test_longer_blocks_may_differ_by_twice_the_joint_half_width(difference, agree):
     machine, arms = pair(ratio=1.5)  # without noise, so that theirs has no width

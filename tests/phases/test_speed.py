@@ -72,6 +72,15 @@ def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, m
     assert results[1].detail.startswith("switching: ")
 
 
+def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, monkeypatch):
+    unknown = [None, LongBlocks(difference=None, agree=True)]
+    monkeypatch.setattr(paired, "check_long_blocks", lambda *_, **__: unknown)
+    _, (plain, mixed) = run()
+    assert (plain.status, plain.detail) == ("ok", "")
+    assert (mixed.status, mixed.detail) == ("ok", paired.UNCHECKED)
+    assert mixed.speed.long_block_pct is None
+
+
 def compared(counted: int) -> Comparison:
     """Two arms of 2 ms a step in the rounds that are counted, and of 90 ms in three that were disturbed."""
     blocks = [

@@ -86,3 +86,9 @@ def test_what_scales_has_the_scalers_options_and_what_autocasts_the_cache():
     assert found["amp-bf16"] == found["amp-fp16-noscale"] == ("cache",)
     assert set(found["amp-fp16"]) == {*found["fp16-master"], "cache"}
     assert "growth_interval" in found["fp16-master"]
+
+
+@pytest.mark.parametrize("field", ["color", "marker"])
+def test_no_two_precisions_look_the_same_in_figures(field):
+    chosen = [getattr(precision, field) for precision in PRECISIONS.values()]
+    assert len(set(chosen)) == len(chosen)

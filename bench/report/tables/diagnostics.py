@@ -178,15 +178,19 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 
 
+TOLD = ("train", "speed")
+"""Phases whose ``ok`` rows have a detail only where something happened; that of others is part of the result."""
+
+
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return notes on trials that were not ``ok``, not steady or crowded, or whose training was restarted.
+    """Return notes on trials that were not ``ok``, not steady or crowded, or have a detail although ``ok``.
 
     Equal notes share a row, which counts their trials; so do equal notes on the steps of one ablation.
     """
     measured = trials[trials["status"].isin(MEASURED)]
     rows = pd.concat(
         [
-            trials[(trials["status"] != "ok") | ((trials["phase"] == "train") & (trials["detail"] != ""))],
+            trials[(trials["status"] != "ok") | (trials["phase"].isin(TOLD) & (trials["detail"] != ""))],
             measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
             measured[measured["foreign_load_pct"] > CROWDED_PCT].assign(status="crowded"),
         ]
