@@ -154,7 +154,8 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     run = _read_run(folder)
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
     free = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on"}  # suites hold their parameters
-    if set(run["request"].get("seeds") or ()) <= set(now["seeds"] or ()):
+    seeds = {*(run["request"].get("seeds") or ()), *(one["seed"] for one in run.get("planned", ()))}
+    if seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}:
         free.add("seeds")
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:

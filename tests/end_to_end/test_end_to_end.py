@@ -187,7 +187,7 @@ def running(session):
     ("stop", "status"),
     [
         (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # as a terminal does: to all of its processes
-        (lambda process: process.terminate(), 143),  # to it alone, as kill and a scheduler do
+        pytest.param(lambda process: process.terminate(), 143, marks=pytest.mark.slow),  # to it alone, as kill does
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )
@@ -249,6 +249,7 @@ def test_gpus_where_there_are_none_are_refused_with_what_to_do(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monkeypatch):
     monkeypatch.setattr(max_batch, "CPU_STEP_LIMIT_S", 0.0)  # so that the first size that is tried is the largest
     words = (*SHORT, *ARMS, "--batch-sizes", "max", "--resume", "out")
@@ -270,6 +271,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     assert table(place / "out") == rows
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
     words = ("--precisions", "fp32", "--phases", "speed", "--time-budget", "0.1")
     words = (*CPU, "--quick", *words, "--sweep", "width=8,16", "--sweep", "batch_size=4,5", "--out", "out")

@@ -111,6 +111,7 @@ def test_a_containers_limit_counts_where_it_is_less_than_the_machines(tmp_path: 
     assert available_bytes(((str(limit), str(used)),)) > 4_000_000
 
 
+@pytest.mark.slow
 def test_an_attempt_trains_in_a_process_and_says_what_it_took(tiny_trial, cpu):
     sent = []
     trial = replace(tiny_trial, phase="fit")

@@ -284,6 +284,7 @@ def train_twice(rank, trial, device, folder):
     return whole, before, run("stopped.pt")
 
 
+@pytest.mark.slow
 def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cpu, tmp_path):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), data=paint(tmp_path))
     trial = replace(tiny_trial, phase="train", epochs=3, cell=cell)

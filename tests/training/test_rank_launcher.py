@@ -80,6 +80,7 @@ def launcher():
     return LocalLauncher()
 
 
+@pytest.mark.slow
 def test_a_model_that_raises_is_reported_with_its_device_and_its_own_line(launcher, trial, cpu):
     ending = launcher.run(trial("raise"), cpu, lambda _message: None)
     cause, _, tail = ending.text.partition(" | ")

@@ -95,6 +95,7 @@ def test_ctrl_c_cancels_what_runs_and_keeps_what_was_finished(nodes, suite):
     assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok", "ok"]
 
 
+@pytest.mark.slow
 def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
     nodes.need("A100")
     folder, done = run(nodes, suite, "--accelerators", "A100,H100")
