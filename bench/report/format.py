@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
@@ -108,6 +109,14 @@ def processes(count: int) -> str:
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return the rows of a frame as dicts, ten times as fast as ``to_dict("records")`` where there are many columns."""
-    names = list(frame.columns)
-    return [dict(zip(names, row, strict=True)) for row in frame.itertuples(index=False, name=None)]
+    """Return the rows of a frame as dicts, sooner than ``to_dict("records")`` where there are many columns.
+
+    Frames here have no dates and no nullable types, whose values would become others.
+    """
+    names, rows = list(frame.columns), frame.to_numpy(dtype=object).tolist()  # block by block, not column by column
+    words = [at for at, dtype in enumerate(frame.dtypes) if dtype.kind == "O"]
+    for row in rows:
+        for at in words:
+            if isinstance(row[at], np.generic):
+                row[at] = row[at].item()
+    return [dict(zip(names, row, strict=True)) for row in rows]

@@ -6,7 +6,9 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import jinja2
@@ -159,38 +161,70 @@ def compose(
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
-    notes = present(diagnostics.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)))
-    sections = [
-        Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
-        *_matrices(matrices, out),
-        *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
-        *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
-        *_recipes(summary, runs, literature),
-        Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
-        Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
-        Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
-    ]
-    if figures != "none":
-        by_title = {section.title: section for section in sections}
-        plots, left_out = devices.draw(summary, runs.epochs, out, figures)
-        plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
-        plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
-        plots += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
-        for by_layer in (False, True) if layers else (False,):
-            plots += numerics_figures.draw(summary, runs.numerics, out, layers=by_layer)
-        for title, plot in plots:
-            by_title[title].plots.extend([plot] if plot else [])
-        for title, remark in left_out.items():
-            by_title[title].remarks.append(remark)
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:  # figures take as long as tables
+        drawing = None
+        if figures != "none":
+            drawing = other.submit(
+                _draw,
+                out,
+                summary,
+                epochs=runs.epochs,
+                figures_of_numerics=runs.numerics,
+                matrices=matrices,
+                ablations=ablations,
+                sweeps=sweeps,
+                layers=layers,
+                figures=figures,
+            )
+        notes = present(diagnostics.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)))
+        sections = [
+            Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
+            *_matrices(matrices, out),
+            *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
+            *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
+            *_recipes(summary, runs, literature),
+            Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
+            Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
+            Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
+        ]
+        verdicts = [*sentences(summary), *map(ablation_tables.sentence, ablations)]
+        plots, left_out = drawing.result() if drawing else ([], {})
+    by_title = {section.title: section for section in sections}
+    for title, plot in plots:
+        by_title[title].plots.extend([plot] if plot else [])
+    for title, remark in left_out.items():
+        by_title[title].remarks.append(remark)
     return Report(
         runs=[run.label for run in runs.runs],
-        verdicts=[*sentences(summary), *map(ablation_tables.sentence, ablations)],
+        verdicts=verdicts,
         cautions=comparability.cautions(runs),
         warnings=diagnostics.warnings(runs.runs),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
         ablations=present(*map(ablation_tables.short, ablations)),
     )
+
+
+def _draw(
+    out: Path,
+    summary: pd.DataFrame,
+    *,
+    epochs: pd.DataFrame,
+    figures_of_numerics: pd.DataFrame,
+    matrices: list[matrix.Matrix],
+    ablations: list[ablation.AblationSummary],
+    sweeps: list[comparisons.Swept],
+    layers: bool,
+    figures: devices.Choice,
+) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
+    """Draw all figures; return each with its section's title, and a remark by title on figures left out."""
+    plots, left_out = devices.draw(summary, epochs, out, figures)
+    plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
+    plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
+    plots += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
+    for by_layer in (False, True) if layers else (False,):
+        plots += numerics_figures.draw(summary, figures_of_numerics, out, layers=by_layer)
+    return plots, left_out
 
 
 def how_to_read(runs: Runs) -> list[str]:

@@ -79,7 +79,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     cell = rows[rows["batch_size"] == batch]
     first = cell.iloc[0]
     arms = cell[cell["precision"] != BASELINE]
-    compared = arms[arms["speedup"].notna()]
+    compared, trained = arms[arms["speedup"].notna()], _trained(rows)
     if arms.empty:
         fp32_status = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
         choice = _Choice(
@@ -89,7 +89,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     elif compared.empty:
         choice = _without_speedup(rows, cell, arms)
     else:
-        choice = _with_speedup(rows, compared)
+        choice = _with_speedup(rows, compared, trained)
     evidence = choice.evidence
     if known(first["ieee"]) and not first["ieee"]:
         evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
@@ -101,7 +101,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
         advice=choice.advice,
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
         arm={} if arm is None else arm.to_dict(),
-        accuracy="" if arm is None or choice.stay else accuracy_word(_trained(rows), str(arm["precision"])),
+        accuracy="" if arm is None or choice.stay else accuracy_word(trained, str(arm["precision"])),
     )
     subject = f"{answer.workload} on {answer.where}, batch {batch}"
     return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
@@ -114,17 +114,16 @@ def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str)
     return words.get(str(parity), "not shown")
 
 
-def _use(rows: pd.DataFrame, arm: pd.Series, evidence: str) -> _Choice:
+def _use(trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str) -> _Choice:
     """Advise a precision: to use it where its accuracy is shown, else as the fastest."""
     name = str(arm["precision"])
-    shown = accuracy_word(_trained(rows), name) == NOT_WORSE
+    shown = accuracy_word(trained, name) == NOT_WORSE
     return _Choice(
         advice=f"use {name}" if shown else f"fastest: {name}, accuracy not shown", evidence=evidence, arm=arm
     )
 
 
-def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> _Choice:
-    trained = _trained(rows)
+def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> _Choice:
     if BASELINE in trained and trained[BASELINE]["train_status"] == "nonfinite":
         best = _first(compared, "speedup", largest=True)
         evidence = f"training diverged in fp32 itself: {best['precision']} is {_evidence(rows, best)}"
@@ -139,7 +138,7 @@ def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame) -> _Choice:
         best = _preferred(tied, trained)
         others = " and ".join(name for name in tied["precision"] if name != best["precision"])
         ties = f"; {others} {'tie' if len(tied) > 2 else 'ties'} with it" if others else ""
-        return _use(rows, best, _evidence(rows, best) + ties + _elsewhere(rows, best))
+        return _use(trained, best, _evidence(rows, best) + ties + _elsewhere(rows, best))
     if len(lighter):
         best = _first(lighter, "memory_change", largest=False)
         why = f"for its memory: {_evidence(rows, best)}"
@@ -188,7 +187,7 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
     if len(timed) and _lost(cell).get(BASELINE) == "oom":
         best = _first(timed, "samples_per_s", largest=True)
         pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
-        return _use(rows, best, f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
+        return _use(_trained(rows), best, f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
     observed_phases = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
     if observed_phases and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
         advice = f"no verdict, only {' and '.join(observed_phases)} were observed_phases at"
