@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from bench.stats import CONFIDENCE, TRIM, Interval
 ASSUMED_NOISE = 0.01
 """The A/A noise, as a share, where fp32 was not timed against itself."""
 ESTIMATE = ["speedup", "low", "high", "verdict", "measured_in"]
+NOTHING: list[object] = [None] * len(ESTIMATE)
+SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
 DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
@@ -43,8 +46,8 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm of each cell whose speed was tried, indexed by ``KEY``.
 
     ``step_ms`` and ``samples_per_s`` are medians over processes, ``paces`` the latter's values in each.
-    ``speedup`` is Student's interval over the processes' log-speedups, or the interval within the only process; of
-    arms measured apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
+    ``speedup`` has the interval over the processes' log-speedups, or that within the only process; of arms measured
+    apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
     empty. ``log_speedups`` holds each process's, by its number. ``noise`` is that of ``noises``, empty where it was
     not measured.
     """
@@ -55,10 +58,9 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     table = status_of(rows, usable).to_frame("speed_status").join(groups[["step_ms", "samples_per_s"]].median())
     table["paces"] = groups["samples_per_s"].agg(tuple)
     table["noise"] = noises(trials).reindex([key[:-1] for key in table.index]).to_numpy()
-    columns = ["replicate", "step_ms", "speedup", "speedup_low", "speedup_high", "paired"]
-    arms: dict[Any, pd.DataFrame] = dict(list(measured[[*KEY, *columns]].groupby(KEY, sort=False)))
+    arms = _arms(measured)
     estimates = [
-        _estimate(arms.get(key), arms.get((*key[:-1], BASELINE)), noise)
+        _estimate(arms[key], arms.get((*key[:-1], BASELINE)), noise) if key in arms and key[-1] != BASELINE else NOTHING
         for key, noise in zip(table.index, table["noise"].fillna(ASSUMED_NOISE), strict=True)
     ]
     table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
@@ -66,46 +68,61 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     half = (table["high"].astype(float) / table["low"].astype(float)) ** 0.5 - 1
     wide = half.gt(asked)
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
-    table["log_speedups"] = pd.Series({key: _by_process(arms.get(key)) for key in table.index}, dtype=object)
+    table["log_speedups"] = pd.Series(
+        {key: arms[key].by_process() if key in arms else {} for key in table.index}, dtype=object
+    )
     return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
 
 
-def _estimate(arm: pd.DataFrame | None, baseline: pd.DataFrame | None, noise: float) -> list[object]:
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """An arm of a cell: one value for each process that measured it."""
+
+    replicate: Values
+    step_ms: Values
+    speedups: Values
+    """Of shape (processes, 3): the speedup with the ends of its interval, NaN where there is none."""
+    alone: NDArray[np.bool_]
+    """Whether no other arm was in the process."""
+
+    def by_process(self) -> dict[float, float]:
+        """Return the log-speedup in each process, by the process's number."""
+        paired = self.speedups[:, 0] > 0
+        return dict(zip(self.replicate[paired].tolist(), np.log(self.speedups[paired, 0]).tolist(), strict=True))
+
+
+def _arms(measured: pd.DataFrame) -> dict[Any, _Arm]:
+    """Return the arms of rows that are a process each, by ``KEY``; arrays, for large runs have thousands of arms."""
+    replicate, step_ms = (measured[name].to_numpy(dtype=float) for name in ("replicate", "step_ms"))
+    speedups, alone = measured[SPEEDUP].to_numpy(dtype=float), measured["paired"].eq("no").to_numpy()
+    groups = measured.reset_index(drop=True).groupby(KEY, sort=False).indices
+    return {key: _Arm(replicate[at], step_ms[at], speedups[at], alone[at]) for key, at in groups.items()}
+
+
+def _estimate(arm: _Arm, baseline: _Arm | None, noise: float) -> list[object]:
     """Return the columns of ``ESTIMATE``; all None where there is no speedup.
 
     Args:
-        arm: a row for each process that measured the arm.
-        baseline: the same of fp32 in its cell.
+        arm: any but fp32.
+        baseline: fp32 in its cell.
         noise: the A/A noise.
     """
-    nothing: list[object] = [None] * len(ESTIMATE)
-    if arm is None or arm["precision"].iloc[0] == BASELINE:
-        return nothing
-    paired = arm[arm["speedup"].gt(0)]
+    paired = arm.speedups[arm.speedups[:, 0] > 0]
     if len(paired):
         interval, measured_in = _over_processes(paired), processes(len(paired))
     elif baseline is not None:
-        alone = baseline[baseline["paired"] == "no"]
-        steps = [np.log(rows["step_ms"].to_numpy()) for rows in (alone if len(alone) else baseline, arm)]
-        interval, measured_in = stats.welch_interval(*steps), f"{processes(min(map(len, steps)))} apart"
+        steps = baseline.step_ms[baseline.alone] if baseline.alone.any() else baseline.step_ms
+        interval = stats.welch_interval(np.log(steps), np.log(arm.step_ms))
+        measured_in = f"{processes(min(len(steps), len(arm.step_ms)))} apart"
     else:
-        return nothing
+        return NOTHING
     ratio = interval.exp()
     return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, noise), measured_in]
 
 
-def _by_process(rows: pd.DataFrame | None) -> dict[float, float]:
-    """Return an arm's log-speedup in each process, by the process's number."""
-    if rows is None:
-        return {}
-    paired = rows[rows["speedup"].gt(0)]
-    return dict(zip(paired["replicate"], np.log(paired["speedup"]), strict=True))
-
-
-def _over_processes(rows: pd.DataFrame) -> Interval:
-    """Return the log-speedup of rows that are a process each."""
-    logs = np.log(rows[["speedup", "speedup_low", "speedup_high"]].to_numpy()).tolist()
-    return stats.process_interval([_interval_of(*values) for values in logs])
+def _over_processes(speedups: Values) -> Interval:
+    """Return the log-speedup over processes, from the speedup of each with the ends of its interval."""
+    return stats.process_interval([_interval_of(*values) for values in np.log(speedups).tolist()])
 
 
 def _interval_of(center: float, low: float, high: float) -> Interval:
@@ -120,7 +137,10 @@ def noises(trials: pd.DataFrame) -> pd.Series:
     excluded to come from nothing.
     """
     rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    found = {key: math.expm1(_over_processes(group).reach) for key, group in rows.groupby(CELL, sort=False)}
+    found = {
+        key: math.expm1(_over_processes(group.to_numpy(dtype=float)).reach)
+        for key, group in rows.groupby(CELL, sort=False)[SPEEDUP]
+    }
     index = pd.MultiIndex.from_tuples(list(found), names=CELL)
     return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
 

@@ -140,7 +140,8 @@ def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
     protocol = info.get("request", {}).get("protocol", {})
     asked = protocol.get("target_ci") if "most_replicates" in protocol else None
     if asked is None:
-        rows = rows.assign(status=rows["status"].replace("unconverged", "ok"))
+        wide = rows["status"] == "unconverged"
+        rows = rows.assign(status=rows["status"].mask(wide, "ok"), detail=rows["detail"].mask(wide, ""))
     return rows.assign(target_ci=float("nan") if asked is None else float(asked))
 
 

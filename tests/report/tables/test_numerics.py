@@ -7,7 +7,6 @@ import torch
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
-from bench.report.figures import figure
 from bench.report.figures.numerics import draw, shares
 from bench.report.page import compose, publish
 from bench.report.reading.load import load
@@ -128,13 +127,12 @@ def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numeri
     assert "Formats" not in other
 
 
-def test_layers_are_drawn_on_request_only(run, tmp_path, monkeypatch):
-    names = []
-    monkeypatch.setattr(figure, "save", lambda *_, name, **__: names.append(name))
-    compose(run, tmp_path)
-    assert names == [f"mlp-nvidia-test-1-b128-{name}" for name in ("gradients", "loss-scale")]
-    compose(run, tmp_path, layers=True)
-    assert names[-1] == "mlp-nvidia-test-1-b128-gradients-by-layer"
+def test_layers_are_drawn_on_request_only(run, tmp_path):
+    def names(**options):
+        return [plot.name for section in compose(run, tmp_path, **options).sections for plot in section.plots]
+
+    assert names() == [f"mlp-nvidia-test-1-b128-{name}" for name in ("gradients", "loss-scale")]
+    assert names(layers=True)[-1] == "mlp-nvidia-test-1-b128-gradients-by-layer"
 
 
 def test_layers_are_drawn_in_the_models_order(run, tmp_path):
