@@ -134,7 +134,7 @@ class LocalLauncher(Launcher):
                 _stop(process, self.patience_s)
             if ending is None:
                 kind, how = exit_cause(process.exitcode, kills)
-                ending = Ending(kind=kind, text=f"the process ended without a word, {how}")
+                ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
             if ending.kind in ("error", "died", "timeout"):
                 return replace(ending, text=f"{ending.text}{_tail(log)}")
             return ending

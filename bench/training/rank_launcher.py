@@ -155,7 +155,7 @@ def _lost(process: subprocess.Popen[bytes], kills: int | None, name: str) -> Ran
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
     kind, how = exit_cause(process.poll(), kills)
-    return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{name} ended without a word, {how}"))
+    return RankError(Failed(kind="oom" if kind == "oom" else "error", text=f"{name} ended without a message, {how}"))
 
 
 def _start(theirs: Connection, here: Rendezvous, local_rank: int) -> subprocess.Popen[bytes]:

@@ -171,7 +171,7 @@ def serve_a_stopped_run(_send):
 
 
 def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(launcher):
-    with pytest.raises(UsageError, match=r"the process ended without a word, by exit code 1$"):
+    with pytest.raises(UsageError, match=r"the process ended without a message, by exit code 1$"):
         launcher.call("tests.launch.test_local:serve_a_stopped_run")
 
 

@@ -1,4 +1,4 @@
-"""Several nodes as one: what they amount to, and a trial whose parts are told here what to say."""
+"""Several nodes as one: the merged environment and results, and a trial whose parts send what the test scripts."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The registry of phases: each one has a runner, and its trials are told apart."""
+"""The registry of phases: each phase has a runner, and no two of its trials share an id."""
 
 from __future__ import annotations
 

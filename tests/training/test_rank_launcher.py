@@ -95,7 +95,7 @@ def test_a_model_that_raises_is_reported_with_its_device_and_its_own_line(launch
     ("fail", "kind", "text"),
     [
         ("oom", "oom", "device 2 of 2 (CPU)"),
-        ("die", "error", "device 2 of 2 (CPU) ended without a word, by exit code 7"),
+        ("die", "error", "device 2 of 2 (CPU) ended without a message, by exit code 7"),
         ("unused", "unsupported", "some of the model's parameters take no part in a step's loss"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(la
     long = trial("wait", phase="train", epochs=10**6)
     ending = launcher.run(long, cpu, lambda _message: None)
     assert ending.kind == "error"
-    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU) ended without a word, by signal 9")
+    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU) ended without a message, by signal 9")
     pids = [int((tmp_path / f"{one}.pid").read_text()) for one in (0, 1)]
     assert not any(map(psutil.pid_exists, pids))
 
@@ -162,7 +162,7 @@ connection.send(ErrorReport(failed=Failed(kind="error", text="lost the other"), 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.3, "device 2 of 2 (CPU) ended without a word, by exit code 7"),
+        (0.3, "device 2 of 2 (CPU) ended without a message, by exit code 7"),
         (60, "device 1 of 2 (CPU): lost the other"),
     ],
 )

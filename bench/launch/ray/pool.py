@@ -265,7 +265,7 @@ class AcceleratorPool:
                 on_message(message)
         except self.ray.exceptions.RayError as error:
             raise self._gone(error, ranks.node) from error
-        raise NodeLostError(f"{self.type} on {ranks.node.host} ended without a word")
+        raise NodeLostError(f"{self.type} on {ranks.node.host} ended without a message")
 
     def _halt(self, node: GroupNode) -> None:
         with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises

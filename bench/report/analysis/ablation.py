@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
-from bench.report.analysis.speed import ASSUMED_NOISE, noises
+from bench.report.analysis.speed import noises
 from bench.report.analysis.summary import memory_change
 from bench.report.format import UNKNOWN, known, processes
 from bench.report.reading.labels import subjects
@@ -59,7 +59,7 @@ class AblationSummary:
     @property
     def noise(self) -> float:
         """The share that a gain must exceed."""
-        return ASSUMED_NOISE if self.measured_noise is None else self.measured_noise
+        return stats.ASSUMED_NOISE if self.measured_noise is None else self.measured_noise
 
 
 def ablations(runs: Runs) -> list[AblationSummary]:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.speed import ASSUMED_NOISE
 from bench.report.analysis.summary import summarise, told_apart
 from bench.report.format import UNKNOWN, known, ratio, records
 from bench.report.reading.load import KEY, Run, load
@@ -117,7 +116,7 @@ def _step(pair: dict[Any, Any]) -> tuple[str, str]:
         return f"{was} → {now}" if known(was) and known(now) else UNKNOWN, UNKNOWN
     faster = stats.welch_interval(np.log(pair["paces_new"]), np.log(pair["paces_old"])).exp()
     noises = [value for value in (pair["noise_old"], pair["noise_new"]) if known(value)]
-    word = stats.verdict(faster, max(noises, default=ASSUMED_NOISE))
+    word = stats.verdict(faster, max(noises, default=stats.ASSUMED_NOISE))
     slower = faster.inverse()
     return ratio(slower.center, slower.low, slower.high), word
 

@@ -18,8 +18,6 @@ from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import CONFIDENCE, TRIM, Interval
 
-ASSUMED_NOISE = 0.01
-"""The A/A noise, as a share, where fp32 was not timed against itself."""
 ESTIMATE = ["speedup", "low", "high", "verdict", "measured_in"]
 NOTHING: list[object] = [None] * len(ESTIMATE)
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
@@ -61,7 +59,7 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     arms = _arms(measured)
     estimates = [
         _estimate(arms[key], arms.get((*key[:-1], BASELINE)), noise) if key in arms and key[-1] != BASELINE else NOTHING
-        for key, noise in zip(table.index, table["noise"].fillna(ASSUMED_NOISE), strict=True)
+        for key, noise in zip(table.index, table["noise"].fillna(stats.ASSUMED_NOISE), strict=True)
     ]
     table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
     asked = groups["target_ci"].max().reindex(table.index)

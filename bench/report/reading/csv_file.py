@@ -239,7 +239,7 @@ def lost_blocks(trials: pd.DataFrame, blocks: pd.DataFrame) -> str:
     more = f", and {others} more {'row is' if others == 1 else 'rows are'} like it" if others else ""
     return (
         f"blocks.csv is not what trials.csv was made from: of {first['trial']} in {first['precision']} trials.csv "
-        f"tells of {expected}, blocks.csv has {found}{more}. Lines of one of the two were lost, added or edited."
+        f"has {expected}, blocks.csv has {found}{more}. Lines of one of the two were lost, added or edited."
     )
 
 

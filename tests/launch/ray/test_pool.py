@@ -145,7 +145,7 @@ def test_a_trial_runs_on_its_nodes_device_and_its_records_have_its_own_id(monkey
     if says:
         assert pool.run(trial, cpu, sent.append) == says[0]
     else:
-        with pytest.raises(NodeLostError, match="V100 on box ended without a word"):
+        with pytest.raises(NodeLostError, match="V100 on box ended without a message"):
             pool.run(trial, cpu, sent.append)
     assert (there[0].cell.placement.name, there[1].placement, there[2]) == ("cpu", "cpu", None)
     assert sent == [Progress(text="working"), Numeric(trial=trial.id, **LOSS)]

@@ -1,4 +1,4 @@
-"""What limits training is told from what was measured: the loader, or why epochs gain less than steps."""
+"""The loader as the limit of training, and why epochs gain less than steps: both from measurements alone."""
 
 from __future__ import annotations
 
