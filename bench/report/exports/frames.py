@@ -210,7 +210,7 @@ def summary(trials: pd.DataFrame) -> pd.DataFrame:
         for name, figure in SUMMARY.items()
     }
     rows = pd.DataFrame(columns)
-    none = [name for name in rows if name.startswith("lost_")]
+    none = [name for name in SUMMARY if name.startswith("lost_")]
     return _typed("summary", rows.fillna(dict.fromkeys(none, 0)))
 
 
