@@ -22,6 +22,7 @@ import grimp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.planning import suite_registry
+from bench.report.exports.frames import SUMMARY
 from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, Precision
@@ -97,12 +98,19 @@ def phases() -> str:
     return markdown(("phase", "what it measures", "asked for by", "repeated over", "on several devices"), rows)
 
 
+def summary() -> str:
+    """Describe every column of the summary."""
+    rows = [(f"`{name}`", figure.dtype, figure.meaning) for name, figure in SUMMARY.items()]
+    return markdown(("column", "dtype", "meaning"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
+    "summary": summary,
     **{file: partial(columns.table, file) for file in columns.COLUMNS},
 }
 
