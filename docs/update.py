@@ -22,7 +22,7 @@ import grimp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.planning import suite_registry
-from bench.report.exports.frames import SUMMARY
+from bench.report.exports.frames import DTYPES, SUMMARY
 from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, Precision
@@ -100,7 +100,7 @@ def phases() -> str:
 
 def summary() -> str:
     """Describe every column of the summary."""
-    rows = [(f"`{name}`", figure.dtype, figure.meaning) for name, figure in SUMMARY.items()]
+    rows = [(f"`{name}`", DTYPES["summary"][name], field.about) for name, field in SUMMARY.items()]
     return markdown(("column", "dtype", "meaning"), rows)
 
 
