@@ -51,7 +51,7 @@ def whole(properties: Mapping[str, Schema], required: Iterable[str] | None = Non
 
 def document(kind: str, properties: Mapping[str, Schema]) -> Schema:
     """Return the schema of one kind of document."""
-    first = {"kind": {"const": kind}, "schema_version": {"const": VERSION}, "ampmeter_version": WORD}
+    first: dict[str, Schema] = {"kind": {"const": kind}, "schema_version": {"const": VERSION}, "ampmeter_version": WORD}
     return whole({**first, **properties})
 
 
