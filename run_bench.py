@@ -76,6 +76,12 @@ def run(request: Request) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Report on earlier runs."""
+    if options.json:
+        from bench.report.exports import document
+        from bench.report.reading.load import load
+
+        print(document.dumps(document.report(load(options.runs))))
+        return 0
     from bench.run import session
 
     out = options.out or session.report_folder(options.runs)
@@ -108,16 +114,19 @@ def doctor(options: argparse.Namespace) -> int:
 
 def show_list(options: argparse.Namespace) -> int:
     """Show the suites, precisions and techniques, or the devices."""
-    from bench.cli.listing import describe_devices, describe_registries
+    from bench.cli import listing
     from bench.devices.processes import gpu_processes
     from bench.launch.local import LocalLauncher
 
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-        lines = describe_devices(seen, no_gpu, gpu_processes())
+        found = seen, no_gpu, gpu_processes()
+    if options.json:
+        from bench.report.exports.document import dumps
+
+        print(dumps(listing.devices(*found) if options.gpus else listing.registries()))
     else:
-        lines = describe_registries()
-    print("\n".join(lines))
+        print("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
     return 0
 
 

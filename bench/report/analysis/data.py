@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +13,9 @@ import pandas as pd
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 
-Json = str | int | float | list[float] | None
+Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
-Type = Literal["string", "integer", "number", "numbers"]
+Type = Literal["string", "integer", "number", "boolean", "numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,48 @@ FIELDS = {
     "test_loss": Field("test_loss", "number", "Loss on test data: mean over seeds."),
     "time_to_accuracy_s": Field("time_to_accuracy_s", "number", "Training time to the accuracy that was asked for."),
 }
-"""The keys of a row, in order."""
+"""The keys of a row of the page, in order."""
+DETAILS = {
+    "aggregate_peak_memory_bytes": Field(
+        "all_devices_bytes", "integer", "Peaks of devices that train together, summed."
+    ),
+    "outlier_rounds": Field("outlier_rounds", "integer", "Rounds far off the others; they count."),
+    "step_p50_ms": Field("step_p50_ms", "number", "Median of single steps, where they were timed one by one."),
+    "step_p95_ms": Field("step_p95_ms", "number", "95th percentile of the same."),
+    "foreign_load_pct": Field(
+        "foreign_load_pct", "number", "Share of the cores that other programs took while timing."
+    ),
+    "flops_per_step": Field("flops_per_step", "number", "Floating-point operations of a step."),
+    "peak_tflops": Field("peak_tflops", "number", "The device's own rate of such products, in 10^12 a second."),
+    "energy_net_j_per_step": Field("energy_net_j_per_step", "number", "Energy of a step less the idle draw."),
+    "mean_power_w": Field("mean_power_w", "number", "Power over the steps."),
+    "idle_power_w": Field("idle_power_w", "number", "Power with nothing running."),
+    "train_samples_per_s": Field("train_samples_per_s", "number", "Throughput of an epoch: mean over seeds."),
+    "train_loss": Field("train_loss", "number", "Training loss: mean over seeds."),
+    "accuracy_evaluated_in_fp32_pct": Field("accuracy_fp32_pct", "number", "The same weights evaluated in fp32."),
+    "accuracy_change_seeds": Field("delta_seeds", "integer", "Seeds that the change of accuracy is over."),
+    "diverged_seeds": Field("diverged", "integer", "Seeds that diverged where fp32 did not."),
+    "fp32_diverged_seeds": Field("fp32_diverged", "integer", "Seeds in which fp32 diverged."),
+    "target_accuracy_pct": Field("target_accuracy_pct", "number", "The accuracy that was asked for."),
+    "reached_seeds": Field("reached", "integer", "Seeds that reached it."),
+    "train_total_s": Field("total_s", "number", "Time of the whole training: mean over seeds."),
+    "train_energy_j": Field("train_energy_j", "number", "Energy of the whole training: mean over seeds."),
+    "checkpoint_bytes": Field("checkpoint_bytes", "number", "Size of a checkpoint."),
+    "checkpoint_16bit_bytes": Field("checkpoint_16bit_bytes", "number", "Size of one with 16-bit weights."),
+    "fp32_is_ieee": Field("ieee", "boolean", "Whether fp32 products of this recipe and device were IEEE fp32."),
+    "numerics_status": Field("numerics_status", "string", "Outcome of its numerics trials."),
+    "inference_status": Field("inference_status", "string", "Outcome of its inference trials."),
+    "lost_speed_trials": Field("lost_speed", "integer", "Speed trials that do not count."),
+    "lost_train_trials": Field("lost_train", "integer", "Trainings that do not count."),
+}
+"""Further keys, which other programs get and the page does without."""
+ALL = FIELDS | DETAILS
 
 
-def rows(summary: pd.DataFrame) -> list[dict[str, Json]]:
-    """Return an object of ``FIELDS`` for each row of the summary: one precision of one cell."""
+def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:
+    """Return an object of ``fields`` for each row of the summary: one precision of one cell."""
     return [
-        {name: _value(row.get(field.column), field.type) for name, field in FIELDS.items()} for row in records(summary)
+        {name: _value(row.get(field.column), field.type) for name, field in fields.items()} for row in records(summary)
     ]
 
 
@@ -126,4 +161,6 @@ def _value(value: Any, kind: Type) -> Json:
         return None
     if kind == "string":
         return str(value)
+    if kind == "boolean":
+        return bool(value)
     return int(value) if kind == "integer" else float(value)
