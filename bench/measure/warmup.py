@@ -185,8 +185,8 @@ def switch_profiles(
     The arms take turns, each for about 60 ms, for as many rounds as the budget allows. Each turn's steps are divided
     by the median of its second half, and the median over the rounds is taken for each index. The plateau begins at the
     first index that lies, as the next one does, within 0.5 % of 1, or within the rounds' own scatter, if that is more;
-    where that takes more than one step, half as many are added. Where five rounds take half as long again as the budget, the
-    switch warm-up is one step, and none where a step takes more than a second.
+    where that takes more than one step, half as many are added. Where five rounds take more than half as long again as
+    the budget, the switch warm-up is one step, and none where a step takes more than a second.
     """
     lengths = [max(4, min(MOST_WATCHED, math.ceil(SWITCH_WATCH_S * 1e9 / max(1.0, arm.step_ns)))) for arm in warm]
     round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
