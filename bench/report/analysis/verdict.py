@@ -32,6 +32,8 @@ class Answer:
 
     workload: str
     where: str
+    label: str
+    """The device as short as it is told from others."""
     batch: int
     advice: str
     precision: str | None
@@ -103,6 +105,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     answer = Answer(
         workload=first["workload"],
         where=first["where"],
+        label=first["label"],
         batch=batch,
         advice=choice.advice,
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),

@@ -8,7 +8,6 @@ import jinja2
 
 from bench.report.analysis.compare import METRICS, Change, Comparison, Metric, Row
 from bench.report.exports.document import head
-from bench.report.page import markdown
 from bench.report.tables.compare import comparison as table
 from bench.stats import Interval
 
@@ -75,8 +74,10 @@ def render(found: Comparison, kind: str) -> str:
         found: the comparison.
         kind: ``md`` for markdown, ``html`` for a page that needs nothing else.
     """
+    from bench.report.render import markdown  # the terminal and JSON do without what it imports
+
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report.exports", "."),
+        loader=jinja2.PackageLoader("bench.report", "templates"),
         autoescape=kind == "html",
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
