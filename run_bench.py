@@ -77,6 +77,12 @@ def run(request: Request) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Report on earlier runs."""
+    if options.json:
+        from bench.report.exports import document
+        from bench.report.reading.load import load
+
+        print(document.dumps(document.report(load(options.runs))))
+        return 0
     from bench.run import session
 
     out = options.out or session.report_folder(options.runs)
@@ -85,18 +91,20 @@ def report(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare a run with an earlier one of the same questions."""
+    """Compare runs with earlier ones of the same questions."""
     from bench.report.analysis.compare import compare
-    from bench.report.tables.comparisons import comparison
+    from bench.report.exports import comparison
 
-    found = compare(options.old, options.new)
-    print(f"OLD: {options.old}\nNEW: {options.new}")
-    for text in (*found.cautions, *found.apart):
-        print(f"- {text}")
-    table = comparison(found.rows)
-    table.show()
-    print(table.about)
-    return 0
+    found = compare(options.old, options.new, options.fail_over)
+    if options.json:
+        from bench.report.exports.document import dumps
+
+        print(dumps(comparison.document(found)))
+    elif options.markdown or options.html:
+        print(comparison.render(found, "html" if options.html else "md"), end="")
+    else:
+        comparison.show(found)
+    return 1 if found.failures else 0
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -109,16 +117,19 @@ def doctor(options: argparse.Namespace) -> int:
 
 def show_list(options: argparse.Namespace) -> int:
     """Show the suites, precisions and techniques, or the devices."""
-    from bench.cli.listing import describe_devices, describe_registries
+    from bench.cli import listing
     from bench.devices.processes import gpu_processes
     from bench.launch.local import LocalLauncher
 
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-        lines = describe_devices(seen, no_gpu, gpu_processes())
+        found = seen, no_gpu, gpu_processes()
+    if options.json:
+        from bench.report.exports.document import dumps
+
+        print(dumps(listing.devices(*found) if options.gpus else listing.registries()))
     else:
-        lines = describe_registries()
-    print("\n".join(lines))
+        print("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
     return 0
 
 

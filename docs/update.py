@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Fill the generated parts of the documents: the picture of the packages, and tables of what the registries hold.
+"""Fill the generated parts of the documents, and write the JSON schema.
 
     python docs/update.py             # rewrite what has changed
     python docs/update.py --check     # change nothing; exit with 1 if a document is out of date
 
-A generated part stands between two markers, ``<!-- table: NAME -->`` and ``<!-- end -->``.
+Generated are the picture of the packages and tables of what the registries hold. A part stands between two markers,
+``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -22,6 +24,8 @@ import grimp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.planning import suite_registry
+from bench.report.exports import schema
+from bench.report.exports.frames import DTYPES, SUMMARY
 from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, Precision
@@ -97,12 +101,19 @@ def phases() -> str:
     return markdown(("phase", "what it measures", "asked for by", "repeated over", "on several devices"), rows)
 
 
+def summary() -> str:
+    """Describe every column of the summary."""
+    rows = [(f"`{name}`", DTYPES["summary"][name], field.about) for name, field in SUMMARY.items()]
+    return markdown(("column", "dtype", "meaning"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
+    "summary": summary,
     **{file: partial(columns.table, file) for file in columns.COLUMNS},
 }
 
@@ -117,10 +128,11 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def main() -> int:
     """Update the documents, or check them; return the exit code."""
     check, outdated = "--check" in sys.argv[1:], []
+    texts = {schema.PATH: json.dumps(schema.schema(), indent=1) + "\n"}
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
-        text = page.read_text()
-        updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", text)
-        if updated != text:
+        texts[page] = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
+    for page, updated in texts.items():
+        if not page.is_file() or page.read_text() != updated:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:
                 page.write_text(updated)

@@ -1,8 +1,10 @@
-"""The lines of ``list``: suites, precisions and techniques; with ``--gpus`` the devices and what they can do."""
+"""What ``list`` shows, as lines or as JSON: suites, precisions and techniques; with ``--gpus`` the devices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from bench.devices.processes import GpuProcess, describe
 from bench.planning import suite_registry
@@ -36,6 +38,61 @@ def describe_registries() -> list[str]:
     lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
     lines += [f"  {technique.name:<18} {technique.summary}" for technique in TECHNIQUES.values()]
     return lines
+
+
+def registries() -> dict[str, Any]:
+    """Return the same as a JSON document."""
+    from bench.report.exports.document import head
+
+    suites = []
+    for name in suite_registry.names():
+        ref = SuiteRef(name=name)
+        suite = suite_registry.load(ref)
+        recipe = {"epochs": suite.epochs, "full_epochs": suite.full_epochs, "batch_sizes": list(suite.batch_sizes)}
+        parameters = suite_registry.parameters(ref)
+        suites.append(
+            {"name": name, "title": suite.title, "source": suite.source, **recipe, "parameters": dict(parameters)}
+        )
+    precisions = [
+        {"name": one.name, "summary": one.summary, "alias": one.alias or None, "options": list(one.options)}
+        for one in PRECISIONS.values()
+    ]
+    techniques = [{"name": one.name, "summary": one.summary} for one in TECHNIQUES.values()]
+    return {**head("list"), "suites": suites, "precisions": precisions, "techniques": techniques}
+
+
+def devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> dict[str, Any]:
+    """Return the devices as a JSON document.
+
+    Args:
+        seen: the devices, with what is free on them.
+        no_gpu: why there is no GPU; empty if there is one.
+        users: the processes on each GPU by UUID; those of a missing GPU are unknown.
+    """
+    from bench.report.exports.document import head
+
+    found = [
+        {
+            **{
+                name: value
+                for name, value in asdict(one.device).items()
+                if name not in ("unsupported", "uuids", "names")
+            },
+            "memory_free_bytes": one.memory_free_bytes,
+            "problem": one.problem or None,
+            "precisions": {} if one.problem else {name: _would(one.device, name) for name in PRECISIONS},
+            "processes": _processes(one.device, users),
+        }
+        for one in seen
+    ]
+    return {**head("devices"), "no_gpu": no_gpu or None, "devices": found}
+
+
+def _processes(device: Device, users: Mapping[str, list[GpuProcess]]) -> list[dict[str, Any]] | None:
+    """Return the processes on a device, None where they are unknown."""
+    if device.uuid is None or device.uuid not in users:
+        return None
+    return [asdict(process) for process in users[device.uuid]]
 
 
 def describe_devices(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> list[str]:

@@ -32,9 +32,11 @@ examples:
 other commands:
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
-  run_bench.py compare OLD NEW                    two runs of the same questions: what became faster or slower
+  run_bench.py compare OLD NEW                    runs of the same questions: what improved, what regressed
   run_bench.py doctor [--gpus cpu]                test the instrument itself on this machine
 """
+PAGE = ("published", "layers", "figures")
+"""Options that say what is on the page of a report."""
 GPUS_HELP = "CUDA indices such as 0,1, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
 
 
@@ -56,7 +58,11 @@ def parse(argv: Sequence[str]) -> Any:
         raise UsageError(f"There is no command '{name}'.{nearest(name, names)} Available: {', '.join(names)}.")
     if name == "run":
         return parse_run(words)
-    return parsers[name].parse_args(words, argparse.Namespace(command=name))
+    options = parsers[name].parse_args(words, argparse.Namespace(command=name))
+    changed = [one for one in PAGE if getattr(options, one, None) != parsers[name].get_default(one)]
+    if name == "report" and options.json and changed:
+        raise UsageError(f"--json writes no page: leave out {', '.join(map(_option, changed))}.")
+    return options
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,8 +76,12 @@ class Parser(argparse.ArgumentParser):
 def _command_parsers() -> dict[str, Parser]:
     """Return the parsers of all commands but a run, by their names."""
     report = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME")
-    report.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
+    report.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME, or of runs"
+    )
+    where = report.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
+    where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
     report.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
     report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
     report.add_argument(
@@ -81,12 +91,26 @@ def _command_parsers() -> dict[str, Parser]:
         help="overview (default): of many devices one figure a recipe; all: every device's own; none",
     )
     compare = Parser(
-        prog="run_bench.py compare", description="Compare a run with an earlier one of the same questions."
+        prog="run_bench.py compare",
+        description="Compare runs with earlier ones of the same questions. "
+        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done.",
     )
     for name in ("old", "new"):
-        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run")
+        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run, or of {name} runs")
+    compare.add_argument(
+        "--fail-over",
+        metavar="SHARE",
+        type=_over,
+        help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
+        "where accuracy is shown to be lost, or something no longer runs",
+    )
+    form = compare.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print it as JSON")
+    form.add_argument("--markdown", action="store_true", help="print it as markdown")
+    form.add_argument("--html", action="store_true", help="print it as a page")
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
+    listing.add_argument("--json", action="store_true", help="as JSON")
     doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
     doctor.add_argument("--gpus", metavar="LIST", type=_placements, help=GPUS_HELP)
     doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.md and doctor.json")
@@ -411,6 +435,12 @@ _share = _matching(
     "--target-ci",
     NUMBER + "(%?)",
     "a share such as 1% or 0.01",
+    lambda match: float(match[1]) / (100 if match[2] else 1),
+)
+_over = _matching(
+    "--fail-over",
+    NUMBER + "(%?)",
+    "a share such as 3% or 0.03",
     lambda match: float(match[1]) / (100 if match[2] else 1),
 )
 _percentage = _matching(

@@ -11,22 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from bench.devices.monitor import DeviceLostError, Gpu, Monitor
+from bench.spec.generations import AMD
 from bench.spec.precisions import Feature
 
-ARCHITECTURES = {
-    "gfx900": "GCN 5",
-    "gfx906": "GCN 5.1",
-    "gfx908": "CDNA",
-    "gfx90a": "CDNA 2",
-    "gfx94": "CDNA 3",
-    "gfx95": "CDNA 4",
-    "gfx101": "RDNA",
-    "gfx103": "RDNA 2",
-    "gfx110": "RDNA 3",
-    "gfx115": "RDNA 3.5",
-    "gfx120": "RDNA 4",
-}
-"""The architecture of gfx names, by how they begin (ROCm documentation, "GPU hardware specifications")."""
 FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "fp16": (("gfx9", "gfx10", "gfx11", "gfx12"), "float16 arithmetic"),
     "bf16": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "bfloat16 matrix instructions"),
@@ -67,7 +54,7 @@ class Amd:
         return None
 
     def architecture(self, model: str) -> str:
-        return next((name for start, name in ARCHITECTURES.items() if model.startswith(start)), model)
+        return next((name for start, name in AMD.items() if model.startswith(start)), model)
 
     def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:
         """Return whether a torch build runs on a GPU: code objects run on the gfx name that they were built for."""

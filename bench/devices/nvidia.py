@@ -12,21 +12,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bench.devices.monitor import DeviceLostError, Gpu, Monitor
+from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature
 
-GENERATIONS = {
-    (3, 0): "Kepler",
-    (5, 0): "Maxwell",
-    (6, 0): "Pascal",
-    (7, 0): "Volta",
-    (7, 5): "Turing",
-    (8, 0): "Ampere",
-    (8, 9): "Ada",
-    (9, 0): "Hopper",
-    (10, 0): "Blackwell",
-    (13, 0): "newer than Blackwell",
-}
-"""The first compute capability of each generation (CUDA C++ Programming Guide, "Compute Capabilities")."""
 FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "tf32": ((8, 0), "TF32 tensor cores"),
     "fp16": ((5, 3), "float16 arithmetic"),
@@ -91,7 +79,7 @@ class Nvidia:
 
     def architecture(self, model: str) -> str:
         """Return the generation of a model such as sm_90, or of a compute capability such as 9.0."""
-        generations = [name for first, name in GENERATIONS.items() if first <= _capability(model)]
+        generations = [name for first, name in NVIDIA.items() if first <= _capability(model)]
         return generations[-1] if generations else model
 
     def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The report of runs: verdicts, tables and figures on one page.
+"""The report of runs: verdicts, tables and figures on one page; and their figures as frames, for other programs.
 
 It reads CSVs only and never imports torch, so a run made on a GPU machine is reported anywhere. Its libraries are
 imported when a report is asked for.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.report.analysis.verdict import Sentence
+    from bench.report.exports.frames import Results
     from bench.report.figures.devices import Choice
     from bench.report.tables.table import Table
 
@@ -44,3 +45,17 @@ def report(
     from bench.report.reading.load import load
 
     return publish(load(runs), out, published=published, layers=layers, figures=figures)
+
+
+def load(*folders: str | Path) -> Results:
+    """Read runs into typed pandas frames: ``.summary``, ``.trials``, ``.epochs``, ``.blocks`` and ``.numerics``.
+
+    Args:
+        folders: folders that runs wrote, or folders of such folders.
+
+    Raises:
+        UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
+    """
+    from bench.report.exports import frames
+
+    return frames.load(*folders)

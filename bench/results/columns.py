@@ -47,6 +47,8 @@ class Field:
     """Whether every row of the file has a number here."""
     words: tuple[str, ...] = ()
     """The only valid words; none if any is valid."""
+    whole: bool = False
+    """Whether the number is a whole one."""
 
     @property
     def unit(self) -> str:
@@ -86,10 +88,11 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
             column=column,
             always=not (part or column.may_diverge or types.NoneType in choices),
             words=words,
+            whole=plain is int,
         )
 
 
-_SCHEMA_FIELD = Field(name="schema", kind="number")
+_SCHEMA_FIELD = Field(name="schema", kind="number", whole=True)
 COLUMNS: dict[str, dict[str, Field]] = {
     file: {field.name: field for field in (_SCHEMA_FIELD, *(field for part in parts for field in _fields(part)))}
     for file, parts in RECORDS.items()

@@ -14,6 +14,7 @@ from bench.report.analysis.speed import details, speeds, status_of
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.results.records import MEASURED
+from bench.spec.generations import generation_rank
 from bench.spec.precisions import BASELINE, precision_rank
 from bench.stats import Values
 
@@ -63,7 +64,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     change = memory_change(table["memory_bytes"], fp32, table["device_kind"])
     table["memory_change"] = change.where(table["precision"] != BASELINE)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
-    order = ["suite", "parameters", "techniques", "data", "architecture", "device", "run", "placement"]
+    table["generation"] = table["architecture"].map(generation_rank)
+    order = ["suite", "parameters", "techniques", "data", "generation", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
     return table.sort_values(order, kind="stable", ignore_index=True).copy()  # the copy defragments the columns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -32,6 +32,8 @@ class Answer:
 
     workload: str
     where: str
+    label: str
+    """The device as short as it is told from others."""
     batch: int
     advice: str
     precision: str | None
@@ -40,6 +42,10 @@ class Answer:
     """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
     """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself."""
+    ties: tuple[str, ...] = ()
+    """Other precisions that are as fast."""
+    training: Mapping[Hashable, Any] = field(default_factory=dict)
+    """The row of the summary that ``accuracy`` is from, perhaps of another batch size; empty where none was trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +73,8 @@ class _Choice:
     """What to use; where that is fp32, the best of the others."""
     stay: bool = False
     """Whether the advice is fp32."""
+    ties: tuple[str, ...] = ()
+    """Other precisions that are as fast."""
 
 
 def sentences(summary: pd.DataFrame) -> list[Sentence]:
@@ -97,11 +105,14 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     answer = Answer(
         workload=first["workload"],
         where=first["where"],
+        label=first["label"],
         batch=batch,
         advice=choice.advice,
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
         arm={} if arm is None else arm.to_dict(),
         accuracy="" if arm is None or choice.stay else accuracy_word(trained, str(arm["precision"])),
+        ties=choice.ties,
+        training={} if arm is None else trained.get(str(arm["precision"]), {}),
     )
     subject = f"{answer.workload} on {answer.where}, batch {batch}"
     return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
@@ -136,9 +147,9 @@ def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame, trained: Mapping[s
         fastest = _first(faster, "speedup", largest=True)
         tied = faster[[_tied(arm, fastest) for _, arm in faster.iterrows()]]
         best = _preferred(tied, trained)
-        others = " and ".join(name for name in tied["precision"] if name != best["precision"])
-        ties = f"; {others} {'tie' if len(tied) > 2 else 'ties'} with it" if others else ""
-        return _use(trained, best, _evidence(rows, best) + ties + _elsewhere(rows, best))
+        others = tuple(str(name) for name in tied["precision"] if name != best["precision"])
+        ties = f"; {' and '.join(others)} {'tie' if len(others) > 1 else 'ties'} with it" if others else ""
+        return replace(_use(trained, best, _evidence(rows, best) + ties + _elsewhere(rows, best)), ties=others)
     if len(lighter):
         best = _first(lighter, "memory_change", largest=False)
         why = f"for its memory: {_evidence(rows, best)}"

@@ -46,7 +46,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 def report_name(folders: Sequence[Path]) -> str:
     """Name the report of some runs after all of them; of very many after the first, and a digest of all names."""
-    names = [label.strip("/").replace("/", "-") for label in labels(_unique(folders))]
+    names = [label.strip("/").replace("/", "-") for label in labels(runs_in(folders))]
     name = "+".join(names)
     if len(name) <= LONGEST:
         return name
@@ -54,8 +54,13 @@ def report_name(folders: Sequence[Path]) -> str:
     return f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more-{digest}"
 
 
-def _unique(folders: Iterable[Path]) -> list[Path]:
-    return list(dict.fromkeys(folder.resolve() for folder in folders))
+def runs_in(folders: Iterable[Path]) -> list[Path]:
+    """Return the runs that folders are, each once; of a folder that is no run, the runs that lie in it, by name."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        inside = [] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
+        found |= dict.fromkeys(run.resolve() for run in inside or [folder])
+    return list(found)
 
 
 def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
@@ -97,7 +102,7 @@ def mark(infos: Mapping[Path, Info]) -> str:
 
 def report_folder(folders: Sequence[Path], within: Path) -> Path:
     """Return where the report of some runs belongs: under their names, numbered where a report of others is there."""
-    own, first = mark({folder: read_info(folder) for folder in _unique(folders)}), within / report_name(folders)
+    own, first = mark({folder: read_info(folder) for folder in runs_in(folders)}), within / report_name(folders)
     numbered = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
     return next(folder for folder in itertools.chain([first], numbered) if _marked(folder) in ("", own))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.reading.csv_file import PAIR, is_torn, lost_blocks, read, refuse_too_much_memory, repeated
-from bench.report.reading.folders import copies, labels, read_info, shown
+from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
@@ -90,10 +90,13 @@ class Runs:
 def load(folders: list[Path]) -> Runs:
     """Read runs.
 
+    Args:
+        folders: of runs, or folders in which runs lie.
+
     Raises:
         UsageError: there is none, or one is no run, of another schema version, or without a finished trial.
     """
-    infos = {folder: read_info(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)}
+    infos = {folder: read_info(folder) for folder in runs_in(folders)}
     if not infos:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
     twice = copies(infos)

@@ -1,0 +1,166 @@
+"""The summary and the answers as plain JSON objects: what the page carries with it, and what other programs read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from bench.report.analysis.verdict import Answer
+from bench.report.format import known, records
+
+Json = str | int | float | bool | list[float] | None
+"""A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
+Type = Literal["string", "integer", "number", "boolean", "numbers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A key of an object, made from a column of the summary."""
+
+    column: str
+    type: Type
+    about: str
+
+
+FIELDS = {
+    "suite": Field("suite", "string", "The recipe."),
+    "parameters": Field("parameters", "string", "Parameters of the suite that were overridden, as name=value."),
+    "techniques": Field("techniques", "string", "What else all precisions were trained with, joined by +."),
+    "data": Field("data", "string", "Where training samples came from."),
+    "workload": Field("workload", "string", "Suite, parameters, techniques and, where needed, data, in one name."),
+    "run": Field("run", "string", "The run, by its folder's name."),
+    "device": Field("device", "string", "The vendor's name of the device."),
+    "architecture": Field("architecture", "string", "Its generation."),
+    "device_kind": Field("device_kind", "string", "cuda or cpu."),
+    "placement": Field("placement", "string", "cpu, or a GPU's index; several that train together joined by +."),
+    "where": Field("where", "string", "The device with what tells it from others in these runs."),
+    "label": Field("label", "string", "The same as short as it is told from the others."),
+    "batch_size": Field("batch_size", "integer", "Samples in a step."),
+    "precision": Field("precision", "string", "The precision, with its options."),
+    "speed_status": Field("speed_status", "string", "Outcome of its speed trials; ok and unconverged have figures."),
+    "step_ms": Field("step_ms", "number", "Time of a step: median over processes."),
+    "samples_per_s": Field("samples_per_s", "number", "Throughput of the step: median over processes."),
+    "process_samples_per_s": Field("paces", "numbers", "The throughput in each process."),
+    "speedup": Field("speedup", "number", "fp32's step time over its own: 2 is twice as fast."),
+    "speedup_low": Field("low", "number", "Lower end of the speedup's 95 % interval."),
+    "speedup_high": Field("high", "number", "Upper end of it."),
+    "process_speedups": Field("log_speedups", "numbers", "The speedup in each process that timed both."),
+    "speed_verdict": Field("verdict", "string", "FASTER, SLOWER, SAME or INCONCLUSIVE."),
+    "measured_in": Field("measured_in", "string", "What the interval is over, such as 3 processes."),
+    "noise_ratio": Field("noise", "number", "A/A noise, as a share; null where it was not measured."),
+    "rounds": Field("rounds", "integer", "ABBA rounds that count."),
+    "discarded_rounds": Field("discarded_rounds", "integer", "Rounds that were discarded."),
+    "compute_dtypes": Field("compute_dtypes", "string", "Types that products computed in, with shares of the FLOPs."),
+    "tflops": Field("tflops", "number", "FLOPs of a step over its time, in 10^12 a second."),
+    "pct_of_peak": Field("pct_of_peak", "number", "The same as a share of the device's own rate, in per cent."),
+    "host_ratio": Field("host_ratio", "number", "Host time to queue a step over its time on the GPU."),
+    "matmul_error": Field("matmul_error", "number", "Relative error of an fp32 matrix product under its switches."),
+    "memory_status": Field("memory_status", "string", "Outcome of its memory trial."),
+    "peak_memory_bytes": Field("memory_bytes", "integer", "Steady peak: allocated on a GPU, resident on a CPU."),
+    "memory_change_ratio": Field("memory_change", "number", "Change of it as a share of fp32's; negative is less."),
+    "energy_status": Field("energy_status", "string", "Outcome of its energy trial."),
+    "energy_source": Field("energy_source", "string", "counter or power."),
+    "energy_j_per_step": Field("energy_j_per_step", "number", "Energy of the board for a step, idle draw included."),
+    "energy_change_ratio": Field("energy_change", "number", "Change of it as a share of fp32's; negative is less."),
+    "train_status": Field("train_status", "string", "Outcome of its trainings."),
+    "epochs": Field("epochs", "integer", "Epochs that were trained."),
+    "seeds": Field("seeds", "integer", "Seeds whose training finished."),
+    "epoch_s": Field("time_per_epoch_s", "number", "Time of an epoch, loading included: mean over seeds."),
+    "epoch_speedup": Field("epoch_speedup", "number", "fp32's time of an epoch over its own, seed by seed."),
+    "epoch_speedup_low": Field("epoch_low", "number", "Lower end of that speedup's 95 % interval over seeds."),
+    "epoch_speedup_high": Field("epoch_high", "number", "Upper end of it."),
+    "data_wait_pct": Field("data_wait_pct", "number", "Share of the training time spent waiting for batches."),
+    "accuracy_pct": Field("accuracy_pct", "number", "Test accuracy: mean over seeds."),
+    "accuracy_sd_points": Field("accuracy_sd", "number", "Its standard deviation over seeds."),
+    "accuracy_change_points": Field("delta_points", "number", "Accuracy less fp32's, paired by seed: mean."),
+    "accuracy_change_low_points": Field("delta_low", "number", "Lower end of that difference's 90 % interval."),
+    "accuracy_change_high_points": Field("delta_high", "number", "Upper end of it."),
+    "accuracy_verdict": Field(
+        "parity", "string", "EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or why there is none."
+    ),
+    "test_loss": Field("test_loss", "number", "Loss on test data: mean over seeds."),
+    "time_to_accuracy_s": Field("time_to_accuracy_s", "number", "Training time to the accuracy that was asked for."),
+}
+"""The keys of a row of the page, in order."""
+DETAILS = {
+    "aggregate_peak_memory_bytes": Field(
+        "all_devices_bytes", "integer", "Peaks of devices that train together, summed."
+    ),
+    "outlier_rounds": Field("outlier_rounds", "integer", "Rounds far off the others; they count."),
+    "step_p50_ms": Field("step_p50_ms", "number", "Median of single steps, where they were timed one by one."),
+    "step_p95_ms": Field("step_p95_ms", "number", "95th percentile of the same."),
+    "foreign_load_pct": Field(
+        "foreign_load_pct", "number", "Share of the cores that other programs took while timing."
+    ),
+    "flops_per_step": Field("flops_per_step", "number", "Floating-point operations of a step."),
+    "peak_tflops": Field("peak_tflops", "number", "The device's own rate of such products, in 10^12 a second."),
+    "energy_net_j_per_step": Field("energy_net_j_per_step", "number", "Energy of a step less the idle draw."),
+    "mean_power_w": Field("mean_power_w", "number", "Power over the steps."),
+    "idle_power_w": Field("idle_power_w", "number", "Power with nothing running."),
+    "train_samples_per_s": Field("train_samples_per_s", "number", "Throughput of an epoch: mean over seeds."),
+    "train_loss": Field("train_loss", "number", "Training loss: mean over seeds."),
+    "accuracy_evaluated_in_fp32_pct": Field("accuracy_fp32_pct", "number", "The same weights evaluated in fp32."),
+    "accuracy_change_seeds": Field("delta_seeds", "integer", "Seeds that the change of accuracy is over."),
+    "diverged_seeds": Field("diverged", "integer", "Seeds that diverged where fp32 did not."),
+    "fp32_diverged_seeds": Field("fp32_diverged", "integer", "Seeds in which fp32 diverged."),
+    "target_accuracy_pct": Field("target_accuracy_pct", "number", "The accuracy that was asked for."),
+    "reached_seeds": Field("reached", "integer", "Seeds that reached it."),
+    "train_total_s": Field("total_s", "number", "Time of the whole training: mean over seeds."),
+    "train_energy_j": Field("train_energy_j", "number", "Energy of the whole training: mean over seeds."),
+    "checkpoint_bytes": Field("checkpoint_bytes", "number", "Size of a checkpoint."),
+    "checkpoint_16bit_bytes": Field("checkpoint_16bit_bytes", "number", "Size of one with 16-bit weights."),
+    "fp32_is_ieee": Field("ieee", "boolean", "Whether fp32 products of this recipe and device were IEEE fp32."),
+    "numerics_status": Field("numerics_status", "string", "Outcome of its numerics trials."),
+    "inference_status": Field("inference_status", "string", "Outcome of its inference trials."),
+    "lost_speed_trials": Field("lost_speed", "integer", "Speed trials that do not count."),
+    "lost_train_trials": Field("lost_train", "integer", "Trainings that do not count."),
+}
+"""Further keys, which other programs get and the page does without."""
+ALL = FIELDS | DETAILS
+
+
+def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:
+    """Return an object of ``fields`` for each row of the summary: one precision of one cell."""
+    return [
+        {name: _value(row.get(field.column), field.type) for name, field in fields.items()} for row in records(summary)
+    ]
+
+
+def answers(found: Sequence[Answer]) -> list[dict[str, Json | list[str]]]:
+    """Return an object for each answer.
+
+    ``use`` is the precision, null where there is no advice; ``ties`` are others as fast as it. Its figures are those of
+    the row of the same ``workload``, ``where`` and ``batch_size``.
+    """
+    return [
+        {
+            "workload": one.workload,
+            "where": one.where,
+            "batch_size": one.batch,
+            "use": one.precision,
+            "advice": one.advice,
+            "ties": list(one.ties),
+            "accuracy": one.accuracy or None,
+        }
+        for one in found
+    ]
+
+
+def _value(value: Any, kind: Type) -> Json:
+    """Return a cell of the summary as JSON has it."""
+    if kind == "numbers":
+        if isinstance(value, dict):  # logarithms by process
+            return [math.exp(log) for log in value.values()]
+        return [float(one) for one in value] if isinstance(value, tuple | list) else []
+    if not known(value) or (isinstance(value, float) and not np.isfinite(value)):
+        return None
+    if kind == "string":
+        return str(value)
+    if kind == "boolean":
+        return bool(value)
+    return int(value) if kind == "integer" else float(value)

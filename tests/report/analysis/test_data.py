@@ -1,0 +1,47 @@
+"""The summary as JSON: every figure is the summary's own, and what is unknown is null."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from bench.report.analysis.data import FIELDS, answers, rows
+from bench.report.analysis.verdict import sentences
+from tests.report.builders import RunBuilder
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
+    run.train("fp32", [90.0, 90.2]).train("amp-bf16", [90.1, 90.4])
+    return run.lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB")
+
+
+def test_every_value_is_that_of_its_column_and_nan_is_null(run):
+    summary = run.summary()
+    found = json.loads(json.dumps(rows(summary), allow_nan=False))
+    assert len(found) == len(summary) == 3
+    for row, (_, line) in zip(found, summary.iterrows(), strict=True):
+        assert list(row) == list(FIELDS)
+        for name, field in FIELDS.items():
+            if field.type != "numbers":
+                value = None if pd.isna(line[field.column]) else line[field.column]
+                assert row[name] == value, name
+
+
+def test_the_samples_of_each_process_are_there(run):
+    fp32, bf16, lost = sorted(
+        rows(run.summary()), key=lambda row: ["fp32", "amp-bf16", "amp-fp16"].index(row["precision"])
+    )
+    assert bf16["process_speedups"] == pytest.approx([2.0, 2.02, 1.98])
+    assert len(fp32["process_samples_per_s"]) == 3
+    assert fp32["process_speedups"] == lost["process_samples_per_s"] == []
+    assert (lost["speed_status"], lost["step_ms"]) == ("oom", None)
+
+
+def test_an_answer_names_what_to_use_where(run):
+    found = answers([one.answer for one in sentences(run.summary())])
+    assert [(one["workload"], one["where"], one["batch_size"], one["use"]) for one in found] == [
+        ("mlp", "NVIDIA Test 1", 128, "amp-bf16")
+    ]
+    assert found[0]["accuracy"] == "not shown"

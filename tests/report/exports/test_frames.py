@@ -1,0 +1,81 @@
+"""Runs as typed frames, and the example in the document on them."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.report import load
+from bench.report.exports.frames import DTYPES
+from bench.spec.errors import UsageError
+from tests.report.builders import RunBuilder
+from tests.report.fleet import original
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return load(original(tmp_path_factory.mktemp("runs") / "run"))
+
+
+def dtypes(frame: pd.DataFrame) -> dict[str, str]:
+    return {name: str(dtype) for name, dtype in frame.dtypes.items()}
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_column_has_its_declared_dtype(results, name):
+    assert dtypes(getattr(results, name)) == DTYPES[name]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_run_with_a_single_row_has_the_same_columns_and_dtypes(tmp_path, name):
+    run = RunBuilder(tmp_path / "run").lost("train", "fp32", "oom")
+    assert dtypes(getattr(load(run.folder), name)) == DTYPES[name]
+
+
+def test_the_summary_says_what_was_measured(results):
+    rows = results.summary.set_index("precision")
+    assert rows.loc["amp-bf16", "speedup"] == pytest.approx(2.0, abs=0.01)
+    assert rows.loc["amp-bf16", "peak_memory_bytes"] == 100 * 2**20
+    assert rows.loc["amp-bf16", "accuracy_change_points"] == pytest.approx(0.0, abs=1e-9)
+    assert rows.loc["fp32", "speedup"] is pd.NA or pd.isna(rows.loc["fp32", "speedup"])
+    assert rows.loc["fp32", "seeds"] == 2
+
+
+def test_of_a_trial_that_was_tried_again_the_last_row_counts(tmp_path):
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "failed").memory("fp32", 100)
+    assert load(run.folder).trials["status"].tolist() == ["ok"]
+
+
+def test_a_folder_of_runs_is_its_runs(tmp_path):
+    for name in ("b", "a"):
+        RunBuilder(tmp_path / "runs" / name).memory("fp32", 100)
+    assert load(str(tmp_path / "runs")).summary["run"].tolist() == ["a", "b"]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is no run"):
+        load(tmp_path)
+
+
+def test_the_example_of_the_document_runs(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysing-results.md").read_text(), re.DOTALL)
+    exec(compile(example, "analysing-results.md", "exec"), {})
+    shown = capsys.readouterr().out
+    with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "trials.csv").open() as file:
+        accuracies = [row["test_accuracy_pct"] for row in csv.DictReader(file) if row["test_accuracy_pct"]]
+    assert "FASTER" in shown
+    assert f"{float(accuracies[0]):.1f}" in shown
+
+
+def test_importing_load_imports_neither_torch_nor_pandas():
+    code = "import sys; from bench.report import load; sys.exit(bool({'torch', 'pandas'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
