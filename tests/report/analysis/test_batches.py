@@ -50,7 +50,7 @@ def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(t
 
 def test_the_verdict_says_both(two_sizes: RunBuilder) -> None:
     (sentence,) = sentences(two_sizes.summary())
-    assert "1.998× as fast as fp32 [" in sentence.evidence
+    assert "2.00× as fast as fp32 [1.7" in sentence.evidence
     assert "3.01× [" in sentence.evidence
     assert "with each at its best batch (fp32 128, amp-bf16 512)" in sentence.evidence
 

@@ -34,7 +34,7 @@ def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp
 @pytest.mark.parametrize(
     ("speedups", "advice", "word"),
     [
-        ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.800×", "SLOWER"),
+        ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.80×", "SLOWER"),
         ([0.8, 1.3, 1.05], "no gain is shown, measure longer to decide: amp-bf16 is", "INCONCLUSIVE"),
     ],
 )
