@@ -71,6 +71,7 @@ def run(request: Request) -> int:
             return 0
         folder, fine = session.execute(prepared, folder, launcher)
     session.report([folder], session.report_folder([folder]))
+    print(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
 
 
