@@ -186,6 +186,22 @@ def welch(baseline: Values | Moments, arm: Values | Moments) -> Difference:
     return Difference(center=center, error=math.sqrt(of_a + of_b), freedom=freedom, n=count)
 
 
+def mean_difference(parts: Sequence[Difference]) -> Difference:
+    """Return the mean of independent differences, at least one, all with the same weight.
+
+    Source: the degrees of freedom are Satterthwaite's, Biometrics Bulletin 2 (1946).
+    """
+    squares = [part.error**2 for part in parts]
+    total = sum(squares)
+    fourth = sum(square**2 / part.freedom for square, part in zip(squares, parts, strict=True))
+    return Difference(
+        center=sum(part.center for part in parts) / len(parts),
+        error=math.sqrt(total) / len(parts),
+        freedom=total**2 / fourth if fourth else 1.0,
+        n=min(part.n for part in parts),
+    )
+
+
 def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interval:
     """Return mean(baseline) − mean(arm) of independent values, with Welch's 95 % interval."""
     return welch(baseline, arm).interval()

@@ -63,6 +63,16 @@ def test_a_difference_is_beyond_a_margin_where_its_interval_is(margin):
     assert stats.welch([1.0], [0.5]).beyond(0.0) == 1.0
 
 
+def test_the_mean_of_differences_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(1000):
+        parts = [stats.welch(rng.normal(0.3, spread, 4), rng.normal(0.0, spread, 3)) for spread in (0.1, 0.2, 0.5)]
+        found = stats.mean_difference(parts).interval()
+        covered += found.low < 0.3 < found.high
+    assert 0.93 < covered / 1000 < 0.98
+
+
 def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
     found = stats.student([0.5, 0.5, 0.5])
     assert (found.beyond(0.4), found.beyond(0.6), found.interval().half_width) == (0.0, 1.0, 0.0)

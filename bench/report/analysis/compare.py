@@ -32,6 +32,10 @@ from bench.stats import Difference, Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """What two rows must share to be compared: all that was asked, and not what answered."""
+CELL_OF = [name for name in QUESTION if name != "precision"]
+"""The same of a cell."""
+SUBJECT_OF = [name for name in CELL_OF if name != "batch_size"]
+"""The same of a recipe on a device."""
 ASKED = {"batch_size": "batch size", "placement": "device"}
 """What parts of a question are called, where that is not the column's name."""
 MOST = 4
@@ -128,12 +132,26 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Overall:
+    """The speed of all rows of a recipe on a device: what slows all of them shows sooner than in each."""
+
+    name: str
+    rows: int
+    change: Change
+
+    def __str__(self) -> str:
+        return f"all {self.rows} rows of {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """Two runs, or runs of two folders, side by side."""
 
     old: Sequence[Run]
     new: Sequence[Run]
     rows: list[Row]
+    overall: list[Overall]
+    """Of recipes and devices with two rows or more."""
     cautions: list[str]
     """What is missing, and what differs beside what is compared."""
     environment: list[tuple[str, str, str]]
@@ -146,12 +164,9 @@ class Comparison:
     @property
     def failures(self) -> list[str]:
         """The regressions that are shown beyond ``fail_over``; none where nothing was asked."""
-        return [
-            f"{row}: {name} {change.written(METRICS[name])}"
-            for row in self.rows
-            for name, change in row.changes.items()
-            if change.beyond
-        ]
+        changes = [(str(one), "speed", one.change) for one in self.overall]
+        changes += [(str(row), name, change) for row in self.rows for name, change in row.changes.items()]
+        return [f"{where}: {name} {change.written(METRICS[name])}" for where, name, change in changes if change.beyond]
 
     @property
     def summary(self) -> str:
@@ -166,6 +181,12 @@ class Comparison:
                     (pair for pair in of_metric if pair[1].verdict == "REGRESSED"), key=lambda pair: _badness(*pair)
                 )
                 words[0] += f" (worst {change.written(metric)}: {worst})"
+            if name == "speed":
+                words += [
+                    f"{one.change.verdict} over {one} ({one.change.written(metric)})"
+                    for one in self.overall
+                    if one.change.verdict in ("REGRESSED", "IMPROVED")
+                ]
             parts += [f"{name} {', '.join(words)}"] if words else []
         count = len(self.rows)
         return f"NEW against OLD, {count} {'row' if count == 1 else 'rows'} compared: {'; '.join(parts)}."
@@ -194,9 +215,11 @@ class _Estimate:
         return self.difference.n >= (MIN_SEEDS if self.metric.points else 2)
 
     @property
-    def same(self) -> bool:
-        within = PARITY_MARGIN_POINTS if self.metric.points else math.log1p(stats.MARGIN)
-        return self.decides and self.difference.interval().reach <= within
+    def immaterial(self) -> float:
+        """What a change may be and still count as none; of too few samples none is too small."""
+        if not self.decides:
+            return -1.0
+        return PARITY_MARGIN_POINTS if self.metric.points else math.log1p(stats.MARGIN)
 
     @property
     def interval(self) -> Interval:
@@ -238,11 +261,13 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
             f"The two runs have no measured cell and precision in common: {_difference((old, new), measured)}. "
             "Measure the same in both."
         )
-    samples = [_Samples(rows) for rows in trials]
+    samples, found = [_Samples(rows) for rows in trials], records(pairs)
+    rows = _rows(found, samples, fail_over)
     return Comparison(
         old=sides[0],
         new=sides[1],
-        rows=_rows(records(pairs), samples, fail_over),
+        rows=rows,
+        overall=_overall(found, rows, samples, fail_over),
         cautions=cautions(runs),
         environment=_environment(runs, sides),
         apart=_apart(measured),
@@ -282,7 +307,15 @@ class _Samples:
         rows = trials[trials["status"].isin(MEASURED)]
         by = [*QUESTION, "device"]
         speed, energy, train = (rows[rows["phase"] == phase] for phase in ("speed", "energy", "train"))
-        self.steps = self._of(speed[speed["step_ms"].gt(0)], by, "step_ms")
+        timed = speed[speed["step_ms"].gt(0)]
+        self.steps = self._of(timed, by, "step_ms")
+        by_process = timed.pivot_table(index=[*CELL_OF, "device", "replicate"], columns="precision", values="step_ms")
+        logs = by_process.map(math.log)
+        self.processes: dict[tuple[Any, ...], pd.DataFrame] = {
+            _key(key): own.droplevel([*CELL_OF, "device"])
+            for key, own in logs.groupby(level=[*CELL_OF, "device"], sort=False)
+        }
+        """The logarithms of the steps of each cell, a row for each process and a column for each precision."""
         speedups = speed[speed["speedup"].gt(0)]
         self.speedups = self._of(speedups, by, "speedup")
         self.energies = self._of(energy[energy["energy_j_per_step"].gt(0)], by, "energy_j_per_step")
@@ -316,7 +349,7 @@ def _rows(pairs: list[dict[Hashable, Any]], samples: Sequence[_Samples], fail_ov
     for pair, own in zip(pairs, estimates, strict=True):
         changes = {
             one.metric.name: Change(
-                verdict=_verdict(one, id(one) in changed),
+                verdict=_verdict(one.difference, id(one) in changed, one.immaterial),
                 statuses=one.statuses,
                 values=one.values,
                 samples=one.samples,
@@ -347,10 +380,11 @@ def _holding(tested: Sequence[_Estimate], margins: Sequence[float]) -> set[int]:
     return {id(one) for one, holds in zip(tested, stats.discoveries(ps), strict=True) if holds}
 
 
-def _verdict(one: _Estimate, changed: bool) -> Word:
+def _verdict(difference: Difference, changed: bool, margin: float) -> Word:
+    """Return the verdict of a difference, of which worse is positive; ``margin`` is what does not matter."""
     if changed:
-        return "REGRESSED" if one.difference.center > 0 else "IMPROVED"
-    return "SAME" if one.same else "INCONCLUSIVE"
+        return "REGRESSED" if difference.center > 0 else "IMPROVED"
+    return "SAME" if difference.interval().reach <= margin else "INCONCLUSIVE"
 
 
 def _of(samples: Mapping[tuple[Any, ...], Any], pair: Mapping[Hashable, Any], side: str) -> Any:
@@ -408,6 +442,61 @@ def _estimates(pair: dict[Hashable, Any], samples: Sequence[_Samples]) -> Iterat
             samples=(tuple(was.values()), tuple(now.values())),
             statuses=_statuses(pair, metric),
         )
+
+
+def _overall(
+    pairs: list[dict[Hashable, Any]], rows: Sequence[Row], samples: Sequence[_Samples], fail_over: float | None
+) -> list[Overall]:
+    """Return the change of the speed of each recipe on a device, over all rows that were timed in both.
+
+    The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
+    the cells. Precisions that were timed in one process are no independent samples.
+    """
+    cells: dict[tuple[Any, ...], dict[tuple[Any, ...], list[dict[Hashable, Any]]]] = {}
+    for pair in pairs:
+        if all(_of(side.steps, pair, name) for side, name in zip(samples, ("old", "new"), strict=True)):
+            devices = (pair["device_old"], pair["device_new"])
+            subject = (*(pair[name] for name in SUBJECT_OF), *devices)
+            cells.setdefault(subject, {}).setdefault((*(pair[name] for name in CELL_OF), *devices), []).append(pair)
+    found = []
+    for own in cells.values():
+        parts, noises = [], [stats.ASSUMED_NOISE]
+        for key, arms in own.items():
+            precisions = [pair["precision"] for pair in arms]
+            logs = [
+                side.processes[(*key[:-2], device)].loc[:, precisions].dropna().mean(axis=1)
+                for side, device in zip(samples, key[-2:], strict=True)
+            ]
+            if min(map(len, logs)) >= 2:
+                parts.append(stats.welch(logs[1].to_numpy(), logs[0].to_numpy()))
+                noises += [
+                    pair[f"noise_{side}"] for pair in arms for side in ("old", "new") if known(pair[f"noise_{side}"])
+                ]
+        pairs_of = [pair for arms in own.values() for pair in arms]
+        if parts and len(pairs_of) > 1:
+            row = next(row for row in rows if row.question == {name: pairs_of[0][name] for name in QUESTION})
+            found.append(
+                (f"{row.suite} on {row.where}", len(pairs_of), stats.mean_difference(parts), math.log1p(max(noises)))
+            )
+    changed = stats.discoveries([difference.beyond(margin) for _, _, difference, margin in found])
+    limits = [max(margin, math.log1p(fail_over or 0)) for *_, margin in found]
+    beyond = stats.discoveries(
+        [difference.beyond(limit) for (_, _, difference, _), limit in zip(found, limits, strict=True)]
+    )
+    return [
+        Overall(
+            name=name,
+            rows=count,
+            change=Change(
+                verdict=_verdict(difference, is_changed, math.log1p(stats.MARGIN)),
+                statuses=("ok", "ok"),
+                values=(None, None),
+                interval=difference.interval().exp(),
+                beyond=fail_over is not None and is_beyond and difference.center > 0,
+            ),
+        )
+        for (name, count, difference, _), is_changed, is_beyond in zip(found, changed, beyond, strict=True)
+    ]
 
 
 def _diverging(pair: Mapping[Hashable, Any], samples: Sequence[_Samples]) -> int:

@@ -6,9 +6,10 @@ from typing import Any
 
 import jinja2
 
-from bench.report.analysis.compare import METRICS, Change, Comparison, Metric, Row
+from bench.report.analysis.compare import METRICS, Change, Comparison, Metric, Overall, Row
 from bench.report.exports.document import head
-from bench.report.tables.compare import comparison as table
+from bench.report.tables.compare import comparison, overall
+from bench.report.tables.table import Table
 from bench.stats import Interval
 
 NAMES = {"speed": "step_ms", "memory": "peak_memory_bytes", "energy": "energy_j_per_step", "accuracy": "accuracy_pct"}
@@ -31,6 +32,7 @@ def document(found: Comparison) -> dict[str, Any]:
         "only_in_one": found.apart,
         "environment": [{"name": name, "old": old, "new": new} for name, old, new in found.environment],
         "rows": [_row(row) for row in found.rows],
+        "overall": [_overall(one) for one in found.overall],
     }
 
 
@@ -45,6 +47,16 @@ def _row(row: Row) -> dict[str, Any]:
         "device_new": row.devices[1],
         **{name: _change(row.changes.get(name), metric) for name, metric in METRICS.items()},
         **_interval("speedup_ratio", row.speedup),
+    }
+
+
+def _overall(one: Overall) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "rows": one.rows,
+        "verdict": one.change.verdict,
+        "beyond_fail_over": one.change.beyond,
+        **_interval(METRICS["speed"].change, one.change.interval),
     }
 
 
@@ -86,7 +98,7 @@ def render(found: Comparison, kind: str) -> str:
     )
     environment.filters["md"] = markdown
     template = environment.get_template(f"compare.{kind}.j2")
-    return template.render(found=found, table=table(found.rows), allowed=allowed(found), remarks=remarks(found))
+    return template.render(found=found, tables=tables(found), allowed=allowed(found), remarks=remarks(found))
 
 
 def show(found: Comparison) -> None:
@@ -95,12 +107,18 @@ def show(found: Comparison) -> None:
         print(f"{name}: {', '.join(run.label for run in runs)}")
     for text in remarks(found):
         print(f"- {text}")
-    compared = table(found.rows)
-    compared.show()
-    print(compared.about)
+    for one in tables(found):
+        one.show()
+        print(one.about)
     print(found.summary)
     if found.fail_over is not None:
         print("\n".join([allowed(found), *(f"- {failure}" for failure in found.failures)]))
+
+
+def tables(found: Comparison) -> list[Table]:
+    """Return the tables: of the rows, and of all rows of a recipe on a device."""
+    together = overall(found.overall)
+    return [comparison(found.rows), *([together] if together else [])]
 
 
 def remarks(found: Comparison) -> list[str]:
@@ -118,5 +136,4 @@ def allowed(found: Comparison) -> str:
     if found.fail_over is None:
         return ""
     share = f"{100 * found.fail_over:g} %"
-    count = len(found.failures)
-    return f"Beyond {share}: {count} of {len(found.rows)} rows." if count else f"No regression is shown beyond {share}."
+    return f"Shown beyond {share}:" if found.failures else f"No regression is shown beyond {share}."

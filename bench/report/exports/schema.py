@@ -131,6 +131,9 @@ def _compare() -> Schema:
         change |= {f"samples_{figure}_{side}": many({"type": "number"}) for side in ("old", "new")}
         change |= {f"{metric.change}{end}": NUMBER for end in ends}
         row[name] = {"oneOf": [whole(change), {"type": "null"}]}
+    overall: dict[str, Schema] = {"name": WORD, "rows": {"type": "integer"}, "verdict": {"enum": list(VERDICTS)}}
+    overall |= {"beyond_fail_over": {"type": "boolean"}}
+    overall |= {f"{METRICS['speed'].change}{end}": NUMBER for end in ("", "_low", "_high")}
     row |= {f"speedup_ratio{end}": NUMBER for end in ("", "_low", "_high")}
     properties = {
         "old": WORDS | {"description": "The earlier runs, by their folders' names."},
@@ -147,6 +150,7 @@ def _compare() -> Schema:
             "description": "One precision of one cell. All changes are NEW ÷ OLD, of accuracy "
             "NEW − OLD in points, with 95 % intervals."
         },
+        "overall": many(whole(overall)) | {"description": "The speed over all rows of a recipe on a device."},
     }
     return document("compare", properties)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.report.analysis.compare import METRICS, Metric, Row
+from bench.report.analysis.compare import METRICS, Metric, Overall, Row
 from bench.report.format import estimate
 from bench.report.tables.table import Column, Table, figures, optional, table, whole, words
 
@@ -50,3 +50,24 @@ def _change(metric: Metric, header: str) -> list[Column]:
         return row.changes[metric.name].written(metric) if metric.name in row.changes else None
 
     return optional(words(metric.name, verdict), figures(header, change))
+
+
+def overall(found: Sequence[Overall]) -> Table | None:
+    """Return the table of the speed over all rows of a recipe on a device; None where none has two."""
+    columns = [
+        words("recipe and device", "name"),
+        figures("rows", "rows", whole),
+        words("speed", "verdict"),
+        figures(CHANGES["speed"], "change"),
+    ]
+    rows = [
+        {
+            "name": one.name,
+            "rows": one.rows,
+            "verdict": one.change.verdict,
+            "change": one.change.written(METRICS["speed"]),
+        }
+        for one in found
+    ]
+    about = "The mean over all rows: what slows all of them shows here sooner than in each."
+    return table("All rows together", rows, columns, about)

@@ -297,6 +297,32 @@ def test_what_differs_between_the_environments_is_listed_with_ampmeters_version(
     assert any(text.startswith("Different ampmeter: 1.0 in old; 1.1 in new.") for text in found.cautions)
 
 
+def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_path):
+    rng = np.random.default_rng(5)
+    for name, slower in (("old", 1.0), ("new", 1.05)):
+        run = RunBuilder(tmp_path / name)
+        for batch in (16, 32, 64, 128, 256, 512):
+            run.alone("fp32", [batch * slower * math.exp(one) for one in rng.normal(0, 0.03, 4)], batch=batch)
+    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.01)
+    assert {row.changes["speed"].verdict for row in found.rows} == {"INCONCLUSIVE"}
+    (one,) = found.overall
+    assert (one.rows, one.change.verdict) == (6, "REGRESSED")
+    assert one.change.interval.low < 1.05 < one.change.interval.high
+    assert len(found.failures) == 1
+    assert "REGRESSED over all 6 rows" in found.summary
+
+
+def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
+    """Both arms of a process are slow together: counted twice, they would make the interval too narrow."""
+    for name in ("old", "new"):
+        run = RunBuilder(tmp_path / name)
+        for precision in ("fp32", "amp-bf16"):
+            run.alone(precision, [9.0, 10.0, 11.0])
+    found = compare(tmp_path / "old", tmp_path / "new")
+    row = found.rows[0].changes["speed"].interval
+    assert found.overall[0].change.interval == row
+
+
 @pytest.mark.parametrize(("form", "sign"), [("--markdown", "| mlp |"), ("--html", "<td><bdi>mlp</bdi></td>")])
 def test_it_is_printed_as_a_page_too(old, tmp_path, form, sign):
     done = call("compare", old, later(old, 0.9), form, "--fail-over", "3%", cwd=tmp_path)
