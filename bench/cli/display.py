@@ -11,6 +11,7 @@ from bench.planning.plan import ESTIMATE_ERROR, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
+from bench.spec.text import plain, say
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Display:
         """Restore the terminal."""
 
     def _print(self, text: str, _style: str) -> None:
-        print(text, flush=True)
+        say(text)
 
 
 class LiveDisplay(Display):
@@ -89,7 +90,7 @@ class LiveDisplay(Display):
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(text, style=style))
+        self._console.print(Text(plain(text), style=style))
 
     def _draw(self, progress: Progress) -> None:
         from rich.console import Group
@@ -103,9 +104,9 @@ class LiveDisplay(Display):
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Spinner("dots"),
-            Text(" ".join(trials[0]) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
+            Text(plain(" ".join(trials[0])) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
             ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
-            Text(progress.text),
+            Text(plain(progress.text)),
             Text(self._gpu, style="dim"),
             Text(f"{self._drawn - self._began:.0f} s", style="dim"),
         )
@@ -212,20 +213,20 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
-        print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
+        say(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
         where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
-        print(f"No --gpus was given: measuring on {where}.")
+        say(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
-        print(f"Warning: {warning}")
+        say(f"Warning: {warning}")
     groups: dict[tuple[str, str], list[tuple[Trial, float | None]]] = {}
     for trial, estimate in zip(plan.trials, plan.seconds, strict=True):
         groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
-        print(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
+        say(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}", flush=True)
+    say(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}")
 
 
 def _range(plan: Plan) -> str:

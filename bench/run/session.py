@@ -22,6 +22,7 @@ from bench.results.store import Store, planned, read_run
 from bench.run.execute import Execution
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
+from bench.spec.text import say
 from bench.spec.trial import Request
 
 SAMPLE_PERIOD_S = 0.2
@@ -119,13 +120,13 @@ def report(
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     for ladder in ladders:
-        print(ladder.title)
+        say(ladder.title)
         ladder.show()
     for sentence in verdicts:
         if sentence.answer is None:
-            print(sentence)
+            say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
-    print(f"Report: {page} and {page.with_suffix('.html')}")
+    say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
 def next_step(folder: Path, fine: bool) -> str:

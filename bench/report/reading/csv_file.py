@@ -17,6 +17,7 @@ from bench.report.format import records
 from bench.results.columns import COLUMNS, SCHEMA, Field, check_header
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
+from bench.spec.text import plain, unquoted
 
 DISAGREE = 0.01
 """Share by which two figures of the same thing may differ: spreadsheets round."""
@@ -59,11 +60,25 @@ def read(path: Path, words: str = "object") -> pd.DataFrame:
         _refuse_schema(path, f"{other:g}")
     if words != "category":  # as the blocks are, of which there may be millions
         _refuse_short_lines(path, whole)
+    frame = _texts(frame, [name for name in present if name not in numbers])
     _check(path, frame)
     if len(present) < len(dtypes):
         absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in present}
         frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)[list(dtypes)]
     return frame if words == "category" else frame.copy()  # defragmented: rows are taken from it hundreds of times
+
+
+def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
+    """Return a frame with the texts that its cells stand for, plain; the same frame where no cell is another."""
+    changed: dict[str, pd.Series] = {}
+    for name in words:
+        values = frame[name]
+        known = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values.unique()
+        texts = {cell: text for cell in known if (text := plain(unquoted(cell))) != cell}
+        if texts:
+            other = values.astype(object).replace(texts)
+            changed[name] = other.astype("category") if isinstance(values.dtype, pd.CategoricalDtype) else other
+    return frame.assign(**changed) if changed else frame
 
 
 def is_torn(path: Path) -> bool:
