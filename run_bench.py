@@ -71,6 +71,7 @@ def run(request: Request) -> int:
             return 0
         folder, fine = session.execute(prepared, folder, launcher)
     session.report([folder], session.report_folder([folder]))
+    print(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
 
 
@@ -90,18 +91,20 @@ def report(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare a run with an earlier one of the same questions."""
+    """Compare runs with earlier ones of the same questions."""
     from bench.report.analysis.compare import compare
-    from bench.report.tables.comparisons import comparison
+    from bench.report.exports import comparison
 
-    found = compare(options.old, options.new)
-    print(f"OLD: {options.old}\nNEW: {options.new}")
-    for text in (*found.cautions, *found.apart):
-        print(f"- {text}")
-    table = comparison(found.rows)
-    table.show()
-    print(table.about)
-    return 0
+    found = compare(options.old, options.new, options.fail_over)
+    if options.json:
+        from bench.report.exports.document import dumps
+
+        print(dumps(comparison.document(found)))
+    elif options.markdown or options.html:
+        print(comparison.render(found, "html" if options.html else "md"), end="")
+    else:
+        comparison.show(found)
+    return 1 if found.failures else 0
 
 
 def doctor(options: argparse.Namespace) -> int:

@@ -135,21 +135,92 @@ def moments(values: Values) -> Moments:
     return Moments(mean=float(data.mean()), variance=variance, n=int(data.size), constant=float(np.ptp(data)) == 0.0)
 
 
-def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interval:
-    """Return mean(baseline) − mean(arm) of independent values, with Welch's interval.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """An estimated difference with its standard error: Student's distribution around the truth."""
+
+    center: float
+    error: float
+    """0 where nothing varies."""
+    freedom: float
+    n: int
+    """How many values it rests on; of two samples the smaller number. With fewer than two nothing can be told."""
+
+    def interval(self, confidence: float = CONFIDENCE) -> Interval:
+        """Return the difference with its interval."""
+        if self.n < 2:
+            return Interval(center=self.center, low=None, high=None, n=self.n)
+        half = _quantile(self.freedom, confidence) * self.error if self.error else 0.0
+        return _around(self.center, half, self.n)
+
+    def beyond(self, margin: float) -> float:
+        """Return how likely a difference as large would be were the true one within ±``margin``: a two-sided p.
+
+        It is below 0.05 where the 95 % interval lies beyond the margin, on either side.
+        """
+        excess = abs(self.center) - margin
+        if self.n < 2 or excess <= 0:
+            return 1.0
+        return 2 * float(special.stdtr(self.freedom, -excess / self.error)) if self.error else 0.0
+
+
+def student(values: Values) -> Difference:
+    """Return the mean of differences, at least one, with its standard error."""
+    data = moments(values)
+    error = 0.0 if data.n < 2 or data.constant else math.sqrt(data.variance / data.n)
+    return Difference(center=data.mean, error=error, freedom=max(1, data.n - 1), n=data.n)
+
+
+def welch(baseline: Values | Moments, arm: Values | Moments) -> Difference:
+    """Return mean(baseline) − mean(arm) of independent values, with Welch's standard error.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
     """
     a, b = (values if isinstance(values, Moments) else moments(values) for values in (baseline, arm))
     center, count = a.mean - b.mean, min(a.n, b.n)
-    if count < 2:
-        return Interval(center=center, low=None, high=None, n=count)
-    if a.constant and b.constant:
-        return _around(center, 0.0, count)
+    if count < 2 or (a.constant and b.constant):
+        return Difference(center=center, error=0.0, freedom=1.0, n=count)
     of_a, of_b = a.variance / a.n, b.variance / b.n
     freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1))
-    return _around(center, _quantile(freedom) * math.sqrt(of_a + of_b), count)
+    return Difference(center=center, error=math.sqrt(of_a + of_b), freedom=freedom, n=count)
+
+
+def mean_difference(parts: Sequence[Difference]) -> Difference:
+    """Return the mean of independent differences, at least one, all with the same weight.
+
+    Source: the degrees of freedom are Satterthwaite's, Biometrics Bulletin 2 (1946).
+    """
+    squares = [part.error**2 for part in parts]
+    total = sum(squares)
+    fourth = sum(square**2 / part.freedom for square, part in zip(squares, parts, strict=True))
+    return Difference(
+        center=sum(part.center for part in parts) / len(parts),
+        error=math.sqrt(total) / len(parts),
+        freedom=total**2 / fourth if fourth else 1.0,
+        n=min(part.n for part in parts),
+    )
+
+
+def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interval:
+    """Return mean(baseline) − mean(arm) of independent values, with Welch's 95 % interval."""
+    return welch(baseline, arm).interval()
+
+
+def discoveries(ps: Sequence[float], rate: float = 1 - CONFIDENCE) -> list[bool]:
+    """Say which of many findings hold when at most a share ``rate`` of those that are said to hold may be chance.
+
+    Where there is nothing to find, all of them together are said to hold nothing in a share 1 − ``rate`` of cases.
+
+    Args:
+        ps: each finding's p; a finding that could not be tested does not belong here.
+        rate: the false discovery rate.
+
+    Source: Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57 (1995).
+    """
+    ordered = sorted(ps)
+    passed = [p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)]
+    return [bool(passed) and p <= passed[-1] for p in ps]
 
 
 def merge_correlated(values: Values, smallest: int = 10) -> NDArray[np.float64]:

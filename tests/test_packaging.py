@@ -21,9 +21,11 @@ def test_the_program_its_suites_and_published_figures_are_installed_and_no_tests
     assert {"bench.report.tables", "suites", "results.published"} < installed
 
 
-@pytest.mark.parametrize("folder", [FOLDER, ROOT / "bench" / "report"])
+@pytest.mark.parametrize("folder", [FOLDER, ROOT / "bench" / "report", ROOT / "bench" / "report" / "exports"])
 def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder):
     patterns = SETUP["package-data"][".".join(folder.relative_to(ROOT).parts)]
     installed = {path for pattern in patterns for path in folder.glob(pattern)}
-    others = {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}
+    inside = [folder, *(path for path in folder.iterdir() if path.is_dir() and not (path / "__init__.py").exists())]
+    files = (path for one in inside for path in one.iterdir() if path.is_file())
+    others = {path for path in files if path.suffix not in (".py", ".pyc")}
     assert others == installed != set()

@@ -52,6 +52,39 @@ def test_welchs_interval_is_of_the_difference_of_means():
     assert stats.welch_interval([1.0], [0.5]).low is None
 
 
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+def test_a_difference_is_beyond_a_margin_where_its_interval_is(margin):
+    a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
+    found = stats.welch(a, b)
+    expected = scipy_stats.ttest_ind(a, np.array(b) + margin, equal_var=False).pvalue
+    assert found.beyond(margin) == pytest.approx(expected)
+    assert found.beyond(found.interval().low) == pytest.approx(0.05)
+    assert found.beyond(1.0) == 1.0
+    assert stats.welch([1.0], [0.5]).beyond(0.0) == 1.0
+
+
+def test_the_mean_of_differences_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(1000):
+        parts = [stats.welch(rng.normal(0.3, spread, 4), rng.normal(0.0, spread, 3)) for spread in (0.1, 0.2, 0.5)]
+        found = stats.mean_difference(parts).interval()
+        covered += found.low < 0.3 < found.high
+    assert 0.93 < covered / 1000 < 0.98
+
+
+def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
+    found = stats.student([0.5, 0.5, 0.5])
+    assert (found.beyond(0.4), found.beyond(0.6), found.interval().half_width) == (0.0, 1.0, 0.0)
+
+
+def test_discoveries_are_those_of_scipy():
+    ps = np.random.default_rng(0).uniform(size=50) ** 3
+    assert stats.discoveries(ps) == (scipy_stats.false_discovery_control(ps) <= 0.05).tolist()
+    assert stats.discoveries([]) == []
+    assert stats.discoveries([0.04, 0.9, 0.9]) == [False, False, False]
+
+
 def test_correlated_values_are_merged_and_independent_ones_are_not():
     rng = np.random.default_rng(3)
     independent = rng.normal(size=200)

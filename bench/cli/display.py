@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bench.planning.plan import Plan
+from bench.planning.plan import ESTIMATE_ERROR, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
@@ -26,10 +26,10 @@ class Display:
     def __init__(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
         """The number and the description of each running trial, by its id."""
-        self._left_s: float | None = None
+        self._left_s: tuple[float, float] | None = None
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
-        """Show that a trial begins, and how long the run goes on, in seconds; None is unknown."""
+    def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
+        """Show that a trial begins, and how long the run goes on, in seconds with their error; None is unknown."""
         self._left_s = left_s
         self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
 
@@ -68,7 +68,7 @@ class LiveDisplay(Display):
         self._began = self._drawn = 0.0
         self._start = time.monotonic()
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+    def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
         """Show the trial's name."""
         super().begin(trial, number, total, left_s)
         self._gpu = ""
@@ -111,9 +111,11 @@ class LiveDisplay(Display):
         )
         total = Table.grid(padding=(0, 1))
         elapsed_s = self._drawn - self._start
-        left_s = None if self._left_s is None else max(0.0, self._began + self._left_s - self._drawn)
-        share = elapsed_s / (elapsed_s + left_s) if left_s is not None and elapsed_s + left_s > 0 else 0.0
-        left = "" if left_s is None else f", about {_clock(left_s)} left"
+        share, left = 0.0, ""
+        if self._left_s is not None:
+            left_s = max(0.0, self._began + self._left_s[0] - self._drawn)
+            share = elapsed_s / max(elapsed_s + left_s, 1e-9)
+            left = f", about {_clock(left_s)} ± {_clock(self._left_s[1])} left"
         total.add_row(
             Text("  in all", style="bold"),
             ProgressBar(total=1.0, completed=share, width=16),
@@ -223,7 +225,15 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
         print(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print(f"{counted}, {_duration(plan.seconds)} in all{_compiling(plan.trials)}", flush=True)
+    print(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}", flush=True)
+
+
+def _range(plan: Plan) -> str:
+    """Say by how much the estimate may be off; empty where there is none."""
+    if any(second is None for second in plan.seconds):
+        return ""
+    more = f"; up to {_time(plan.longest_s)} where precisions are nearly as fast as fp32"
+    return f" (± {100 * ESTIMATE_ERROR:.0f} %{more if plan.longest_s > 1.5 * sum(filter(None, plan.seconds)) else ''})"
 
 
 def _describe_group(trials: Sequence[Trial]) -> str:
@@ -258,6 +268,12 @@ def _duration(seconds: Sequence[float | None]) -> str:
     known = [second for second in seconds if second is not None]
     if len(known) < len(seconds):
         return "an unknown time"
-    total = sum(known)
-    text = f"{total:.0f} s" if total < 90 else f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.1f} h"
-    return f"about {text}"
+    return f"about {_time(sum(known))}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time to two digits: 85 s, 2.5 min, 40 min, 1.7 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.2g} min" if minutes < 90 else f"{minutes / 60:.2g} h"

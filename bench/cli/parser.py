@@ -32,7 +32,7 @@ examples:
 other commands:
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
-  run_bench.py compare OLD NEW                    two runs of the same questions: what became faster or slower
+  run_bench.py compare OLD NEW                    runs of the same questions: what improved, what regressed
   run_bench.py doctor [--gpus cpu]                test the instrument itself on this machine
 """
 PAGE = ("published", "layers", "figures")
@@ -91,10 +91,23 @@ def _command_parsers() -> dict[str, Parser]:
         help="overview (default): of many devices one figure a recipe; all: every device's own; none",
     )
     compare = Parser(
-        prog="run_bench.py compare", description="Compare a run with an earlier one of the same questions."
+        prog="run_bench.py compare",
+        description="Compare runs with earlier ones of the same questions. "
+        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done.",
     )
     for name in ("old", "new"):
-        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run")
+        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run, or of {name} runs")
+    compare.add_argument(
+        "--fail-over",
+        metavar="SHARE",
+        type=_over,
+        help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
+        "where accuracy is shown to be lost, or something no longer runs",
+    )
+    form = compare.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print it as JSON")
+    form.add_argument("--markdown", action="store_true", help="print it as markdown")
+    form.add_argument("--html", action="store_true", help="print it as a page")
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -422,6 +435,12 @@ _share = _matching(
     "--target-ci",
     NUMBER + "(%?)",
     "a share such as 1% or 0.01",
+    lambda match: float(match[1]) / (100 if match[2] else 1),
+)
+_over = _matching(
+    "--fail-over",
+    NUMBER + "(%?)",
+    "a share such as 3% or 0.03",
     lambda match: float(match[1]) / (100 if match[2] else 1),
 )
 _percentage = _matching(

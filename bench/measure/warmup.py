@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.measure.rounds import Clock, Runner, Sizes, time_block
 from bench.spec.trial import KnownArm
 
 WARM_UP_SHARE = 0.5
-SWITCH_SHARE = 0.2
-"""Shares of the time budget that warm-up and the watching of switches may take beside it."""
+"""Share of the time budget that warm-up may take beside it."""
+SWITCH_SHARE = 0.075
+"""Share of the time budget that watching switches may take beside it; half as much again, for the fewest rounds."""
+SWITCH_ROUNDS = (5, 24)
+"""Fewest and most rounds of switches to watch; where the fewest take too long, none is watched."""
 MIN_STEPS = 3
 LEAST_STEPS = 12
 """Unless the steps are so long that these would take more than half of what warm-up may."""
 WINDOW_AGREEMENT = 0.01
-"""Warm-up ends when the medians of two consecutive windows of steps agree within this."""
+"""Warm-up ends when the medians of two windows of steps agree within this, or within their errors if those are
+larger."""
+EXPECTED_AGREEMENT = 0.05
+"""It ends after its first window where that agrees within this with an earlier process, or within its error."""
 PLATEAU = 0.005
 """A step after a switch is on the plateau when it comes within this of it."""
 SHORTEST_BLOCK_S = 0.005
@@ -85,15 +91,17 @@ def prepare(
 ) -> list[Cut]:
     """Warm the arms up, watch what switching between them costs, and cut their blocks.
 
-    Takes up to 0.7 of the arms' time budget, beside it; ``say`` is called with what is being done. Where an earlier
+    Takes up to 0.65 of the arms' time budget, beside it; ``say`` is called with what is being done. Where an earlier
     process has cut the blocks of all arms (``known``), and the steps take as long as there, they are cut alike.
     """
     empty_ns = empty_block_ns(runners[0], clock)
+    by_name = {arm.name: arm for arm in known}
     warm = []
     for runner in runners:
         say(f"{runner.name}: warming up")
-        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock))
-    if cuts := _as_known(runners, warm, known, empty_ns):
+        expected = by_name.get(runner.name)
+        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock, expected_ms=expected.step_ms if expected else 0.0))
+    if cuts := _as_known(runners, warm, by_name, empty_ns):
         return cuts
     say("watching what a switch of precisions costs")
     profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
@@ -106,13 +114,12 @@ def prepare(
 
 
 def _as_known(
-    runners: Sequence[Runner], warm: Sequence[WarmUp], known: Sequence[KnownArm], empty_ns: float
+    runners: Sequence[Runner], warm: Sequence[WarmUp], known: Mapping[str, KnownArm], empty_ns: float
 ) -> list[Cut]:
     """Return the arms' blocks cut as in an earlier process; none where an arm is new, or takes another time."""
-    by_name = {arm.name: arm for arm in known}
     cuts = []
     for runner, hot in zip(runners, warm, strict=True):
-        arm = by_name.get(runner.name)
+        arm = known.get(runner.name)
         if arm is None or abs(math.log(hot.step_ns / 1e6 / arm.step_ms)) > SAME_STEP:
             return []
         profile = SwitchProfile(relative=(), switch_warmup=arm.switch_warmup)
@@ -129,27 +136,39 @@ def single_step(runner: Runner, clock: Clock) -> int:
     return clock() - start
 
 
-def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
+def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *, expected_ms: float = 0.0) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    After ``cap_s`` seconds give up; the arm then counts as not steady.
+    Args:
+        runner: the arm.
+        cap_s: seconds after which to give up; the arm then counts as not steady.
+        clock: a clock in nanoseconds.
+        expected_ms: time of a step in an earlier process, which a first window may agree with; 0 if unknown.
     """
     runner.activate()
     begin = clock()
     limit = begin + int(cap_s * 1e9)
     now: float = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
-    steps, before, window = MIN_STEPS, 0.0, 0
+    before, error, steps, window = 0.0, 0.0, MIN_STEPS, 0
+    expected_ns = 1e6 * expected_ms
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
         last, window = window, max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1.0, now))))
         fingerprint = runner.fingerprint()
-        now = statistics.median(single_step(runner, clock) for _ in range(window))
+        times = [single_step(runner, clock) for _ in range(window)]
+        now, previous_error = statistics.median(times), error
+        error = _median_error([one / max(1.0, now) for one in times])
         steps += window
-        agree = last == window and abs(now / before - 1) <= WINDOW_AGREEMENT
         enough = steps >= LEAST_STEPS or clock() - begin > cap_s * 1e9 / 2
-        if (agree and enough and runner.fingerprint() == fingerprint) or clock() > limit:
+        if expected_ns:
+            agree = abs(now / expected_ns - 1) <= max(EXPECTED_AGREEMENT, error)
+        else:
+            tolerance = max(WINDOW_AGREEMENT, math.hypot(error, previous_error))
+            alike = 0.5 <= last / window <= 2  # else the first was sized by a step far from the steady state
+            agree = alike and enough and abs(now / before - 1) <= tolerance
+        if (agree and runner.fingerprint() == fingerprint) or clock() > limit:
             return WarmUp(steady=clock() <= limit, steps=steps, step_ns=now)
-        before = now
+        before, expected_ns = now, 0.0
 
 
 def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns, times: int = 101) -> float:
@@ -166,13 +185,14 @@ def switch_profiles(
     The arms take turns, each for about 60 ms, for as many rounds as the budget allows. Each turn's steps are divided
     by the median of its second half, and the median over the rounds is taken for each index. The plateau begins at the
     first index that lies, as the next one does, within 0.5 % of 1, or within the rounds' own scatter, if that is more;
-    where that takes more than one step, half as many are added. Where fewer than five rounds fit, the switch warm-up
-    is one step, and none where a step takes more than a second.
+    where that takes more than one step, half as many are added. Where five rounds take more than half as long again as
+    the budget, the switch warm-up is one step, and none where a step takes more than a second.
     """
     lengths = [max(4, min(MOST_WATCHED, math.ceil(SWITCH_WATCH_S * 1e9 / max(1.0, arm.step_ns)))) for arm in warm]
     round_ns = sum(length * arm.step_ns for length, arm in zip(lengths, warm, strict=True))
-    rounds = min(24, int(budget_s * 1e9 / max(1.0, round_ns)))
-    if len(runners) < 2 or rounds < 5:
+    affordable = budget_s * 1e9 / max(1.0, round_ns)
+    rounds = max(SWITCH_ROUNDS[0], min(SWITCH_ROUNDS[1], int(affordable)))
+    if len(runners) < 2 or rounds > 1.5 * affordable:
         return [SwitchProfile(relative=(), switch_warmup=1 if arm.step_ns < LONG_STEP_NS else 0) for arm in warm]
     turns: list[list[list[float]]] = [[] for _ in runners]
     for _ in range(rounds):

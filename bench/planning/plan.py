@@ -14,9 +14,15 @@ from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
 from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial
 
-CPU_EFFICIENCY, GPU_EFFICIENCY = 0.8, 0.4
-"""Share of a matrix product's fp32 rate that a training step is assumed to reach."""
-TRIAL_OVERHEAD_S = 2.0
+CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.5, 0.8, 0.4
+"""Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
+and on a GPU."""
+STEP_OVERHEAD_S = 0.003
+"""Time of a step beside its products, on a CPU."""
+CPU_START_S, GPU_START_S = 0.5, 3.0
+"""Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
+ESTIMATE_ERROR, LEARNT_ERROR = 0.3, 0.15
+"""Share by which an estimate may be off, and one that was corrected by trials of its phase that have ended."""
 DISTRIBUTED_OVERHEAD_S = 5.0
 """Processes that train together are not forked: each imports torch itself."""
 
@@ -45,6 +51,16 @@ class Plan:
     trials: tuple[Trial, ...]
     seconds: tuple[float | None, ...]
 
+    @property
+    def longest_s(self) -> float:
+        """The estimated seconds if every cell takes as many processes as it may; unknown ones count nothing."""
+        total = 0.0
+        for trial, seconds in zip(self.trials, self.seconds, strict=True):
+            protocol, repeated = trial.protocol, PHASES[trial.phase].key == "replicate"
+            last = repeated and trial.replicate == protocol.replicates - 1
+            total += (seconds or 0.0) * (1 + (protocol.most_replicates - protocol.replicates if last else 0))
+        return total
+
     def only(self, phase: str) -> Plan:
         """Return the trials of one phase."""
         kept = [pair for pair in zip(self.trials, self.seconds, strict=True) if pair[0].phase == phase]
@@ -69,16 +85,20 @@ class Forecast:
             estimated, taken = self._ended.get(phase, (0.0, 0.0))
             self._ended[phase] = estimated + guess, taken + took_s
 
-    def left_s(self) -> float | None:
-        """Return the seconds that the trials which have not ended take; None where some were not estimated."""
+    def left_s(self) -> tuple[float, float] | None:
+        """Return the seconds that the trials which have not ended take, and by how many that may be off.
+
+        None where some were not estimated.
+        """
         every = [sum(values) for values in zip(*self._ended.values(), strict=True)] or [1.0, 1.0]
-        total = 0.0
+        total = error = 0.0
         for phase, guess in self._left.values():
             if guess is None:
                 return None
             estimated, taken = self._ended.get(phase, every)
             total += guess * taken / estimated
-        return total
+            error += guess * taken / estimated * (LEARNT_ERROR if phase in self._ended else ESTIMATE_ERROR)
+        return total, error
 
 
 def make_plan(
@@ -310,18 +330,21 @@ def estimate_s(
         return None
     emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
     gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
-    efficiency = GPU_EFFICIENCY if device.is_gpu else CPU_EFFICIENCY
+    efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
+    overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
     samples = data.train_samples
     work = Work(
-        step_s=flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9),
+        step_s=overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9),
         arms=len(trial.arms),
         steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
         epochs=trial.epochs,
+        first=trial.replicate == 0,
         budget_s=trial.protocol.process_s,
         fewest_rounds=trial.protocol.fewest_rounds,
     )
     several = len(trial.cell.placement.members) > 1
-    return TRIAL_OVERHEAD_S + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
+    start_s = GPU_START_S if device.is_gpu else CPU_START_S
+    return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
 def resolve(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[str, Status]]) -> Trial | None:

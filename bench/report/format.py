@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 MIB = 2**20
+WIDE = 0.03
+"""A ratio whose interval's half width is a larger share of it has two decimals, others have three."""
 GIB = 2**30
 
 
@@ -54,8 +56,9 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
     if not known(center):
         return UNKNOWN
     if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return _thousandths(center)
-    return f"{_thousandths(center)} [{_thousandths(low)}, {_thousandths(high)}]"
+        return _decimal(center, 3)
+    decimals = 2 if half(low, high) > WIDE else 3
+    return f"{_decimal(center, decimals)} [{_decimal(low, decimals)}, {_decimal(high, decimals)}]"
 
 
 def estimate(interval: Interval) -> str:
@@ -63,16 +66,15 @@ def estimate(interval: Interval) -> str:
     return ratio(interval.center, interval.low, interval.high)
 
 
-def _thousandths(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else number(value)
+def _decimal(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if 0.1 <= value < 10 else number(value, decimals + (value >= 10))
 
 
 def times(center: float, low: float | None = None, high: float | None = None) -> str:
     """Write a speedup with the digits that its interval bears: 3.16×, or below a half 11× slower."""
     if not known(center):
         return UNKNOWN
-    wide = known(low) and known(high) and _half(low, high) > 0.03
-    digits = 2 if wide else 3
+    digits = 2 if low is not None and high is not None and half(low, high) > WIDE else 3
     if center < 0.5:
         return f"{number(1 / center, digits)}× slower"
     return f"{number(center, digits + (center < 1))}×" if digits > 2 or center >= 10 else f"{center:.2f}×"
@@ -80,13 +82,12 @@ def times(center: float, low: float | None = None, high: float | None = None) ->
 
 def spread(low: float, high: float) -> str:
     """Write half the width of a ratio's interval as a share of the ratio: ±8 %."""
-    percent = 100 * _half(low, high)
+    percent = 100 * half(low, high)
     return f"±{percent:.0f} %" if percent >= 0.95 else f"±{percent:.1f} %"
 
 
-def _half(low: float | None, high: float | None) -> float:
-    assert low is not None
-    assert high is not None
+def half(low: float, high: float) -> float:
+    """Return half the width of a ratio's interval as a share of the ratio; NaN where an end is."""
     return math.sqrt(high / low) - 1 if low > 0 else math.inf
 
 

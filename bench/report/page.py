@@ -1,21 +1,19 @@
-"""The report: its contents, its rendering from templates, and the files in its folder."""
+"""The report: its contents, and the files in its folder."""
 
 from __future__ import annotations
 
-import html
 import json
-import re
+import shlex
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
-import jinja2
 import pandas as pd
-from markupsafe import Markup
 
-from bench.report.analysis import ablation, bottleneck, comparability, matrix, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, matrix, missing, scaling
+from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Sentence, sentences
@@ -25,13 +23,17 @@ from bench.report.figures import devices
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
-from bench.report.reading.load import KEY, Runs
+from bench.report.reading.load import KEY, Run, Runs
+from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import matrix as matrix_tables
+from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
 
+MOST_PLOTS = 4
+"""Most figures in report.md; the others are in details.md."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 RESIDENT = (
@@ -78,26 +80,65 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """How to make one run's figures again."""
+
+    label: str
+    command: str
+    environment: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """The contents of the page, in order."""
 
-    runs: list[str]
+    title: str
+    facts: list[str]
+    """What was compared, when, with which torch."""
+    lead: list[list[Part]]
+    grid: Grid
     verdicts: list[Sentence]
     cautions: list[str]
     """Data missing from the runs, and differences between them other than those being compared."""
+    missing: list[str]
+    """What no device supports, or holds."""
     warnings: list[str]
+    remarks: list[str]
+    """What limits where."""
+    headline: list[Plot]
+    """The figures that are shown first."""
     sections: list[Section]
     how_to_read: list[str]
+    reproduce: list[Origin]
+    precisions: list[str]
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
 
     @property
+    def other_verdicts(self) -> list[str]:
+        """Verdicts that are in no grid: those of ablations."""
+        return [str(sentence) for sentence in self.verdicts if sentence.answer is None]
+
+    @property
+    def cautioned(self) -> list[str]:
+        """The headings of lists that are not empty."""
+        lists = {
+            "Before comparing": self.cautions,
+            "Warnings while measuring": self.warnings,
+            "Not measured": self.missing,
+        }
+        return [name for name, lines in lists.items() if lines]
+
+    @property
+    def plots(self) -> list[Plot]:
+        """Every figure, in order."""
+        return [*self.headline, *(plot for section in self.sections for plot in section.plots)]
+
+    @property
     def files(self) -> list[str]:
-        """The names of the report's files beside report.md and report.html."""
-        plots = [
-            f"{plot.name}.{kind}" for section in self.sections for plot in section.plots for kind in ("png", "svg")
-        ]
-        return sorted({*plots, *(name for section in self.sections for name in section.csvs)})
+        """The names of the report's files beside its pages."""
+        plots = [f"{plot.name}.{kind}" for plot in self.plots for kind in ("png", "svg")]
+        return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
 
 
 def publish(
@@ -110,35 +151,10 @@ def publish(
     literature = load_published() if published else None
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, layers=layers, figures=figures)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report", "."),
-        autoescape=jinja2.select_autoescape(["html.j2"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"md": markdown, "inline": inline}
-    source_mark = mark({run.folder: run.info for run in runs.runs})
-    for name in ("report.md", "report.html"):
-        text = environment.get_template(f"{name}.j2").render(report=report, mark=source_mark)
+    for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         (out / name).write_text(text, encoding="utf-8")
     _replace(out / FILES, report.files)
     return out / "report.md", report.verdicts, report.ablations
-
-
-def markdown(text: str) -> str:
-    """Escape text for markdown, a table's cell included."""
-    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
-
-
-def inline(plot: Plot) -> Markup:
-    """Return a plot's SVG for inlining in HTML: without the XML prologue, its ids prefixed with the plot's name."""
-    svg = plot.svg[plot.svg.index("<svg") :]
-    svg = re.sub(r'\b(id="|xlink:href="#|href="#|url\(#)', rf"\g<1>{plot.name}-", svg)
-    label = Markup.escape(plot.caption)
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -160,6 +176,7 @@ def compose(
 ) -> Report:
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
+    supported = missing.without_unsupported(summary)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:  # figures take as long as tables
         drawing = None
@@ -176,13 +193,17 @@ def compose(
                 layers=layers,
                 figures=figures,
             )
-        notes = present(diagnostics.notes(pd.concat([runs.trials, runs.ablations], ignore_index=True)))
+        tried = runs.trials[runs.trials["status"] != missing.UNSUPPORTED]
+        notes = present(
+            diagnostics.unsupported(runs.trials),
+            diagnostics.notes(pd.concat([tried, runs.ablations], ignore_index=True)),
+        )
         sections = [
             Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
             *_matrices(matrices, out),
             *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
             *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
-            *_recipes(summary, runs, literature),
+            *_recipes(supported, runs, literature),
             Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
             Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
             Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
@@ -194,15 +215,53 @@ def compose(
         by_title[title].plots.extend([plot] if plot else [])
     for title, remark in left_out.items():
         by_title[title].remarks.append(remark)
+    answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
     return Report(
-        runs=[run.label for run in runs.runs],
+        title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
+        facts=facts(runs, summary),
+        lead=lead(answers),
+        grid=grid(verdicts, summary),
         verdicts=verdicts,
         cautions=comparability.cautions(runs),
+        missing=missing.sentences(summary, runs.trials),
         warnings=diagnostics.warnings(runs.runs),
+        remarks=[],
+        headline=_headline(sections),
         sections=[one for one in sections if one.tables or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
+        reproduce=[_origin(run) for run in runs.runs],
+        precisions=[str(name) for name in summary["precision"].unique()],
         ablations=present(*map(ablation_tables.short, ablations)),
     )
+
+
+def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
+    """Return what the header says of the whole: how many devices and models, when, and with which torch."""
+    dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
+    versions = dict.fromkeys(str(run.environment["torch"]) for run in runs.runs if run.environment.get("torch"))
+    when = dates[:1] if dates[:1] == dates[-1:] else [f"{dates[0]} to {dates[-1]}"]
+    counts = [("device", summary["where"].nunique()), ("model", summary["suite"].nunique())]
+    counted = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts if count]
+    return [*counted, *when, *([f"torch {', '.join(versions)}"] if versions else [])]
+
+
+def _origin(run: Run) -> Origin:
+    words = run.part("request").get("argv") or []
+    machine = run.environment
+    names = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver", "python": "Python", "os": ""}
+    parts = [f"{name} {machine[key]}".strip() for key, name in names.items() if machine.get(key)]
+    version = [f"ampmeter {run.info['version']}"] if run.info.get("version") else []
+    command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
+    return Origin(label=run.label, command=command, environment=", ".join([*version, *parts]))
+
+
+def _headline(sections: list[Section]) -> list[Plot]:
+    """Take the figures that report.md shows out of their sections."""
+    taken: list[Plot] = []
+    for section in sections:
+        while section.plots and len(taken) < MOST_PLOTS:
+            taken.append(section.plots.pop(0))
+    return taken
 
 
 def _draw(

@@ -128,6 +128,16 @@ def report(
     print(f"Report: {page} and {page.with_suffix('.html')}")
 
 
+def next_step(folder: Path, fine: bool) -> str:
+    """Say how to go on after a run."""
+    if not fine:
+        return f"the report's notes say what failed or hung; --resume {folder} tries it again."
+    return (
+        f"--rigorous narrows the intervals, `run_bench.py report {folder} OTHER` sets runs side by side, "
+        "and `run_bench.py list` names suites and precisions."
+    )
+
+
 def report_folder(runs: list[Path]) -> Path:
     """Return where the report of some runs belongs: reports/, under the runs' names."""
     return folders.report_folder(runs, Path("reports"))

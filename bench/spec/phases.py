@@ -20,6 +20,8 @@ class Work:
     arms: int
     steps_per_epoch: int
     epochs: int
+    first: bool
+    """Whether it is the first process of its cell, which finds what the others only check."""
     budget_s: float
     """Time budget of an arm."""
     fewest_rounds: int
@@ -60,13 +62,14 @@ class Phase:
 
 
 def _warm_up_s(work: Work) -> float:
-    return max(5 * work.step_s, 1.0)
+    return max(15 * work.step_s, 0.5) if work.first else max(7 * work.step_s, 0.3)
 
 
 def _rounds_s(work: Work, arms: int) -> float:
-    """Estimate warm-up and ABBA rounds of several arms."""
+    """Estimate warm-up and ABBA rounds of several arms; in a first process also its switches and its limits."""
     shortest_s = work.fewest_rounds * 2 * 1.7 * work.step_s * arms
-    return arms * _warm_up_s(work) + max(shortest_s, arms * work.budget_s)
+    learning_s = arms * 1.4 if work.first else 0.0
+    return arms * _warm_up_s(work) + max(shortest_s, arms * work.budget_s) + learning_s
 
 
 PHASES: dict[str, Phase] = {

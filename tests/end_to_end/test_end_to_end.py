@@ -93,6 +93,7 @@ def test_a_run_ends_with_its_report(finished):
     folder, done = finished
     report = folder / "reports" / "mine"
     assert f"Report: {Path('reports/mine/report.md')}" in done.stdout
+    assert f"run_bench.py report {Path('results/mine')} OTHER" in done.stdout.splitlines()[-1]
     assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png", ".json"}
     assert "amp-bf16" in (report / "report.md").read_text()
 
@@ -118,7 +119,7 @@ def test_a_run_cut_short_is_reported_as_unfinished_with_what_is_missing(finished
     kept = [line for line in trials.read_text().splitlines(keepends=True) if "-train-" not in line]
     trials.write_text("".join(kept))
     assert call("report", "cut", cwd=tmp_path).returncode == 0
-    page = (tmp_path / "reports" / "cut" / "report.md").read_text()
+    page = (tmp_path / "reports" / "cut" / "details.md").read_text()
     assert f"2 of {len(run['planned'])} planned trials are missing (2 train)" in page
 
 
@@ -268,7 +269,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     assert "4 fits, 8 not tried (time)" in rows[0]["detail"]
     planned = json.loads((place / "out" / "run.json").read_text())["planned"]
     assert [trial["phase"] for trial in planned] == ["memory", "memory", "speed"]
-    assert "Largest batch" in (place / "reports" / "out" / "report.md").read_text()
+    assert "Largest batch" in (place / "reports" / "out" / "details.md").read_text()
     monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
     assert call("--resume", "out", cwd=place).returncode == 0
     assert table(place / "out") == rows
@@ -289,7 +290,7 @@ def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
         ("batch_size=4 width=16", "4"),
         ("batch_size=5 width=16", "5"),
     ]
-    report = (place / "reports" / "out" / "report.md").read_text()
+    report = (place / "reports" / "out" / "details.md").read_text()
     assert report.index("## Sweep of tiny's width") < report.index("## Sweep of tiny's batch_size")
 
 

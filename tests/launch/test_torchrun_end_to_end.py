@@ -124,7 +124,7 @@ def test_four_ranks_on_two_nodes_have_the_weights_of_one_process_and_scaling_is_
             torch.testing.assert_close(own, whole)
     environment = json.loads((folder / "run.json").read_text())["environment"]
     assert [node["accelerator"] for node in environment["nodes"]] == ["cpu+cpu@2"] * 2
-    (page,) = (folder.parents[1] / "reports").glob("*/report.md")
+    (page,) = (folder.parents[1] / "reports").glob("*/details.md")
     (row,) = [line for line in page.read_text().splitlines() if "| strong |" in line]
     assert "cpu+cpu@2" in row
 

@@ -38,6 +38,21 @@ def test_warm_up_gives_up_at_the_cap_and_says_so():
     assert machine.now_ns >= 1e9
 
 
+def test_noise_alone_does_not_make_the_warm_up_longer():
+    machine = SimulatedMachine()
+    noisy = SimulatedRunner("fp32", machine, 10 * MS, noise=gaussian(0, 0.1))
+    found = warm_up(noisy, cap_s=60, clock=machine.clock)
+    assert found.steady
+    assert machine.now_ns < 2e9
+
+
+@pytest.mark.parametrize(("expected_ms", "windows"), [(10.0, 1), (5.0, 2)])
+def test_the_first_window_is_enough_where_steps_take_as_long_as_in_an_earlier_process(expected_ms, windows):
+    machine = SimulatedMachine()
+    found = warm_up(SimulatedRunner("fp32", machine, 10 * MS), 60, machine.clock, expected_ms=expected_ms)
+    assert found.steps == 3 + 20 * windows  # 0.2 s of 10 ms
+
+
 def test_warm_up_waits_for_allocations_to_end():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, MS)

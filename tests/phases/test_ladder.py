@@ -358,7 +358,7 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert [(row["precision"], row["ablation_step"]) for row in apart] == [
         (name, str(at)) for at, name in enumerate(steps)
     ] * 3
-    page = (tmp_path / "reports" / "run" / "report.md").read_text()
+    page = (tmp_path / "reports" / "run" / "details.md").read_text()
     top = next(line for line in page.splitlines() if line.startswith("| + grad-accumulation=2 |")).split(" | ")
     assert top[1] == "+ prefetcher"
     assert top[4].endswith("]")

@@ -118,7 +118,7 @@ def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny
     assert done.returncode == 0, done.stdout
     assert "prefetcher has no effect on memory, speed, measured on batches" in done.stdout
     assert {row["techniques"] for row in rows(tmp_path / "run", "trials.csv")} == {"prefetcher+channels-last"}
-    assert "tiny (prefetcher+channels-last)" in (tmp_path / "reports" / "run" / "report.md").read_text()
+    assert "tiny (prefetcher+channels-last)" in (tmp_path / "reports" / "run" / "details.md").read_text()
 
 
 @pytest.mark.parametrize("more", [(), ("--ladder",)])
@@ -228,7 +228,7 @@ def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_f
     assert [row["status"] in ("ok", "unconverged", "invalid") for row in found] == [True, True]
     assert all(float(row["compile_s"]) > 0 for row in found)
     assert all(row["compute_dtypes"] for row in found)  # seen in a step that is not compiled
-    assert "### Compiling" in (tmp_path / "reports" / "run" / "report.md").read_text()
+    assert "### Compiling" in (tmp_path / "reports" / "run" / "details.md").read_text()
 
 
 def test_a_step_is_observed_without_compiled_code():

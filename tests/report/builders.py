@@ -178,9 +178,9 @@ class RunBuilder:
 
 
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
-    """Report some runs; return the path of report.md."""
+    """Report some runs; return the path of details.md, which has every table."""
     page, _, _ = report(runs, out, **options)
-    return page
+    return page.with_name("details.md")
 
 
 def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, **more: Any) -> Speed:

@@ -19,6 +19,7 @@ HOSTILE = "bad|detail <script>alert(1)</script>\n| --- | [x](javascript:1) `code
 
 
 def written(*runs, figures="none"):
+    """Return details.md, report.html and their folder."""
     page = write_report([run.folder for run in runs], runs[0].folder.parent / "out", figures=figures)
     return page.read_text(), page.with_name("report.html").read_text(), page.parent
 
@@ -112,8 +113,9 @@ def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
     (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA, "warnings": ["The GPU is <shared>."]}))
     text, html, _ = written(run)
-    assert "- The GPU is &lt;shared&gt;.\n" in text.split("## Machines")[0]
-    assert "<li>The GPU is &lt;shared&gt;.</li>" in html
+    head = (tmp_path / "out" / "report.md").read_text()
+    assert all("- The GPU is &lt;shared&gt;.\n" in page for page in (head, text.split("## Machines")[0]))
+    assert "<li><bdi>The GPU is &lt;shared&gt;.</bdi></li>" in html
 
 
 def test_merged_runs_keep_their_rows_and_are_compared_by_architecture(tmp_path):
@@ -141,7 +143,7 @@ def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole):
     for name in shown:
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert html.count("<svg") == 2
+    assert html.count("<figure>") == 2
 
 
 def test_what_has_no_data_has_no_plot(tmp_path):
@@ -156,7 +158,8 @@ def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole):
     ids = re.findall(r'\bid="(.*?)"', html)
     links = re.findall(r'\b(?:src|href)="(.*?)"', html)
     used = [link.removeprefix("#") for link in links] + re.findall(r"url\(#(.*?)\)", html)
-    assert all(link.startswith("#") for link in links)
+    assert all(link.startswith(("#", "data:image/svg+xml;base64,")) for link in links)
+    used = [link for link in used if not link.startswith("data:")]
     assert len(ids) == len(set(ids)) > 0
     assert set(used) <= set(ids)
 
@@ -172,13 +175,13 @@ def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
     names = sorted(path.name for path in first.iterdir())
-    assert len(names) == 7
+    assert len(names) == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (first / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
-REPORT = {"report.md", "report.html", FILES}
+REPORT = {"report.md", "details.md", "report.html", FILES}
 
 
 @pytest.fixture
@@ -196,7 +199,7 @@ def files(folder):
 def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path):
     out = tmp_path / "out"
     write_report(pair, out)
-    assert {"matrix-mlp.csv", "matrix-mlp.svg", "matrix-mlp.png", "mlp-card-run-two-speed.png"} <= files(out)
+    assert {"matrix-mlp.csv", "matrix-mlp.svg", "matrix-mlp.png", "mlp-card-speed.png"} <= files(out)
     write_report(pair[:1], tmp_path / "fresh")
     write_report(pair[:1], out)
     assert files(out) == files(tmp_path / "fresh")

@@ -364,5 +364,5 @@ def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path,
     assert done["cpu+cpu", "memory"]["all_devices_bytes"] != ""
     losses = [float(done[placement, "train"]["train_loss"]) for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)
-    (page,) = (tmp_path / "reports").glob("*/report.md")
+    (page,) = (tmp_path / "reports").glob("*/details.md")
     assert "### Scaling" in page.read_text()

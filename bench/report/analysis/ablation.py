@@ -14,7 +14,7 @@ from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
 from bench.report.analysis.speed import noises
 from bench.report.analysis.summary import memory_change
-from bench.report.format import UNKNOWN, known, processes
+from bench.report.format import UNKNOWN, half, known, processes
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import listed
@@ -112,6 +112,10 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
         over_first, first_in = gains.get((BASELINE, step.name), NOTHING)
         over_last, measured_in = gains.get((step.previous.name, step.name), NOTHING) if step.previous else NOTHING
         status, detail = _status(timed, memory, own, step.name)
+        asked = own["target_ci"].max()
+        low, high = (over_first.low, over_first.high) if over_first else (None, None)
+        if status == "ok" and low is not None and high is not None and half(low, high) > asked:
+            status, detail = "unconverged", f"the interval over processes is wider than ±{100 * asked:g} %"
         train_status, accuracy = _accuracy(trained, step)
         body.append(
             {

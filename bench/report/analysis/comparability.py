@@ -169,7 +169,9 @@ def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
 
 
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield the software: of GPUs' libraries only where there are GPUs."""
+    """Yield the versions of ampmeter and of the software: of GPUs' libraries only where there are GPUs."""
+    versions = {run.label: str(run.info["version"]) for run in runs if run.info.get("version")}
+    yield Fact(name="ampmeter", values=versions, why="Another version may measure, or choose, in another way.")
     on_gpu = set(rows.loc[rows["device_kind"] != "cpu", "run"])
     for key, part in SOFTWARE.items():
         relevant = [

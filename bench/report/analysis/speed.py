@@ -107,7 +107,9 @@ def _estimate(arm: _Arm, baseline: _Arm | None, noise: float) -> list[object]:
     """
     paired = arm.speedups[arm.speedups[:, 0] > 0]
     if len(paired):
-        interval, measured_in = _over_processes(paired), processes(len(paired))
+        interval, count = _over_processes(paired), len(paired)
+        left_out = count > 1 and interval.n < count  # disturbed, for they lie far off the others
+        measured_in = f"{interval.n} of {count} processes" if left_out else processes(count)
     elif baseline is not None:
         steps = baseline.step_ms[baseline.alone] if baseline.alone.any() else baseline.step_ms
         interval = stats.welch_interval(np.log(steps), np.log(arm.step_ms))

@@ -32,6 +32,8 @@ class Answer:
 
     workload: str
     where: str
+    label: str
+    """The device as short as it is told from others."""
     batch: int
     advice: str
     precision: str | None
@@ -103,6 +105,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     answer = Answer(
         workload=first["workload"],
         where=first["where"],
+        label=first["label"],
         batch=batch,
         advice=choice.advice,
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
@@ -241,8 +244,8 @@ def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
 
 
 def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
-    speed = f"{ratio(arm['speedup'])}× as fast as fp32"
-    speed += f" [{ratio(arm['low'])}, {ratio(arm['high'])}]" if known(arm["low"]) else " (no interval)"
+    speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
+    speed = f"{speedup}× as fast as fp32 {interval or '(no interval)'}"
     marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
     besides = ", ".join(text for text in (_at_best(rows, arm), _besides(rows, arm)) if text)
     return f"{speed} ({marks})" + (f", {besides}" if besides else "")

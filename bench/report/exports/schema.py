@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from bench.report.analysis import data
+from bench.report.analysis.compare import METRICS
+from bench.report.analysis.compare import WORDS as VERDICTS
+from bench.report.exports.comparison import ASKED, NAMES
 from bench.report.exports.document import OF_BLOCKS, OF_TRIALS, OWN, VERSION
 from bench.results.columns import COLUMNS, Field, descriptions
 from bench.results.records import Device
@@ -27,7 +30,7 @@ OBJECT: Schema = {"type": "object"}
 
 def schema() -> Schema:
     """Return the schema of all documents, told apart by their ``kind``."""
-    kinds = {"report": _report(), "list": _list(), "devices": _devices()}
+    kinds = {"report": _report(), "list": _list(), "devices": _devices(), "compare": _compare()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Documents of ampmeter, version {VERSION}",
@@ -115,6 +118,41 @@ def _devices() -> Schema:
         "processes": {"oneOf": [many(whole(process)), {"type": "null"}]},
     }
     return document("devices", {"no_gpu": MAYBE_WORD, "devices": many(whole(device))})
+
+
+def _compare() -> Schema:
+    row: dict[str, Schema] = dict.fromkeys(ASKED, WORD)
+    row |= {"batch_size": {"type": "integer"}, "device_old": WORD, "device_new": WORD}
+    for name, metric in METRICS.items():
+        figure, ends = NAMES[name], ("", "_low", "_high")
+        change: dict[str, Schema] = {"verdict": {"enum": list(VERDICTS)}, "beyond_fail_over": {"type": "boolean"}}
+        change |= {f"status_{side}": MAYBE_WORD for side in ("old", "new")}
+        change |= {f"{figure}_{side}": NUMBER for side in ("old", "new")}
+        change |= {f"samples_{figure}_{side}": many({"type": "number"}) for side in ("old", "new")}
+        change |= {f"{metric.change}{end}": NUMBER for end in ends}
+        row[name] = {"oneOf": [whole(change), {"type": "null"}]}
+    overall: dict[str, Schema] = {"name": WORD, "rows": {"type": "integer"}, "verdict": {"enum": list(VERDICTS)}}
+    overall |= {"beyond_fail_over": {"type": "boolean"}}
+    overall |= {f"{METRICS['speed'].change}{end}": NUMBER for end in ("", "_low", "_high")}
+    row |= {f"speedup_ratio{end}": NUMBER for end in ("", "_low", "_high")}
+    properties = {
+        "old": WORDS | {"description": "The earlier runs, by their folders' names."},
+        "new": WORDS,
+        "summary": WORD,
+        "fail_over_ratio": NUMBER,
+        "failures": WORDS | {"description": "Regressions shown beyond it; the exit code is 1 if there is one."},
+        "cautions": WORDS,
+        "only_in_one": WORDS,
+        "environment": many(whole({"name": WORD, "old": WORD, "new": WORD}))
+        | {"description": "What differs between the machines and their software."},
+        "rows": many(whole(row))
+        | {
+            "description": "One precision of one cell. All changes are NEW ÷ OLD, of accuracy "
+            "NEW − OLD in points, with 95 % intervals."
+        },
+        "overall": many(whole(overall)) | {"description": "The speed over all rows of a recipe on a device."},
+    }
+    return document("compare", properties)
 
 
 TYPES: dict[data.Type, Schema] = {

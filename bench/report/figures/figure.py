@@ -27,7 +27,7 @@ SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
 STYLE: Any = {
     "text.parse_math": False,
     "svg.hashsalt": "ampmeter",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -12,6 +13,10 @@ from bench.report.format import records
 from bench.report.reading.load import SUBJECT, WORKLOAD
 from bench.results.columns import listed
 
+VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
+"""Left out of a device's short name: what follows tells devices apart."""
+BUILD = re.compile(r"(?:[- ](?:PCIe|SXM\d?|HBM\d\w?|\d+GB))+(?![\w-])", re.IGNORECASE)
+"""The parts of a name that say how a board is built: left out where no other board has the rest of the name."""
 IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
 """What the words of a subject were made of."""
 
@@ -19,19 +24,23 @@ IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
 def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the subjects of ``trials`` in their order, each with its names.
 
-    ``workload`` names the recipe, ``where`` the device; ``slug`` is a file name, unique among them. The columns of
+    ``workload`` names the recipe, ``where`` the device, and ``label`` the same as short as it is told from the others;
+    ``slug`` is a file name, unique among them. The columns of
     ``IDENTITY`` come with them.
     """
     found = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
     several_data = found.groupby("suite")["data"].transform("nunique") > 1
-    several_runs = found["run"].nunique() > 1
+    several_runs = found.groupby("device")["run"].transform("nunique") > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
     together = found["members"].map(lambda cell: len(listed(cell)) > 1)
     cpus_together = together & (found["device_kind"] == "cpu")  # GPUs are counted in the device's name
-    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
+    rows = found.assign(
+        several_data=several_data, several_runs=several_runs, several_placements=(on_device > 1) | cpus_together
+    )
     found["workload"] = [_workload(row) for row in records(rows)]
-    found["where"] = [_where(row, several_runs) for row in records(rows)]
+    found["where"] = [_where(row) for row in records(rows)]
+    found["label"] = _labels(found["where"].tolist())
     return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
 
 
@@ -41,9 +50,9 @@ def _workload(row: Mapping[Hashable, Any]) -> str:
     return f"{row['suite']} ({', '.join(parts)})" if parts else str(row["suite"])
 
 
-def _where(row: Mapping[Hashable, Any], several_runs: bool) -> str:
+def _where(row: Mapping[Hashable, Any]) -> str:
     parts = [placement(str(row["placement"]))] if row["several_placements"] else []
-    parts += [f"run {row['run']}"] if several_runs else []
+    parts += [f"run {row['run']}"] if row["several_runs"] else []
     return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
 
 
@@ -52,6 +61,18 @@ def placement(name: str) -> str:
     if not name[0].isdigit():
         return name
     return f"GPU {name}" if name.isdigit() else f"GPUs {name}"
+
+
+def short(where: str) -> str:
+    """Return a device's name without its vendor's."""
+    return VENDOR.sub("", where)
+
+
+def _labels(names: list[str]) -> list[str]:
+    """Shorten names of devices, as far as different ones stay different."""
+    brief = {name: BUILD.sub("", short(name)) for name in names}
+    alike = Counter(brief[name] for name in dict.fromkeys(names))
+    return [brief[name] if alike[brief[name]] == 1 else short(name) for name in names]
 
 
 def slugs(names: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tables that compare more than precisions: devices together with one, the values of a parameter, two runs."""
+"""Tables that compare more than precisions: devices together with one, and the values of a parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from bench.report.format import estimate, number, records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import CELL, Runs
 from bench.report.tables.table import (
-    ARM,
     BATCH,
     DEVICE,
     PRECISION,
@@ -150,23 +149,3 @@ def _step_ratio(row: Row, first: Row) -> str:
     """Return the ratio of two step times, which are batch sizes over throughputs."""
     steps, before = (np.log(arm["batch_size"] / np.asarray(arm["paces"], dtype=float)) for arm in (row, first))
     return estimate(stats.welch_interval(steps, before).exp())
-
-
-def comparison(rows: list[dict[str, Any]]) -> Table:
-    """Return the table of two runs of the same questions, of the rows of ``analysis.compare.Comparison``."""
-    columns = [
-        words("suite", "suite"),
-        *ARM,
-        figures("step time [95 % interval]", "step"),
-        words("verdict", "verdict"),
-        figures("peak memory", "memory"),
-        figures("speedup over fp32 [95 % interval]", "speedup"),
-    ]
-    about = (
-        "All figures are NEW ÷ OLD. The verdict is of the step: FASTER or SLOWER where Welch's 95 % interval over "
-        "fresh processes clears the A/A noise, SAME where it lies within 1 %, INCONCLUSIVE otherwise, or where either "
-        "run has one process. Peaks of memory are not told apart where two processes on a CPU differ by as much anyway."
-    )
-    compared = table("NEW against OLD", rows, columns, about)
-    assert compared is not None
-    return compared

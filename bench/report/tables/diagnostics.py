@@ -182,6 +182,13 @@ TOLD = ("train", "speed")
 """Phases whose ``ok`` rows have a detail only where something happened; that of others is part of the result."""
 
 
+def unsupported(trials: pd.DataFrame) -> Table | None:
+    """Return which device does not support what, and why, once for all suites and phases."""
+    rows = trials[trials["status"] == "unsupported"].drop_duplicates(["device", "precision", "detail"])
+    columns = [words("device", "device"), PRECISION, words("reason", "detail", wrap=True)]
+    return table("Not supported", records(rows), columns)
+
+
 def notes(trials: pd.DataFrame) -> Table | None:
     """Return notes on trials that were not ``ok``, not steady or crowded, or have a detail although ``ok``.
 

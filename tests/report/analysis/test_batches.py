@@ -45,13 +45,13 @@ def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(t
     bounds = scipy_stats.ttest_ind(paces, baseline, equal_var=False).confidence_interval(0.95)
     center = math.exp(paces.mean() - baseline.mean())
     assert (fp32[1:3], row[1:3]) == (["fp32", "128"], ["amp-bf16", "512"])
-    assert row[4] == f"{center:.3f} [{math.exp(bounds.low):.3f}, {math.exp(bounds.high):.3f}]"
+    assert row[4] == f"{center:.2f} [{math.exp(bounds.low):.2f}, {math.exp(bounds.high):.2f}]"
 
 
 def test_the_verdict_says_both(two_sizes: RunBuilder) -> None:
     (sentence,) = sentences(two_sizes.summary())
-    assert "1.998× as fast as fp32 [" in sentence.evidence
-    assert "3.010× [" in sentence.evidence
+    assert "2.00× as fast as fp32 [1.7" in sentence.evidence
+    assert "3.01× [" in sentence.evidence
     assert "with each at its best batch (fp32 128, amp-bf16 512)" in sentence.evidence
 
 

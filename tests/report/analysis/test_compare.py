@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 
 from bench.report.analysis.compare import compare
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import comparison
+from bench.report.tables.compare import comparison
 from bench.results.records import Device, MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
 from tests.conftest import call
@@ -38,11 +38,11 @@ def cells(found) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("faster", "jitter", "verdict"),
-    [(1.1, 0.0, "FASTER"), (0.9, 0.0, "SLOWER"), (1.0, 0.0, "SAME"), (1.02, 0.05, "INCONCLUSIVE")],
+    [(1.1, 0.0, "IMPROVED"), (0.9, 0.0, "REGRESSED"), (1.0, 0.0, "SAME"), (1.02, 0.05, "INCONCLUSIVE")],
 )
 def test_the_verdict_is_of_the_step(old, faster, jitter, verdict):
     found = cells(compare(old, later(old, faster, jitter)))
-    assert found["fp32"]["verdict"] == verdict
+    assert found["fp32"]["speed"] == verdict
 
 
 def test_the_interval_is_welchs_and_below_one_is_less_time(old):
@@ -73,8 +73,8 @@ def test_another_driver_is_told_and_rows_of_one_run_alone_are_named(old):
     found = compare(old, new)
     assert any("Different driver: 550.1 in old; 999.1 in new." in line for line in found.cautions)
     assert found.apart == [
-        "Only in old: mlp on 0 batch 128 amp-bf16.",
-        "Only in new: mlp on 0 batch 128 amp-fp16.",
+        "Only in OLD: mlp on 0 batch 128 amp-bf16.",
+        "Only in NEW: mlp on 0 batch 128 amp-fp16.",
     ]
 
 
@@ -82,20 +82,47 @@ def test_what_no_longer_fits_is_a_row_with_both_words(old):
     new = later(old, 1.0)
     gone = {"status": "oom", "step_ms": "", "samples_per_s": ""}
     fleet.edit_rows(new, lambda row: row["phase"] == "speed" and row["precision"] == "fp32" and row.update(gone))
-    assert cells(compare(old, new))["fp32"]["step time [95 % interval]"] == "ok → oom"
+    found = compare(old, new, fail_over=0.5)
+    assert cells(found)["fp32"]["step time [95 % interval]"] == "ok → oom"
+    assert cells(found)["fp32"]["speed"] == "REGRESSED"
+    assert ["fp32" in failure for failure in found.failures] == [True]
+
+
+def test_what_fits_again_improved_and_what_was_disturbed_decides_nothing(old):
+    new = later(old, 1.0)
+    gone = {"step_ms": "", "samples_per_s": ""}
+
+    def lose(folder: Path, precision: str, status: str) -> None:
+        fleet.edit_rows(
+            folder,
+            lambda row: (
+                row["phase"] == "speed"
+                and row["precision"] == precision
+                and row.update(gone, status=status, speedup="", speedup_low="", speedup_high="")
+            ),
+        )
+
+    lose(old, "fp32", "oom")
+    lose(new, "amp-bf16", "invalid")
+    found = compare(old, new, fail_over=0.03)
+    assert {name: row["speed"] for name, row in cells(found).items()} == {
+        "fp32": "IMPROVED",
+        "amp-bf16": "INCONCLUSIVE",
+    }
+    assert not found.failures
 
 
 def test_one_process_decides_nothing(old):
     new = later(old, 3.0)
     lines = (new / "trials.csv").read_text().splitlines(keepends=True)
     (new / "trials.csv").write_text("".join(x for x in lines if "-speed-r1," not in x and "-speed-r2," not in x))
-    assert cells(compare(old, new))["fp32"]["verdict"] == "INCONCLUSIVE"
+    assert cells(compare(old, new))["fp32"]["speed"] == "INCONCLUSIVE"
 
 
 def test_the_command_prints_the_table_and_ends_with_0(old, tmp_path):
     done = call("compare", old, later(old, 1.1, driver="999.1"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "FASTER" in done.stdout
+    assert "IMPROVED" in done.stdout
     assert "Different driver" in done.stdout
     assert "NEW ÷ OLD" in done.stdout
 
@@ -123,11 +150,11 @@ def test_one_run_alone_is_refused_by_the_command(tmp_path):
 def test_a_common_run_only_without_speed_compares_memory(tmp_path):
     for name, size in (("a", 100), ("b", 80)):
         RunBuilder(tmp_path / name).memory("fp32", size)
-    (row,) = compare(tmp_path / "a", tmp_path / "b").rows
-    assert row["memory"] == "0.800"
+    found = cells(compare(tmp_path / "a", tmp_path / "b"))
+    assert (found["fp32"]["memory"], found["fp32"]["peak memory"]) == ("IMPROVED", "0.800")
 
 
-@pytest.mark.parametrize(("gained", "shown"), [(4.9, "not told apart"), (5.1, "1.051")])
+@pytest.mark.parametrize(("gained", "shown"), [(4.9, "not told apart"), (5.1, "1.051 [1.001, 1.101]")])
 def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, gained, shown):
     for name, mib in (("a", 100.0), ("b", 100.0 + gained)):
         run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
@@ -168,7 +195,7 @@ def test_a_copy_is_no_second_run(old):
         compare(old, old.parent / "again")
 
 
-@pytest.mark.parametrize(("noisy", "verdict"), [("old", "INCONCLUSIVE"), ("new", "INCONCLUSIVE"), ("", "FASTER")])
+@pytest.mark.parametrize(("noisy", "verdict"), [("old", "INCONCLUSIVE"), ("new", "INCONCLUSIVE"), ("", "IMPROVED")])
 def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, noisy, verdict):
     for name, step_ms in (("old", 10.0), ("new", 9.8)):
         run = RunBuilder(tmp_path / name).alone("fp32", [step_ms * share for share in (0.999, 1.0, 1.001)])
@@ -180,4 +207,125 @@ def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, noisy, verdict):
                 TrialResult(precision="fp32", status="ok", speed=speed),
             )
     found = cells(compare(tmp_path / "old", tmp_path / "new"))
-    assert found["fp32"]["verdict"] == verdict
+    assert found["fp32"]["speed"] == verdict
+
+
+@pytest.mark.parametrize(("slower", "over", "code"), [(1.05, "3%", 1), (1.05, "0.1", 0), (0.5, "3%", 0)])
+def test_fail_over_decides_the_exit_code(old, tmp_path, slower, over, code):
+    done = call("compare", old, later(old, 1 / slower), "--fail-over", over, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+
+
+def test_without_fail_over_a_regression_ends_with_0(old, tmp_path):
+    done = call("compare", old, later(old, 0.5), cwd=tmp_path)
+    assert (done.returncode, "REGRESSED" in done.stdout) == (0, True)
+
+
+def test_a_regression_within_the_noise_is_none_whatever_is_allowed(tmp_path):
+    for name, step_ms in (("old", 10.0), ("new", 10.5)):
+        run = RunBuilder(tmp_path / name).alone("fp32", [step_ms * share for share in (0.999, 1.0, 1.001)])
+        for replicate, ratio in enumerate((0.9, 1.0, 1.1)):
+            speed = timed(step_ms, 128, speedup=ratio, speedup_low=ratio, speedup_high=ratio)
+            floor = TrialResult(precision="fp32", status="ok", speed=speed)
+            run.add(run.trial("floor", ["fp32"], 128, replicate=replicate), floor)
+    assert not compare(tmp_path / "old", tmp_path / "new", fail_over=0.001).failures
+
+
+def trained(folder: Path, accuracies: list[float], epochs: int = 2) -> Path:
+    return RunBuilder(folder).train("fp32", accuracies, epochs=epochs).folder
+
+
+FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]
+
+
+@pytest.mark.parametrize(
+    ("points", "verdict"), [(-2.0, "REGRESSED"), (2.0, "IMPROVED"), (0.1, "SAME"), (-0.5, "INCONCLUSIVE")]
+)
+def test_accuracy_is_compared_seed_by_seed_against_its_margin(tmp_path, points, verdict):
+    old = trained(tmp_path / "old", FIVE)
+    wobble = [0.01, -0.01, 0.0, 0.02, -0.02]
+    new = trained(tmp_path / "new", [value + points + more for value, more in zip(FIVE, wobble, strict=True)])
+    found = compare(old, new, fail_over=0.5)
+    assert cells(found)["fp32"]["accuracy"] == verdict
+    assert bool(found.failures) is (verdict == "REGRESSED")
+
+
+def test_fewer_than_five_seeds_or_other_epochs_decide_nothing_of_accuracy(tmp_path):
+    old = trained(tmp_path / "old", FIVE)
+    few = cells(compare(old, trained(tmp_path / "few", [80.0, 80.8, 79.5, 81.0])))["fp32"]
+    longer = cells(compare(old, trained(tmp_path / "longer", [80.0] * 5, epochs=3)))["fp32"]
+    assert (few["accuracy"], longer["accuracy"]) == ("INCONCLUSIVE", "INCONCLUSIVE")
+    assert longer["accuracy (points) [95 % interval]"] == "not comparable"
+
+
+def test_a_seed_that_diverges_is_a_regression(tmp_path):
+    old = trained(tmp_path / "old", FIVE)
+    RunBuilder(trained(tmp_path / "new", FIVE[:4])).diverged("fp32", seed=4)
+    found = compare(old, tmp_path / "new", fail_over=0.03)
+    assert cells(found)["fp32"]["accuracy (points) [95 % interval]"] == "ok → diverged"
+    assert len(found.failures) == 1
+
+
+def test_a_folder_of_runs_counts_the_processes_of_all(old, tmp_path):
+    both = tmp_path / "both"
+    for name in ("a", "b"):
+        copy(old, both / name, device="Card", architecture="Volta", jitter=0.002)
+        fleet.edit_run(both / name, lambda info, name=name: info.update(started=f"2026-01-0{'ab'.index(name) + 1}"))
+    (row,) = [row for row in compare(old, both).rows if row.question["precision"] == "fp32"]
+    assert [len(own) for own in row.changes["speed"].samples] == [3, 6]
+
+
+def test_of_several_devices_each_is_compared_with_itself(old, tmp_path):
+    for side, slower in (("before", 1.0), ("after", 1.2)):
+        for name, device, faster in (("x", "Card X", 1.0), ("y", "Card Y", 3.0 / slower)):
+            copy(old, tmp_path / side / name, device=device, architecture="Volta", faster=faster, jitter=0.002)
+            start = f"{side} {name}"
+            fleet.edit_run(tmp_path / side / name, lambda info, start=start: info.update(started=start))
+    found = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
+    verdicts = {(row.where, row.question["precision"]): row.changes["speed"].verdict for row in found.rows}
+    assert verdicts[("Card X (0)", "fp32")] == "SAME"
+    assert verdicts[("Card Y (0)", "fp32")] == "REGRESSED"
+    assert all("Card Y" in failure for failure in found.failures)
+
+
+def test_what_differs_between_the_environments_is_listed_with_ampmeters_version(old):
+    new = later(old, 1.0, python="3.14.0")
+    fleet.edit_run(old, lambda info: info.update(version="1.0"))
+    fleet.edit_run(new, lambda info: info.update(version="1.1"))
+    found = compare(old, new)
+    assert found.environment == [("ampmeter", "1.0", "1.1"), ("Python", "3.12.1", "3.14.0")]
+    assert any(text.startswith("Different ampmeter: 1.0 in old; 1.1 in new.") for text in found.cautions)
+
+
+def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_path):
+    rng = np.random.default_rng(5)
+    for name, slower in (("old", 1.0), ("new", 1.05)):
+        run = RunBuilder(tmp_path / name)
+        for batch in (16, 32, 64, 128, 256, 512):
+            run.alone("fp32", [batch * slower * math.exp(one) for one in rng.normal(0, 0.03, 4)], batch=batch)
+    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.01)
+    assert {row.changes["speed"].verdict for row in found.rows} == {"INCONCLUSIVE"}
+    (one,) = found.overall
+    assert (one.rows, one.change.verdict) == (6, "REGRESSED")
+    assert one.change.interval.low < 1.05 < one.change.interval.high
+    assert len(found.failures) == 1
+    assert "REGRESSED over all 6 rows" in found.summary
+
+
+def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
+    """Both arms of a process are slow together: counted twice, they would make the interval too narrow."""
+    for name in ("old", "new"):
+        run = RunBuilder(tmp_path / name)
+        for precision in ("fp32", "amp-bf16"):
+            run.alone(precision, [9.0, 10.0, 11.0])
+    found = compare(tmp_path / "old", tmp_path / "new")
+    row = found.rows[0].changes["speed"].interval
+    assert found.overall[0].change.interval == row
+
+
+@pytest.mark.parametrize(("form", "sign"), [("--markdown", "| mlp |"), ("--html", "<td><bdi>mlp</bdi></td>")])
+def test_it_is_printed_as_a_page_too(old, tmp_path, form, sign):
+    done = call("compare", old, later(old, 0.9), form, "--fail-over", "3%", cwd=tmp_path)
+    assert done.returncode == 1
+    assert sign in done.stdout
+    assert "REGRESSED" in done.stdout

@@ -146,7 +146,7 @@ def test_a_run_in_other_circumstances_is_not_held_against_and_the_reason_is_said
     table, said = made(tmp_path / "one", tmp_path / "two")
     assert table is None
     assert said == [
-        "There is no scaling of 2 × NVIDIA Test 1 (run two): one of its devices was measured alone, "
+        "There is no scaling of 2 × NVIDIA Test 1: one of its devices was measured alone, "
         f"but run one has another {named}."
     ]
 

@@ -26,6 +26,12 @@ def test_the_headline_is_the_interval_over_the_processes_log_speedups(tmp_path: 
     assert (found["measured_in"], found["verdict"]) == ("4 processes", "FASTER")
 
 
+def test_a_process_that_lies_far_off_is_left_out_and_the_row_says_so(tmp_path: Path) -> None:
+    found = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.01, 1.99, 1.2], within=0.002).row()
+    assert found["speedup"] == pytest.approx(2.0, rel=0.01)
+    assert found["measured_in"] == "3 of 4 processes"
+
+
 def test_a_single_process_gives_its_own_interval_and_says_so(tmp_path: Path) -> None:
     found = RunBuilder(tmp_path / "run").speed(speedups=[2.0], within=0.01).row()
     assert (found["low"], found["high"]) == (pytest.approx(1.98), pytest.approx(2.02))

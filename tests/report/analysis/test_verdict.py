@@ -34,7 +34,7 @@ def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp
 @pytest.mark.parametrize(
     ("speedups", "advice", "word"),
     [
-        ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.800×", "SLOWER"),
+        ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.80×", "SLOWER"),
         ([0.8, 1.3, 1.05], "no gain is shown, measure longer to decide: amp-bf16 is", "INCONCLUSIVE"),
     ],
 )
@@ -96,7 +96,7 @@ def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_diffe
     assert ", batch 513: fastest: amp-bf16" in verdict(run)
     run.train("fp32", [90.0], batch=128)
     assert ", batch 128: fastest: amp-bf16, accuracy not shown" in verdict(run)
-    assert "; it is SLOWER at batch 64 (0.500 [0.473, 0.529]×)." in verdict(run)
+    assert "; it is SLOWER at batch 64 (0.50 [0.47, 0.53]×)." in verdict(run)
 
 
 @pytest.mark.parametrize("phase", ["speed", "memory"])

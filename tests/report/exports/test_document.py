@@ -12,14 +12,15 @@ import pytest
 
 from bench.cli import listing
 from bench.devices.processes import GpuProcess
-from bench.report.exports import document, schema
+from bench.report.analysis.compare import compare
+from bench.report.exports import comparison, document, schema
 from bench.report.reading.load import load
 from bench.results.records import Block, Device, Numeric, Seen, TrialResult
 from bench.results.store import Store
 from tests.conftest import call
 from tests.report.ablations import whole
 from tests.report.builders import GPU, RunBuilder
-from tests.report.fleet import original
+from tests.report.fleet import copy, original
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEED = "mlp-0-b128-speed-r0"
@@ -135,6 +136,19 @@ def test_the_devices_fit_the_schema(check, cpu):
     assert (lost["problem"], lost["precisions"]) == ("lost", {})
     assert of_cpu["precisions"]["tf32"] == "unsupported: no TF32"
     assert of_cpu["processes"] is None
+
+
+def test_a_comparison_fits_the_schema(check, tmp_path):
+    old = original(tmp_path / "old")
+    RunBuilder(old).lost("energy", "fp32", "unsupported")
+    new = copy(old, tmp_path / "new", device="Card", architecture="Hopper", faster=0.9)
+    found = check(comparison.document(compare(old, new, fail_over=0.03)))
+    row = found["rows"][0]
+    assert row["speed"]["verdict"] == "REGRESSED"
+    assert len(row["speed"]["samples_step_ms_old"]) == 3
+    assert row["speed"]["step_ratio"] == pytest.approx(1 / 0.9, rel=0.01)
+    assert row["energy"] is None
+    assert found["failures"]
 
 
 def test_report_prints_the_document_and_writes_nothing(tmp_path):

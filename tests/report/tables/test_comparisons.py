@@ -72,9 +72,9 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
     fp32 = [line for line in lines(sweep_table(sweeps[0])) if line["precision"] == "fp32"]
     assert {(line["other parameters"], line["width"]): line[FIRST].split(" ")[0] for line in fp32} == {
         ("depth=2", "4096"): "first",
-        ("depth=2", "4097"): "2.000",
+        ("depth=2", "4097"): "2.00",
         ("depth=3", "4096"): "first",
-        ("depth=3", "4097"): "3.000",
+        ("depth=3", "4097"): "3.00",
     }
 
 

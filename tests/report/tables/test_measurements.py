@@ -186,5 +186,5 @@ def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(
     run.add(run.trial("inference", ["fp32"], 128), result)
     assert [list(line.values())[2:] for line in lines(titled(run.folder, "Inference"))] == [
         ["fp32", "1.500", "2.000", "1,000", "baseline", "100.00", "0"],
-        ["amp-bf16", "1.500", "2.000", "1,000", "2.000 [1.900, 2.100]", "98.75", "0.004"],
+        ["amp-bf16", "1.500", "2.000", "1,000", "2.00 [1.90, 2.10]", "98.75", "0.004"],
     ]

@@ -113,7 +113,7 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
 
 
 def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numerics(run, tmp_path):
-    page = publish(run, tmp_path / "report")[0]
+    page = publish(run, tmp_path / "report")[0].with_name("details.md")
     text = page.read_text()
     assert "time/epoch" not in text  # nothing was timed, so there is no table of dashes
     for part in ("## Formats of numbers", "Numerics: errors against float64", "the loss became nan at step 1"):
@@ -130,7 +130,7 @@ def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numeri
 @pytest.mark.slow
 def test_layers_are_drawn_on_request_only(run, tmp_path):
     def names(**options):
-        return [plot.name for section in compose(run, tmp_path, **options).sections for plot in section.plots]
+        return [plot.name for plot in compose(run, tmp_path, **options).plots]
 
     assert names() == [f"mlp-nvidia-test-1-b128-{name}" for name in ("gradients", "loss-scale")]
     assert names(layers=True)[-1] == "mlp-nvidia-test-1-b128-gradients-by-layer"

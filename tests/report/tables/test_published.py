@@ -152,7 +152,7 @@ def test_further_files_of_published_figures_are_read_too(tmp_path):
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0]).folder
     words = ["report", run, "--figures", "none", "--out", tmp_path / "out"]
-    page = tmp_path / "out" / "report.md"
+    page = tmp_path / "out" / "details.md"
     for more, shown in (["--published"], True), ([], False):
         call(*words, *more, cwd=tmp_path)
         assert ("### Beside published figures" in page.read_text()) == shown

@@ -1,0 +1,81 @@
+"""The templates of a report, what they may call, and the Content-Security-Policy of the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from bench.report.figures.figure import Plot, colour
+
+LONGEST = 40
+"""Rows of the longest table on the page; details.md has the longer ones."""
+MOST = 6
+"""Most lines of a list in report.md; details.md has them all."""
+
+
+def render(report: Any, mark: str) -> dict[str, str]:
+    """Return the text of report.md, details.md and report.html, by name.
+
+    Args:
+        report: a ``page.Report``.
+        mark: the digest of its runs.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bench.report", "templates"),
+        autoescape=jinja2.select_autoescape(["html.j2", "strip.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": markdown, "anchor": anchor, "image": image, "precision": precision_class}
+    css = source(environment, "page.css") + colours(report.precisions)
+    policy = f"default-src 'none'; img-src data:; style-src '{digest(css)}'"
+    values = {"report": report, "mark": mark, "css": Markup(css), "policy": policy, "longest": LONGEST, "most": MOST}
+    names = ("report.md", "details.md", "report.html")
+    return {name: environment.get_template(f"{name}.j2").render(values) for name in names}
+
+
+def source(environment: jinja2.Environment, name: str) -> str:
+    """Return a file beside the templates as it is."""
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def digest(text: str) -> str:
+    """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def precision_class(name: str) -> str:
+    """Return the class of what belongs to a precision."""
+    return "p-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def colours(precisions: list[str]) -> str:
+    """Return the rules that tint what belongs to a precision; in the dark theme the tints are lighter."""
+    rule = ".{} {{ --tint: color-mix(in srgb, {}, #fff var(--shade)) }}\n"
+    return "".join(rule.format(precision_class(name), colour(name)) for name in precisions)
+
+
+def markdown(text: str) -> str:
+    """Escape text for markdown, a table's cell included."""
+    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", html.escape(re.sub(r"\s+", " ", str(text)), quote=False))
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
+
+
+def anchor(title: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def image(plot: Plot) -> Markup:
+    """Return a plot as an image within the page, with its caption as the text that stands for it."""
+    data = base64.b64encode(plot.svg.encode()).decode()
+    return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(plot.caption, Markup(data))

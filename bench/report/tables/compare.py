@@ -1,0 +1,73 @@
+"""The table of runs against earlier runs: a verdict and a change for each metric of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.report.analysis.compare import METRICS, Metric, Overall, Row
+from bench.report.format import estimate
+from bench.report.tables.table import Column, Table, figures, optional, table, whole, words
+
+CHANGES = {
+    "speed": "step time [95 % interval]",
+    "memory": "peak memory",
+    "energy": "energy of a step [95 % interval]",
+    "accuracy": "accuracy (points) [95 % interval]",
+}
+"""Headers of the changes, by their metrics."""
+
+
+def comparison(rows: Sequence[Row]) -> Table:
+    """Return the table of runs against earlier ones, of the rows of ``analysis.compare.Comparison``."""
+    columns = [
+        words("suite", lambda row: row.suite),
+        words("device", lambda row: row.where),
+        figures("batch size", lambda row: row.question["batch_size"], whole),
+        words("precision", lambda row: row.question["precision"]),
+        *(column for name, header in CHANGES.items() for column in _change(METRICS[name], header)),
+        *optional(figures("speedup over fp32 [95 % interval]", lambda row: row.speedup and estimate(row.speedup))),
+    ]
+    about = (
+        "Figures are NEW ÷ OLD, of accuracy NEW − OLD in points. REGRESSED and IMPROVED: the 95 % interval clears the "
+        "A/A noise (energy and memory: 1 %; accuracy: 0.5 points), and so clearly that at most 5 % of such verdicts in "
+        "this table are expected to be chance. SAME: the interval lies within 1 % or 0.5 points. INCONCLUSIVE: "
+        "neither, or too few samples: two processes in both, for energy two trials, for accuracy five seeds. Intervals "
+        "are Welch's over processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; "
+        "two processes on a CPU differ by up to 5 MiB."
+    )
+    compared = table("NEW against OLD", rows, columns, about)
+    assert compared is not None
+    return compared
+
+
+def _change(metric: Metric, header: str) -> list[Column]:
+    """Return the columns of a metric's verdict and of its change."""
+
+    def verdict(row: Row) -> str | None:
+        return row.changes[metric.name].verdict if metric.name in row.changes else None
+
+    def change(row: Row) -> str | None:
+        return row.changes[metric.name].written(metric) if metric.name in row.changes else None
+
+    return optional(words(metric.name, verdict), figures(header, change))
+
+
+def overall(found: Sequence[Overall]) -> Table | None:
+    """Return the table of the speed over all rows of a recipe on a device; None where none has two."""
+    columns = [
+        words("recipe and device", "name"),
+        figures("rows", "rows", whole),
+        words("speed", "verdict"),
+        figures(CHANGES["speed"], "change"),
+    ]
+    rows = [
+        {
+            "name": one.name,
+            "rows": one.rows,
+            "verdict": one.change.verdict,
+            "change": one.change.written(METRICS["speed"]),
+        }
+        for one in found
+    ]
+    about = "The mean over all rows: what slows all of them shows here sooner than in each."
+    return table("All rows together", rows, columns, about)

@@ -1,0 +1,51 @@
+"""The two sentences at the head of a report: computed from the answers, and saying no more than they do."""
+
+import pytest
+
+from bench.report.analysis.lead import lead, span, text
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.verdict import sentences
+from bench.report.reading.load import load
+from tests.report import fleet
+from tests.report.builders import RunBuilder
+
+
+def said(*folders):
+    found = sentences(summarise(load(list(folders)).trials))
+    return [text(sentence) for sentence in lead([one.answer for one in found])]
+
+
+@pytest.fixture
+def gain(tmp_path):
+    run = RunBuilder(tmp_path / "one").speed(speedups=[3.0, 3.02, 2.98]).memory("fp32", 100).memory("amp-bf16", 60)
+    return run.train("fp32", [90.0] * 5).train("amp-bf16", [90.1] * 5).folder
+
+
+def test_one_answer_names_precision_speedup_memory_and_accuracy(gain):
+    speed, cost = said(gain)
+    assert "amp-bf16 is 3.00× as fast as fp32 on Test 1 for mlp at batch 128" in speed
+    assert "40 % less memory" in cost
+    assert "not worse (+0.10 points over 5 seeds)" in cost
+
+
+def test_devices_of_like_gains_share_a_range_and_others_are_named_apart(gain, tmp_path):
+    other = RunBuilder(tmp_path / "slow").speed(speedups=[1.5, 1.51, 1.49]).folder
+    near = RunBuilder(tmp_path / "near").speed(speedups=[1.6, 1.61, 1.59]).folder
+    runs = [
+        gain,
+        fleet.copy(other, tmp_path / "a", device="NVIDIA A", architecture="Volta", jitter=0),
+        fleet.copy(near, tmp_path / "b", device="NVIDIA B", architecture="Turing", jitter=0),
+    ]
+    speed, cost = said(*runs)
+    assert "3.0× as fast as fp32 on Test 1; 1.5–1.6× on B and A" in speed.replace("3.00×", "3.0×")
+    assert "shown not worse in 1 of 3 cases, not compared in 2" in cost
+
+
+def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(tmp_path):
+    assert said(RunBuilder(tmp_path / "run").speed(speedups=[0.09, 0.091, 0.089]).folder) == [
+        "Stay with fp32 on Test 1: amp-bf16 is 11× slower."
+    ]
+
+
+def test_a_range_of_one_value_is_one_figure():
+    assert (span(1.09, 1.1049), span(1.1, 1.1), span(2.61, 3.73)) == ("1.09–1.10×", "1.10×", "2.6–3.7×")
