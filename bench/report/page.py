@@ -9,10 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis import ablation, bottleneck, comparability, matrix, missing, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, data, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
@@ -31,7 +32,9 @@ from bench.report.tables import matrix as matrix_tables
 from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
+from bench.spec.precisions import BASELINE, precision_rank
 
+STRIP = "speedup over fp32, 95 % interval"
 MOST_PLOTS = 4
 """Most figures in report.md; the others are in details.md."""
 FILES = "files.json"
@@ -75,6 +78,8 @@ class Section:
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
     plots: list[Plot] = field(default_factory=list)
+    more: list[Table] = field(default_factory=list)
+    """Tables of figures that the page has in the details of its grid, or in a figure; details.md has them first."""
     csvs: list[str] = field(default_factory=list)
     """Names of files in the report's folder that the tables refer to."""
 
@@ -111,8 +116,17 @@ class Report:
     how_to_read: list[str]
     reproduce: list[Origin]
     precisions: list[str]
+    choices: dict[str, list[tuple[str, str]]]
+    """What the control bar offers: for each control values, and what they are called."""
+    data: dict[str, Any]
+    """What the page's script draws from."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
+
+    @property
+    def strip(self) -> str:
+        """The heading of the grid's strips."""
+        return STRIP
 
     @property
     def other_verdicts(self) -> list[str]:
@@ -215,6 +229,7 @@ def compose(
         by_title[title].plots.extend([plot] if plot else [])
     for title, remark in left_out.items():
         by_title[title].remarks.append(remark)
+    precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
     answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
@@ -227,12 +242,37 @@ def compose(
         warnings=diagnostics.warnings(runs.runs),
         remarks=[],
         headline=_headline(sections),
-        sections=[one for one in sections if one.tables or one.remarks or one.plots],
+        sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
         reproduce=[_origin(run) for run in runs.runs],
-        precisions=[str(name) for name in summary["precision"].unique()],
+        precisions=precisions,
+        choices=_choices(summary, precisions),
+        data={
+            "baseline": BASELINE,
+            "precisions": precisions,
+            "strip": STRIP,
+            "answers": data.answers(answers),
+            "length": len(summary),
+            "columns": data.columnar(data.rows(summary)),
+            "pairs": data.pairs(summary),
+        },
         ablations=present(*map(ablation_tables.short, ablations)),
     )
+
+
+def _choices(summary: pd.DataFrame, precisions: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return what the control bar offers."""
+
+    def each(column: str, label: str) -> list[tuple[str, str]]:
+        return list(dict.fromkeys(zip(summary[column].map(str), summary[label].map(str), strict=True)))
+
+    sizes = [(str(size), str(size)) for size in sorted(map(int, summary["batch_size"].unique()))]
+    return {
+        "model": [("", "all"), *each("workload", "workload")],
+        "device": [("", "all"), *each("where", "label")],
+        "batch": [("", "as advised"), *sizes],
+        "baseline": [(name, name) for name in precisions],
+    }
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
@@ -306,7 +346,7 @@ def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
     sections = {title: Section(title=title, tables=[]) for title in map(_title, matrices)}
     for one in matrices:
-        sections[_title(one)].tables.extend(present(*matrix_tables.tables(one)))
+        sections[_title(one)].more.extend(present(*matrix_tables.tables(one)))
         sections[_title(one)].csvs.append(matrix_tables.write_csv(one, out).name)
     return list(sections.values())
 
@@ -319,9 +359,8 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
         scaled, unscaled = scaling.scaling(rows, summary, runs)
         against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
+        more = present(*measurements.by_device(rows, hosts), measurements.by_architecture(rows, hosts))
         tables = present(
-            *measurements.by_device(rows, hosts),
-            measurements.by_architecture(rows, hosts),
             measurements.best_batch(rows),
             measurements.largest_batch(runs.trials, rows),
             *training.training(rows),
@@ -337,4 +376,4 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             against_published,
         )
         remarks = bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished
-        yield Section(title=str(title), tables=tables, remarks=remarks)
+        yield Section(title=str(title), tables=tables, more=more, remarks=remarks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import re
 from typing import Any
 
@@ -36,8 +37,18 @@ def render(report: Any, mark: str) -> dict[str, str]:
     )
     environment.filters |= {"md": markdown, "anchor": anchor, "image": image, "precision": precision_class}
     css = source(environment, "page.css") + colours(report.precisions)
-    policy = f"default-src 'none'; img-src data:; style-src '{digest(css)}'"
-    values = {"report": report, "mark": mark, "css": Markup(css), "policy": policy, "longest": LONGEST, "most": MOST}
+    script = source(environment, "page.js")
+    policy = f"default-src 'none'; img-src data:; style-src '{digest(css)}'; script-src '{digest(script)}'"
+    values = {
+        "report": report,
+        "mark": mark,
+        "css": Markup(css),
+        "script": Markup(script),
+        "data": embedded(report.data),
+        "policy": Markup(policy),
+        "longest": LONGEST,
+        "most": MOST,
+    }
     names = ("report.md", "details.md", "report.html")
     return {name: environment.get_template(f"{name}.j2").render(values) for name in names}
 
@@ -51,6 +62,12 @@ def source(environment: jinja2.Environment, name: str) -> str:
 def digest(text: str) -> str:
     """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def embedded(data: Any) -> Markup:
+    """Return data as JSON that can stand in a script element: no text in it ends the element."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def precision_class(name: str) -> str:

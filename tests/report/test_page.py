@@ -1,5 +1,7 @@
 """The report as its reader gets it: markdown, HTML, plots, and the files of its folder."""
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.report.analysis.data import rows
+from bench.report.format import change, times
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
 from bench.run.session import report, report_folder
@@ -63,7 +67,8 @@ def test_every_markdown_table_has_as_many_cells_in_every_line(hostile):
 
 def test_text_of_others_does_nothing_in_markdown_or_html(hostile):
     text, html = hostile
-    assert "<script" not in html
+    assert html.count("<script") == 2  # the page's own: its data and its script
+    assert "<script>alert" not in html
     assert "<img src=x" not in html
     assert "&lt;img src=x" in html
     assert "<script" not in text
@@ -179,6 +184,54 @@ def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (first / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def page_rows(html):
+    """The rows that the page carries with it, as its script reads them."""
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+
+    def cell(column, at):
+        if isinstance(column, list):
+            return column[at]
+        return column["words"][column["at"][at]] if column["at"][at] >= 0 else None
+
+    return data, [{name: cell(column, at) for name, column in data["columns"].items()} for at in range(data["length"])]
+
+
+def test_every_figure_on_the_page_is_that_of_the_summary(whole):
+    run, _, html, out = whole
+    data, found = page_rows(html)
+    expected = rows(run.summary())
+    figures = 0
+    for row, line in zip(found, expected, strict=True):
+        for name, value in line.items():
+            if isinstance(value, float):
+                assert row[name] == pytest.approx(value, rel=1e-5), name
+                figures += 1
+            elif not isinstance(value, list):
+                assert row.get(name) == value, name
+    assert figures > 40
+    (answer,) = data["answers"]
+    (advised,) = (
+        row for row in found if row["batch_size"] == answer["batch_size"] and row["precision"] == answer["use"]
+    )
+    line = re.search(r'<tr class="line".*?</tr>', html, re.DOTALL)[0]
+    assert f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>" in line
+    assert f'<td data-label="memory">{change(advised["memory_change_ratio"])}</td>' in line
+    head = (out / "report.md").read_text()
+    assert f"| {change(advised['memory_change_ratio'])} |" in head
+    assert len(head.splitlines()) <= 60
+
+
+def test_only_inline_parts_with_their_hash_are_allowed(whole):
+    html = whole[2]
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', html)[1]
+    inline = re.findall(r"<(?:style|script)>(.*?)</(?:style|script)>", html, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in inline]
+    assert policy.startswith("default-src 'none'; ")
+    assert re.findall(r"'sha256-(.*?)'", policy) == hashes
+    assert "unsafe" not in policy
+    assert not re.search(r'\sstyle="|\son\w+="', html)
 
 
 REPORT = {"report.md", "details.md", "report.html", FILES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,16 @@ import pandas as pd
 
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
+from bench.report.reading.load import CELL
+from bench.stats import student_interval
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
 Type = Literal["string", "integer", "number", "boolean", "numbers"]
+
+
+DIGITS = 6
+"""Significant digits of the page's figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,50 @@ def answers(found: Sequence[Answer]) -> list[dict[str, Json | list[str]]]:
         }
         for one in found
     ]
+
+
+def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
+    """Return the ratios of speed between precisions other than fp32 that were timed side by side.
+
+    Each is the places of two rows of the summary, the times that the first is as fast as the second, and the ends of
+    the ratio's 95 % interval: Student's over the processes that timed both.
+    """
+    timed = summary.reset_index(drop=True)
+    timed = timed[timed["log_speedups"].map(lambda logs: isinstance(logs, dict) and len(logs) > 1)]
+    found: list[list[int | float | None]] = []
+    for _, cell in timed.groupby(CELL, sort=False):
+        for (one, logs), (other, beside) in itertools.combinations(cell["log_speedups"].items(), 2):
+            shared = [process for process in logs if process in beside]
+            if len(shared) > 1:
+                ratio = student_interval([logs[process] - beside[process] for process in shared]).exp()
+                found.append(
+                    [int(str(one)), int(str(other)), *(_rounded(end) for end in (ratio.center, ratio.low, ratio.high))]
+                )
+    return found
+
+
+def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
+    """Return objects column by column, as they take least room.
+
+    A column of figures is a list, each with ``DIGITS`` significant digits. Of words there are ``words``, each once, and
+    ``at``, the place of each object's word among them, -1 where there is none. Columns without any value, and those
+    that are lists, are left out.
+    """
+    columns: dict[str, Any] = {}
+    for name in objects[0] if objects else ():
+        values = [one[name] for one in objects]
+        if any(isinstance(value, list) for value in values) or all(value is None for value in values):
+            continue
+        if any(isinstance(value, str) for value in values):
+            words = list(dict.fromkeys(value for value in values if value is not None))
+            columns[name] = {"words": words, "at": [-1 if value is None else words.index(value) for value in values]}
+        else:
+            columns[name] = [_rounded(value) for value in values]
+    return columns
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _value(value: Any, kind: Type) -> Json:

@@ -1,0 +1,53 @@
+"""Debian's Chromium, driven by Playwright, and axe-core: each is looked for, and a test is skipped where it is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTHS = (375, 720, 1440)
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Start a browser."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@contextmanager
+def opened(browser: Any, path: Path, *, fragment: str = "", width: int = 1440, **more: Any) -> Iterator[Any]:
+    """Open a file as a page; fail on anything it asks for, or says on its console."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, **more)
+    page, heard = context.new_page(), []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda request: heard.append(request.url) if not allowed(request.url, path) else None)
+    page.goto(path.as_uri() + fragment)
+    yield page
+    assert heard == []
+    context.close()
+
+
+def allowed(url: str, path: Path) -> bool:
+    return url.startswith(("data:", path.as_uri()))
+
+
+def axe() -> str:
+    """Return axe-core's source."""
+    for path in (os.environ.get("AXE_CORE"), ROOT / ".venv" / "node_modules" / "axe-core" / "axe.min.js"):
+        if path and Path(path).is_file():
+            return Path(path).read_text()
+    pytest.skip("there is no axe-core: npm install --prefix .venv axe-core, or AXE_CORE=PATH/axe.min.js")

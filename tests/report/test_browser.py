@@ -1,0 +1,155 @@
+"""The page in a browser: it opens from disk, its controls do what they say, and nothing is cut off."""
+
+import re
+
+import pytest
+
+from bench.results.columns import COLUMNS
+from perf.synthetic_fleet import Shape, write_run
+from tests.report import fleet
+from tests.report.browser import WIDTHS, axe, browser, opened
+from tests.report.builders import RunBuilder, write_report
+
+SMALL = Shape(gpus=["P100", "A100"], models=["resnet50", "mlp"], batch_sizes=(64, 128), processes=3, seeds=5, epochs=2)
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'>&\u202e*|`"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory, chromium):
+    folder = tmp_path_factory.mktemp("browser")
+    run = write_run(folder / "run", SMALL)
+    return write_report([run], folder / "out", figures="none").with_name("report.html")
+
+
+def lines(page):
+    return [row.inner_text().split("\n")[0].split("\t") for row in page.locator(".line:visible").all()]
+
+
+def cells(page, column):
+    at = page.locator("thead th").evaluate_all("heads => heads.map(head => head.dataset.column)").index(column)
+    return [row.locator("> *").nth(at).inner_text() for row in page.locator(".line:visible").all()]
+
+
+def test_it_opens_from_disk_filters_sorts_and_tells_what_is_behind_a_line(chromium, page_file):
+    with opened(chromium, page_file) as page:
+        assert len(cells(page, "device")) == 4
+        page.select_option("select[name=model]", "resnet50")
+        assert len(cells(page, "device")) == 2
+        page.click("th[data-column=faster] button")
+        factors = [float(text.split("×")[0]) for text in cells(page, "faster")]
+        assert factors == sorted(factors, reverse=True)
+        page.click("th[data-column=faster] button")
+        assert [float(text.split("×")[0]) for text in cells(page, "faster")] == factors[::-1]
+        assert page.get_attribute("th[data-column=faster]", "aria-sort") == "ascending"
+        page.hover(".line:visible >> nth=0 >> td.strip svg")
+        assert re.search(r"amp-fp16: 1\.\d+× \[.*ms a step", page.inner_text("#tip"))
+        page.keyboard.press("Tab")
+        page.locator(".line:visible button").first.focus()
+        page.keyboard.press("Enter")
+        assert page.locator(".detail tbody tr").count() == 8
+        assert "as fast as fp32" in page.inner_text(".detail p")
+        page.keyboard.press("Enter")
+        assert page.locator(".detail").count() == 0
+
+
+def test_another_baseline_metric_and_batch_are_in_the_fragment_and_come_back_from_it(chromium, page_file):
+    with opened(chromium, page_file) as page:
+        written = cells(page, "use"), cells(page, "faster")
+        page.select_option("select[name=baseline]", "tf32")
+        page.select_option("select[name=batch]", "64")
+        page.select_option("select[name=metric]", "memory")
+        found = cells(page, "faster")
+        assert cells(page, "use")[0] == "tf32: unsupported"
+        assert re.fullmatch(r"−\d+ %", found[-1])
+        assert page.locator("#view").inner_text()
+        fragment = page.url.partition("#")[2]
+        page.click("#reset")
+        assert (cells(page, "use"), cells(page, "faster")) == written
+        assert "#" not in page.url
+    with opened(chromium, page_file, fragment=f"#{fragment}") as page:
+        assert cells(page, "faster") == found
+        assert page.input_value("select[name=baseline]") == "tf32"
+    with opened(chromium, page_file, fragment="#baseline=nonsense&metric=constructor&sort=x:y&theme=dark") as page:
+        assert cells(page, "faster") == written[1]
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+        page.click("#theme")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_a_ratio_of_two_precisions_is_that_of_their_processes(chromium, page_file):
+    with opened(
+        chromium, page_file, fragment="#baseline=tf32&batch=128&model=resnet50&device=NVIDIA+A100-SXM4-80GB"
+    ) as page:
+        (says,) = page.locator(".line:visible td.strip svg").evaluate_all("all => all.map(one => one.ariaLabel)")
+        assert re.search(r"amp-fp16: 1\.\d+× \[1\.\d+, 1\.\d+\]", says)
+        assert re.search(r"fp32: 0\.\d+× \[0\.\d+, 0\.\d+\]", says)
+
+
+def test_without_a_script_the_advised_view_stands(chromium, page_file):
+    with opened(chromium, page_file) as page:
+        scripted = cells(page, "use")
+    with opened(chromium, page_file, java_script_enabled=False) as page:
+        assert page.locator(".line").count() == 4
+        assert not page.locator("#controls").is_visible()
+        assert page.locator(".line .chip").all_inner_texts() == [text.split()[0] for text in scripted]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_cut_off_at_any_width(chromium, page_file, width):
+    with opened(chromium, page_file, width=width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cut = "cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth + 1).map(cell => cell.innerText)"
+        assert page.locator("#answers td:visible, #answers th:visible").evaluate_all(cut) == []
+        assert all(cell.is_visible() for cell in page.locator(".line .use, .line .faster, .line .accuracy").all())
+        page.locator(".line button").first.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_print_keeps_every_column_and_opens_what_is_folded(chromium, page_file):
+    with opened(chromium, page_file) as page:
+        heads = page.locator("#answers thead th").all_inner_texts()
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 1030, "height": 740})  # A4 landscape within its margins
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("#answers thead th").all_inner_texts() == heads
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1030
+        assert page.locator("details:not([open])").count() == 0
+        wide = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).length"
+        assert page.locator(".wide").evaluate_all(wide) == 0
+        assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "light"), (1440, "dark")])
+def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
+    source = axe()
+    with opened(chromium, page_file, width=width, fragment=f"#theme={theme}", bypass_csp=True) as page:
+        page.locator(".line button").first.click()
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.evaluate(source)
+        found = page.evaluate("axe.run()")["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+
+
+@pytest.mark.slow
+def test_hostile_text_in_any_field_shows_as_text(chromium, tmp_path):
+    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
+    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")
+    words = [name for name, field in COLUMNS["trials.csv"].items() if field.kind == "word" and not field.words]
+    free = [name for name in words if name not in ("trial", "precision", "arm_precision", "placement", "members")]
+    fleet.edit_rows(run.folder, lambda row: row.update({name: HOSTILE for name in free if row[name]}))
+    fleet.edit_run(run.folder, lambda info: info.update(warnings=[HOSTILE], request={"argv": [HOSTILE]}))
+    html = write_report([run.folder], tmp_path / "out").with_name("report.html")
+    with opened(chromium, html) as page:
+        assert page.locator("img[src=x]").count() == 0
+        assert "<img src=x" in page.inner_text("#answers .group")
+        page.locator(".line button").first.click()
+        assert page.locator("img[src=x]").count() == 0
+        assert "<img src=x" in page.inner_text("#answers .device")
