@@ -67,6 +67,7 @@ def test_two_devices_keep_their_own_figures_however_many_there_are(run, tmp_path
     assert len(drawn) == 4
 
 
+@pytest.mark.slow
 def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     page = write_report([run], tmp_path).read_text()
