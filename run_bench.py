@@ -54,7 +54,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def run(request: Request) -> int:
     """Measure, store and report."""
-    from bench.cli.display import show_plan
+    from bench.cli.display import say, show_plan
     from bench.launch import torchrun
     from bench.launch.launcher import open_launcher
     from bench.run import session
@@ -71,7 +71,7 @@ def run(request: Request) -> int:
             return 0
         folder, fine = session.execute(prepared, folder, launcher)
     session.report([folder], session.report_folder([folder]))
-    print(f"Next: {session.next_step(folder, fine)}")
+    say(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
 
 

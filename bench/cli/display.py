@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
+
+
+def say(text: str) -> None:
+    """Print a line at once, in a terminal without breaking words that fit into it."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text, flush=True)
 
 
 class Display:
@@ -50,7 +60,7 @@ class Display:
         """Restore the terminal."""
 
     def _print(self, text: str, _style: str) -> None:
-        print(text, flush=True)
+        say(text)
 
 
 class LiveDisplay(Display):
@@ -212,20 +222,20 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
-        print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
+        say(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
         where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
-        print(f"No --gpus was given: measuring on {where}.")
+        say(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
-        print(f"Warning: {warning}")
+        say(f"Warning: {warning}")
     groups: dict[tuple[str, str], list[tuple[Trial, float | None]]] = {}
     for trial, estimate in zip(plan.trials, plan.seconds, strict=True):
         groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
-        print(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
+        say(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}", flush=True)
+    say(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}")
 
 
 def _range(plan: Plan) -> str:

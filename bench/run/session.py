@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import bench
 from bench import report as reporter
-from bench.cli.display import open_display
+from bench.cli.display import open_display, say
 from bench.cli.parser import parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
@@ -123,9 +123,9 @@ def report(
         ladder.show()
     for sentence in verdicts:
         if sentence.answer is None:
-            print(sentence)
+            say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
-    print(f"Report: {page} and {page.with_suffix('.html')}")
+    say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
 def next_step(folder: Path, fine: bool) -> str:
