@@ -55,7 +55,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def run(request: Request) -> int:
     """Measure, store and report."""
-    from bench.cli.display import show_plan
+    from bench.cli.display import say, show_plan
     from bench.launch import torchrun
     from bench.launch.launcher import open_launcher
     from bench.run import session

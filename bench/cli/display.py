@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
+
+
+def say(text: str) -> None:
+    """Print a line at once, in a terminal without breaking words that fit into it."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text, flush=True)
 
 
 class Display:

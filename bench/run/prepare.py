@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.cli.display import say
 from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import bench
 from bench import report as reporter
-from bench.cli.display import open_display
+from bench.cli.display import open_display, say
 from bench.cli.parser import parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
