@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 
 from bench.cli.parser import parse
 from bench.spec.errors import UsageError
-from bench.spec.text import say
+from bench.spec.text import print_plain
 from bench.spec.trial import Request
 
 STOPPED = 130
@@ -41,13 +41,13 @@ def _main(argv: Sequence[str] | None) -> int:
             sys.stdout.flush()
         return code
     except UsageError as error:
-        say(f"run_bench: {error}", error=True)
+        print_plain(f"run_bench: {error}", error=True)
         return 2
     except OSError as error:
         if isinstance(error, BrokenPipeError) and sys.stdout is not None and _unread():
             return 141
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
-        say(f"run_bench: {where}{error.strerror or error}.", error=True)
+        print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
         return 2
     except KeyboardInterrupt:
         return STOPPED
@@ -130,7 +130,7 @@ def show_list(options: argparse.Namespace) -> int:
 
         print(dumps(listing.devices(*found) if options.gpus else listing.registries()))
     else:
-        say("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
+        print_plain("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
     return 0
 
 

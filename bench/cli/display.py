@@ -13,7 +13,7 @@ from bench.planning.plan import ESTIMATE_ERROR, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
-from bench.spec.text import plain, say
+from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
@@ -25,10 +25,11 @@ REDRAW_S = 0.5
 
 def say(text: str) -> None:
     """Print a line at once, in a terminal without breaking words that fit into it."""
+    text = plain(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-    print(text, flush=True)
+    print_plain(text)
 
 
 class Display:
@@ -61,7 +62,7 @@ class Display:
         """Restore the terminal."""
 
     def _print(self, text: str, _style: str) -> None:
-        say(text)
+        print_plain(text)
 
 
 class LiveDisplay(Display):

@@ -15,7 +15,7 @@ from bench.doctor.checks import Check, Checks, Probe
 from bench.launch.local import LocalLauncher
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError
-from bench.spec.text import plain, say
+from bench.spec.text import plain, print_plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +44,7 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
-    say(f"any: {checks.SIMULATED_ARMS} simulated arms")
+    print_plain(f"any: {checks.SIMULATED_ARMS} simulated arms")
     rows: Rows = [("any", checks.estimator())]
     for device in environment.devices:
         where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
@@ -53,13 +53,13 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
             return launcher.call(f"bench.doctor.probes:{function}", device, *arguments)
 
         for name, group in checks.GROUPS.items():
-            say(f"{where}: {name}")
+            print_plain(f"{where}: {name}")
             rows += [(where, check) for check in _run(name, group, probe, device)]
     _show(rows)
     if folder is not None:
         _keep(folder, rows, environment)
     failed = sum(check.passed is False for _, check in rows)
-    say(f"{failed} of {len(rows)} checks failed." if failed else "No check failed.")
+    print_plain(f"{failed} of {len(rows)} checks failed." if failed else "No check failed.")
     return not failed
 
 

@@ -18,7 +18,6 @@ from bench.spec.phases import LADDER, PHASES, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import find, refusal, techniques
-from bench.spec.text import say
 from bench.spec.trial import DataSource, Request, SuiteRef
 
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}

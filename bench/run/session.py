@@ -22,7 +22,6 @@ from bench.results.store import Store, planned, read_run
 from bench.run.execute import Execution
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
-from bench.spec.text import say
 from bench.spec.trial import Request
 
 SAMPLE_PERIOD_S = 0.2

@@ -61,6 +61,6 @@ def unquoted(cell: str) -> str:
     return cell[1:] if match and match["quotes"] else cell
 
 
-def say(text: str, *, error: bool = False) -> None:
+def print_plain(text: str, *, error: bool = False) -> None:
     """Print a text from anywhere, at once."""
     print(plain(text), file=sys.stderr if error else sys.stdout, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.text import plain, plain_within, quoted, say, unquoted
+from bench.spec.text import plain, plain_within, print_plain, quoted, unquoted
 
 ROOT = Path(__file__).resolve().parents[2]
 BIDIRECTIONAL = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -58,13 +58,13 @@ def test_quoting_is_undone_whatever_the_text():
             assert quoted(unquoted(text)) == text
 
 
-def test_say_prints_plain_text(capsys):
-    say("\x1b[2Jgone")
-    say("\x07", error=True)
+def test_what_is_printed_is_plain(capsys):
+    print_plain("\x1b[2Jgone")
+    print_plain("\x07", error=True)
     assert capsys.readouterr() == ("\\x1b[2Jgone\n", "\\x07\n")
 
 
-def test_the_parts_that_talk_to_the_user_print_by_say_alone():
+def test_the_parts_that_talk_to_the_user_print_plain_text_alone():
     folders = [ROOT / "bench" / name for name in ("cli", "run", "launch", "report", "planning", "results")]
     files = [
         ROOT / "run_bench.py",
