@@ -78,11 +78,12 @@ def run(request: Request) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Report on earlier runs."""
-    if options.json:
-        from bench.report.exports import document
+    if options.json or options.export:
+        from bench.report.exports import document, formats
         from bench.report.reading.load import load
 
-        print(document.dumps(document.report(load(options.runs))))
+        runs = load(options.runs)
+        print(document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs))
         return 0
     from bench.run import session
 
