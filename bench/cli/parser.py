@@ -65,6 +65,8 @@ def parse(argv: Sequence[str]) -> Any:
     if name == "report" and (options.json or options.export) and changed:
         prints = "--json" if options.json else "--export"
         raise UsageError(f"{prints} writes no page: leave out {', '.join(map(_option, changed))}.")
+    if name == "report" and options.anonymise and not (options.out or options.json or options.export):
+        raise UsageError("--anonymise needs --out DIR: without it the report's folder is named after the runs.")
     return options
 
 
@@ -88,6 +90,11 @@ def _command_parsers() -> dict[str, Parser]:
     where.add_argument("--export", choices=EXPORTS, help="print its figures instead, in the format of another tool")
     report.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
     report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
+    report.add_argument(
+        "--anonymise",
+        action="store_true",
+        help="leave out host names, user names, paths, UUIDs and names of processes, so that it can be shared",
+    )
     report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),
