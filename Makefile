@@ -1,9 +1,10 @@
 # make bench     install what is needed, measure the mlp suite, and write a report
 # make test      install what is needed, and run the tests that are quick
-# make test-all  run the slow tests too
+# make test-slow run those that take long; make test-gpu, on an idle machine, those that need a GPU
+# make test-all  run all of these, and on an idle machine those that judge measured times
 # make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
-# Tests run in two processes at once, but for those that need a GPU:  make test WORKERS=4
+# Tests run in two processes at once, but for those that need a GPU or judge times:  make test WORKERS=4
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -13,18 +14,23 @@ READY := $(VENV)/.installed
 CHECKS := $(VENV)/.installed-checks
 endif
 BIN := $(VENV)/bin
+PARALLEL := -n $(WORKERS) --dist worksteal
 
-.PHONY: bench test test-all check
+.PHONY: bench test test-slow test-gpu test-all check
 bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp,digits --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q tests/gpu
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --ignore tests/gpu
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not gpu"
 
-test-all: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not timing and not gpu"
-	$(BIN)/python -m pytest -q -m "timing or gpu"
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow and not timing and not gpu"
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -q -m gpu
+
+test-all: test test-slow test-gpu
+	$(BIN)/python -m pytest -q -m timing
 
 check: $(CHECKS)
 	$(BIN)/ruff format --check .

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 
 from bench.cli.parser import parse
 from bench.spec.errors import UsageError
+from bench.spec.text import print_plain
 from bench.spec.trial import Request
 
 STOPPED = 130
@@ -40,13 +41,13 @@ def _main(argv: Sequence[str] | None) -> int:
             sys.stdout.flush()
         return code
     except UsageError as error:
-        print(f"run_bench: {error}", file=sys.stderr)
+        print_plain(f"run_bench: {error}", error=True)
         return 2
     except OSError as error:
         if isinstance(error, BrokenPipeError) and sys.stdout is not None and _unread():
             return 141
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
-        print(f"run_bench: {where}{error.strerror or error}.", file=sys.stderr)
+        print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
         return 2
     except KeyboardInterrupt:
         return STOPPED
@@ -54,7 +55,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def run(request: Request) -> int:
     """Measure, store and report."""
-    from bench.cli.display import show_plan
+    from bench.cli.display import say, show_plan
     from bench.launch import torchrun
     from bench.launch.launcher import open_launcher
     from bench.run import session
@@ -71,7 +72,7 @@ def run(request: Request) -> int:
             return 0
         folder, fine = session.execute(prepared, folder, launcher)
     session.report([folder], session.report_folder([folder]))
-    print(f"Next: {session.next_step(folder, fine)}")
+    say(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
 
 
@@ -129,7 +130,7 @@ def show_list(options: argparse.Namespace) -> int:
 
         print(dumps(listing.devices(*found) if options.gpus else listing.registries()))
     else:
-        print("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
+        print_plain("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
     return 0
 
 

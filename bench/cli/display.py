@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from bench.planning.plan import ESTIMATE_ERROR, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
+from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
+
+
+def say(text: str) -> None:
+    """Print a line at once, in a terminal without breaking words that fit into it."""
+    text = plain(text)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print_plain(text)
 
 
 class Display:
@@ -50,7 +62,7 @@ class Display:
         """Restore the terminal."""
 
     def _print(self, text: str, _style: str) -> None:
-        print(text, flush=True)
+        print_plain(text)
 
 
 class LiveDisplay(Display):
@@ -89,7 +101,7 @@ class LiveDisplay(Display):
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(text, style=style))
+        self._console.print(Text(plain(text), style=style))
 
     def _draw(self, progress: Progress) -> None:
         from rich.console import Group
@@ -103,9 +115,9 @@ class LiveDisplay(Display):
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Spinner("dots"),
-            Text(" ".join(trials[0]) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
+            Text(plain(" ".join(trials[0])) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
             ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
-            Text(progress.text),
+            Text(plain(progress.text)),
             Text(self._gpu, style="dim"),
             Text(f"{self._drawn - self._began:.0f} s", style="dim"),
         )
@@ -212,20 +224,20 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
-        print(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
+        say(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
         where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
-        print(f"No --gpus was given: measuring on {where}.")
+        say(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
-        print(f"Warning: {warning}")
+        say(f"Warning: {warning}")
     groups: dict[tuple[str, str], list[tuple[Trial, float | None]]] = {}
     for trial, estimate in zip(plan.trials, plan.seconds, strict=True):
         groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
-        print(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
+        say(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}", flush=True)
+    say(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}")
 
 
 def _range(plan: Plan) -> str:

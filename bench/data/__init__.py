@@ -1,7 +1,7 @@
 """What a model is trained on: CIFAR-10, a folder of images, or random numbers, as batches on a device."""
 
 from bench.data.batches import Batches, open_batches, random_batches
-from bench.data.prepare import Prepared, prepare
+from bench.data.prepare import prepare
 from bench.data.sampling import WHOLE, Shard
 
-__all__ = ["WHOLE", "Batches", "Prepared", "Shard", "open_batches", "prepare", "random_batches"]
+__all__ = ["WHOLE", "Batches", "Shard", "open_batches", "prepare", "random_batches"]

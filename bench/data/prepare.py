@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from bench.data import cifar10, digits, folder
 from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
-from bench.spec.suite import Data
+from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """What a source turned out to hold."""
-
-    data: Data
-    """As asked, with the number of classes that the source really has."""
-    train_samples: int | None
-    """Images to train on; None for synthetic data."""
-    fingerprint: str | None = None
-    """Of a folder's images; None for data that are the same everywhere."""
 
 
 def prepare(data: Data, source: DataSource) -> Prepared:

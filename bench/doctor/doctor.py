@@ -15,6 +15,7 @@ from bench.doctor.checks import Check, Checks, Probe
 from bench.launch.local import LocalLauncher
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError
+from bench.spec.text import plain, print_plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +44,7 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
-    print(f"any: {checks.SIMULATED_ARMS} simulated arms", flush=True)
+    print_plain(f"any: {checks.SIMULATED_ARMS} simulated arms")
     rows: Rows = [("any", checks.estimator())]
     for device in environment.devices:
         where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
@@ -52,13 +53,13 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
             return launcher.call(f"bench.doctor.probes:{function}", device, *arguments)
 
         for name, group in checks.GROUPS.items():
-            print(f"{where}: {name}", flush=True)
+            print_plain(f"{where}: {name}")
             rows += [(where, check) for check in _run(name, group, probe, device)]
     _show(rows)
     if folder is not None:
         _keep(folder, rows, environment)
     failed = sum(check.passed is False for _, check in rows)
-    print(f"{failed} of {len(rows)} checks failed." if failed else "No check failed.")
+    print_plain(f"{failed} of {len(rows)} checks failed." if failed else "No check failed.")
     return not failed
 
 
@@ -93,7 +94,8 @@ def _table(rows: Rows) -> Table:
 
 
 def _cells(where: str, check: Check) -> tuple[str, ...]:
-    return where, check.name, check.expected, check.measured, check.result, check.meaning
+    cells = (where, check.name, check.expected, check.measured, check.result, check.meaning)
+    return tuple(map(plain, cells))
 
 
 def _keep(folder: Path, rows: Rows, environment: Environment) -> None:
@@ -112,4 +114,4 @@ def _keep(folder: Path, rows: Rows, environment: Environment) -> None:
     table = [HEADERS, tuple("---" for _ in HEADERS), *(_cells(where, check) for where, check in rows)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
     about = f"{machine}. torch {environment.torch}, driver {environment.driver or 'none'}. {date}."
-    (folder / "doctor.md").write_text("\n".join(["# The instrument's self-tests", "", about, "", *lines]) + "\n")
+    (folder / "doctor.md").write_text("\n".join(["# The instrument's self-tests", "", plain(about), "", *lines]) + "\n")

@@ -36,6 +36,7 @@ from bench.launch.local import LocalLauncher
 from bench.launch.multi_node import NodeLostError, Part, agreed, free_port, merge_nodes, merge_placements, run_parts
 from bench.results.records import Device, Environment, Message, Progress, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.text import print_plain
 from bench.spec.trial import DataSource, Placement, Rendezvous, Request, SuiteRef, Trial
 
 JOIN_S = 600.0
@@ -547,7 +548,7 @@ def follow(job: Job, request: Request, store: Any = None) -> int:
     (begun,) = order.arguments
     if begun or request.dry_run:
         return 0
-    print(f"Rank {job.rank}: rank 0 ended before anything ran, and says why.")
+    print_plain(f"Rank {job.rank}: rank 0 ended before anything ran, and says why.")
     return 2
 
 

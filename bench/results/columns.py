@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from bench.results import records
 from bench.results.records import Block, Column, EpochResult, Identity, Numeric, Sample, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.text import plain, quoted
 
 FieldKind = Literal["word", "number", "yes or no", "list", "JSON"]
 KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
@@ -133,12 +134,17 @@ def check_header(path: Path, header: Sequence[str]) -> None:
 
 
 def cells(*parts: Any) -> dict[str, object]:
-    """Return the row that records make up: bools are yes or no, floats keep all digits, and None is left out."""
+    """Return the row that records make up: bools are yes or no, floats keep all digits, and None is left out.
+
+    Texts are ``plain``, and ``quoted`` for spreadsheets.
+    """
     row: dict[str, object] = {"schema": SCHEMA}
     for part in parts:
         for name in part.__slots__:  # the values are plain: dataclasses.asdict would make deep copies of them
             value = getattr(part, name)
-            if type(value) in (str, int, float):
+            if type(value) is str:
+                row[name] = quoted(plain(value))
+            elif type(value) in (int, float):
                 row[name] = value
             elif dataclasses.is_dataclass(value):
                 row |= cells(value)
@@ -150,7 +156,7 @@ def cells(*parts: Any) -> dict[str, object]:
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return LIST.join(value) if isinstance(value, tuple) else json.dumps(value)
+    return quoted(plain(LIST.join(value))) if isinstance(value, tuple) else json.dumps(value)
 
 
 def listed(cell: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
+from bench.spec.text import unquoted
 from bench.spec.trial import Trial
 
 FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
@@ -176,7 +177,8 @@ def _trials(folder: Path) -> Iterator[dict[str, str]]:
     path = folder / "trials.csv"
     if _header(path):
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            yield from csv.DictReader(file)
+            for row in csv.DictReader(file):
+                yield {name: unquoted(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
 
 
 def _header(path: Path) -> list[str]:

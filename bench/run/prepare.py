@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.cli.display import say
 from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
@@ -47,7 +48,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     suites = suite_registry.select(request)
     warnings = warn_of_tf32_in_ladder(request)
     _require_lightning(suites)
-    print("Looking at the devices.", flush=True)
+    say("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
@@ -110,7 +111,7 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights before any trial runs."""
     weights = {**suite_registry.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
-        print(f"Checking the weights of {ref.name}: {weights}.", flush=True)
+        say(f"Checking the weights of {ref.name}: {weights}.")
         launcher.call("bench.training.pretrained:fetch", ref)
 
 
@@ -128,7 +129,7 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         return PreparedData(source=source)
     if request.dry_run:  # what is not here is not fetched for a plan
         return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
-    print(f"Preparing the images of {source}.", flush=True)
+    say(f"Preparing the images of {source}.")
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     return PreparedData(
         source=source,

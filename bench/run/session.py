@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import bench
 from bench import report as reporter
-from bench.cli.display import open_display
+from bench.cli.display import open_display, say
 from bench.cli.parser import parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
@@ -119,13 +119,13 @@ def report(
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     for ladder in ladders:
-        print(ladder.title)
+        say(ladder.title)
         ladder.show()
     for sentence in verdicts:
         if sentence.answer is None:
-            print(sentence)
+            say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
-    print(f"Report: {page} and {page.with_suffix('.html')}")
+    say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
 def next_step(folder: Path, fine: bool) -> str:

@@ -66,6 +66,18 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What a source of data turned out to hold; a process that has not imported torch can read it."""
+
+    data: Data
+    """As asked, with the number of classes that the source really has."""
+    train_samples: int | None
+    """Images to train on; None for synthetic data."""
+    fingerprint: str | None = None
+    """Of a folder's images; None for data that are the same everywhere."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """A recipe: everything about a training run but its precision and its device.
 

@@ -26,12 +26,12 @@ from typing import Any
 import torchvision  # noqa: F401 - and torch with it, before the first fork
 
 from bench import phases
-from bench.data import Prepared, Shard, prepare
+from bench.data import Shard, prepare
 from bench.devices.backend import device_at
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.suite import Data
+from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource, Rendezvous, Trial
 from bench.training import distributed, rank_launcher
 from bench.training.failures import failure

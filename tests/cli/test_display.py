@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.cli.display import describe_results, describe_sample, describe_trial, show_plan
+from bench.cli.display import describe_results, describe_sample, describe_trial, say, show_plan
 from bench.planning.plan import Plan
 from bench.results.records import Inference, MemoryPeak, Sample, Speed, Training, TrialResult
 from tests.arms import arms
@@ -93,6 +93,16 @@ def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     assert "; 1 epoch at batch 4 on synthetic; about 9 s" in capsys.readouterr().out
     show_plan(Plan(trials=trials[:1], seconds=(None,)), machine, [], default_device=False)
     assert "\n1 trial, an unknown time in all" in capsys.readouterr().out
+
+
+def test_in_a_terminal_no_word_is_broken(monkeypatch, capsys):
+    text = "No --gpus was given: measuring on /a/long/path-that-does/not-fit into 20."
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    say(text)
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines) == text
+    assert [line for line in lines if len(line) > 20] == ["/a/long/path-that-does/not-fit"]
 
 
 @pytest.mark.parametrize("more", [{"techniques": ("compile",)}, {}])

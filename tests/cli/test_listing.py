@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.cli.listing import describe_devices
-from bench.devices import survey
+from bench.devices import monitor, survey
 from bench.devices.capabilities import missing_package
 from bench.devices.processes import gpu_processes
 from bench.results.records import Seen
@@ -49,6 +49,7 @@ def listed(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_properties", seen.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(wheel))
         monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(monitor, "SILENT_S", 0.05)  # the fakes' counters stand still
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 100.0)
         devices, no_gpu = survey.look(print)
         return "\n".join(describe_devices(devices, no_gpu, gpu_processes()))

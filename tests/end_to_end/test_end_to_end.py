@@ -123,6 +123,7 @@ def test_a_run_cut_short_is_reported_as_unfinished_with_what_is_missing(finished
     assert f"2 of {len(run['planned'])} planned trials are missing (2 train)" in page
 
 
+@pytest.mark.slow
 def test_a_finished_run_gone_on_with_measures_nothing(finished):
     folder = finished[0]
     rows = table(folder / "results" / "mine")
@@ -162,6 +163,7 @@ def read_all(terminal):
         yield part.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_live_display_and_the_same_results(place, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with screen() as (terminal, seen), os.fdopen(terminal, "w", closefd=False) as file:
@@ -184,11 +186,12 @@ def running(session):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "status"),
     [
         (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # as a terminal does: to all of its processes
-        pytest.param(lambda process: process.terminate(), 143, marks=pytest.mark.slow),  # to it alone, as kill does
+        pytest.param(lambda process: process.terminate(), 143),  # to it alone, as kill does
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )

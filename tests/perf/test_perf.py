@@ -116,6 +116,7 @@ def test_report_takes_ratios_round_by_round():
     assert found["large: of that, imports"].interval.center == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_reports_parts_make_up_its_time(tmp_path):
     folder = synthetic_run.write_run(tmp_path / "run", TINY)
     found = report.child(report.WITHOUT, folder)
@@ -157,6 +158,7 @@ def test_peers_refuses_what_it_cannot_do(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["torchvision", "accelerate", "lightning"])
 def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
     if why := loops.why_not(peer):

@@ -111,6 +111,7 @@ def test_what_a_suite_cannot_do_ends_its_process_as_unsupported_with_the_reason(
     assert (ending.kind, ending.text) == ("unsupported", why)
 
 
+@pytest.mark.slow
 def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny_file):
     words = (*TINY, "--precisions", "fp32", "--phases", "memory,speed")
     done = call(*words, "--techniques", "prefetcher,channels-last", "--out", "run", cwd=tmp_path)

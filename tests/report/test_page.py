@@ -169,6 +169,7 @@ def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole):
     assert set(used) <= set(ids)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_and_torch_never(whole, tmp_path):
     run, _, _, first = whole
     code = (
@@ -249,6 +250,7 @@ def files(folder):
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path):
     out = tmp_path / "out"
     write_report(pair, out)

@@ -68,6 +68,7 @@ def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
         run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1), epochs=3, clip_grad=1.0))
 
 
+@pytest.mark.slow
 def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     def trained():
         return [(row["seed"], row["started"]) for row in rows(tmp_path / "mine", "trials.csv")]

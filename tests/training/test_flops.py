@@ -21,6 +21,7 @@ def convolutional(data):
     )
 
 
+@pytest.mark.slow
 def test_a_samples_flops_are_those_of_forward_and_both_gradients():
     first, second, last = 64 * 9 * 3 * 4, 64 * 9 * 4, 256 * 5
     by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient

@@ -14,6 +14,7 @@ from bench.launch.multi_node import CancelledError, NodeLostError, Part, agreed,
 from bench.launch.ray.actor import THREADS, NodeWorker
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
+from bench.spec.text import print_plain
 from bench.spec.trial import Placement, Rendezvous, Trial
 
 RESOURCE = "accelerator_type:"
@@ -314,9 +315,7 @@ class AcceleratorPool:
             waited_s += POLL_S
             if waited_s == PATIENCE_S:
                 accelerators = f"{group.count} {self.type}" if group.count > 1 else self.type
-                print(
-                    f"Waiting for {accelerators}: Ray has lent all of them, or the node is still starting.", flush=True
-                )
+                print_plain(f"Waiting for {accelerators}: Ray has lent all of them, or the node is still starting.")
 
         try:
             check()

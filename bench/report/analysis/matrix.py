@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
 RECIPE = ["suite", "parameters"]
+UNFIT_FOR_FILES = re.compile(r"[^\w.+=-]+")
+"""What a name may hold that a file's name does not."""
 STEPS, EPOCHS = "throughput of the step", "time per epoch"
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
@@ -102,7 +105,8 @@ def matrices(summary: pd.DataFrame, trials: pd.DataFrame) -> list[Matrix]:
     found = []
     for number, key, rows in several:
         title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
-        slug = f"matrix-{key[0]}-{number}" if key[1] else f"matrix-{key[0]}"
+        name = UNFIT_FOR_FILES.sub("-", str(key[0]))[:80]
+        slug = f"matrix-{name}-{number}" if key[1] or name != key[0] else f"matrix-{name}"
         found += [_by_step(title, slug, rows, gains), _by_epoch(title, slug, rows, times)]
     return [matrix for matrix in found if matrix is not None]
 

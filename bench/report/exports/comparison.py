@@ -10,6 +10,7 @@ from bench.report.analysis.compare import METRICS, Change, Comparison, Metric, O
 from bench.report.exports.document import head
 from bench.report.tables.compare import comparison, overall
 from bench.report.tables.table import Table
+from bench.spec.text import print_plain
 from bench.stats import Interval
 
 NAMES = {"speed": "step_ms", "memory": "peak_memory_bytes", "energy": "energy_j_per_step", "accuracy": "accuracy_pct"}
@@ -104,15 +105,15 @@ def render(found: Comparison, kind: str) -> str:
 def show(found: Comparison) -> None:
     """Print the comparison."""
     for name, runs in (("OLD", found.old), ("NEW", found.new)):
-        print(f"{name}: {', '.join(run.label for run in runs)}")
+        print_plain(f"{name}: {', '.join(run.label for run in runs)}")
     for text in remarks(found):
-        print(f"- {text}")
+        print_plain(f"- {text}")
     for one in tables(found):
         one.show()
-        print(one.about)
-    print(found.summary)
+        print_plain(one.about)
+    print_plain(found.summary)
     if found.fail_over is not None:
-        print("\n".join([allowed(found), *(f"- {failure}" for failure in found.failures)]))
+        print_plain("\n".join([allowed(found), *(f"- {failure}" for failure in found.failures)]))
 
 
 def tables(found: Comparison) -> list[Table]:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import textwrap
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +57,20 @@ MOST_TICKS = 20
 """An axis with more values than this has no tick at each."""
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what matplotlib has to say from the user, who cannot mend it: that a font lacks a glyph, for one."""
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        log.setLevel(level)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
     """A drawn figure: the name of its files, without suffix, and what it shows."""
@@ -87,7 +104,7 @@ def save(
     from matplotlib.figure import Figure
 
     width = max(panel_inches[0] * len(grid[0]), NARROWEST_INCHES)
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE), quiet():
         figure = Figure(figsize=(width, panel_inches[1] * len(grid)), layout="constrained")
         frames = figure.subplots(len(grid), len(grid[0]), squeeze=False, sharey="row" if share_y else False)
         for axes, panel in zip(frames.flat, itertools.chain(*grid), strict=True):

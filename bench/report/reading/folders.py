@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.results.store import read_run
 from bench.spec.errors import UsageError
+from bench.spec.text import plain, plain_within
 
 LONGEST = 150
 """Characters of a report folder's name; file systems take 255 bytes."""
@@ -22,12 +23,13 @@ Info = Mapping[str, Any]
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Read run.json; where there is none, the error names the runs beside it."""
+    """Read run.json, its texts plain; where there is none, the error names the runs beside it."""
     if not (folder / "run.json").is_file():
         known = sorted(path.parent.name for path in folder.parent.glob("*/run.json"))[:20]
         there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
         raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
-    return read_run(folder)
+    info: dict[str, Any] = plain_within(read_run(folder))
+    return info
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -41,7 +43,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
         ends = (folder.parts[-size:] for size in range(1, len(folder.parts) + 1))
         return str(Path(*next(end for end in ends if sum(other.parts[-len(end) :] == end for other in folders) == 1)))
 
-    return [label(folder) for folder in folders]
+    return [plain(label(folder), one_line=True) for folder in folders]
 
 
 def report_name(folders: Sequence[Path]) -> str:
@@ -120,4 +122,4 @@ def _marked(folder: Path) -> str:
 def shown(folder: Path) -> str:
     """Write a folder's path, as short as it is from here."""
     here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+    return plain(str(folder.relative_to(here) if folder.is_relative_to(here) else folder), one_line=True)

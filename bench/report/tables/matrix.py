@@ -11,6 +11,7 @@ import pandas as pd
 from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup
 from bench.report.format import UNKNOWN, estimate, number
 from bench.report.tables.table import Column, Table, figures, or_status, table, words
+from bench.spec.text import quoted
 
 LARGEST = 12
 """Setups that one table shows at most."""
@@ -134,9 +135,9 @@ def write_csv(matrix: Matrix, folder: Path) -> Path:
     rows = [
         {
             "basis": matrix.basis,
-            "setup": row.name,
+            "setup": quoted(row.name),
             "batch_size": row.batch,
-            "over_setup": column.name,
+            "over_setup": quoted(column.name),
             "over_batch_size": column.batch,
             "times_as_fast": over.center,
             "low": over.low,

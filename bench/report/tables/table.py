@@ -11,6 +11,7 @@ from typing import Any, Literal
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
+from bench.spec.text import plain
 
 Row = dict[Hashable, Any]
 Value = str | Callable[[Any], Any]
@@ -64,9 +65,9 @@ class Table:
 
         grid = Grid(box=SIMPLE)
         for column in self.columns:
-            grid.add_column(Text(column.header), justify=column.align, overflow="fold")
+            grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold")
         for row in self.rows:
-            grid.add_row(*map(Text, row))
+            grid.add_row(*(Text(plain(cell)) for cell in row))
         Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH).print(grid)
 
 

@@ -263,6 +263,7 @@ def test_more_setups_than_a_table_shows_are_ranked_and_split_by_precision(three,
     assert all(len(table.rows) == 3 + len(more) for table in split)
 
 
+@pytest.mark.slow
 def test_the_report_has_table_plot_and_csv(three, tmp_path):
     page = write_report(three, tmp_path / "out").read_text()
     assert "## Setups of mlp against each other" in page

@@ -66,6 +66,7 @@ def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for
     assert len(drawn) == 6
 
 
+@pytest.mark.slow
 def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     page = write_report([run], tmp_path).read_text()

@@ -127,6 +127,7 @@ def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numeri
     assert "Formats" not in other
 
 
+@pytest.mark.slow
 def test_layers_are_drawn_on_request_only(run, tmp_path):
     def names(**options):
         return [plot.name for plot in compose(run, tmp_path, **options).plots]

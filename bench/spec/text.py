@@ -1,0 +1,66 @@
+"""Text from outside: names, paths and messages that may hold anything, made harmless where they are shown or stored.
+
+An escape sequence could rewrite what a terminal shows, a bidirectional override the order in which a page is read, and
+a cell that begins with an equals sign is computed by a spreadsheet.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+"""All control characters but the line feed and the tabulator."""
+DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Marks, embeddings, overrides and isolates of the Unicode Bidirectional Algorithm (UAX 9, section 2)."""
+UNSAFE = re.compile(f"[{CONTROLS}{DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]")
+"""Those, separators of lines and paragraphs, byte order marks, and halves of surrogate pairs, which no file holds."""
+BREAKS = re.compile(r"[\n\t]")
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
+FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\n])")
+"""What spreadsheets take for a formula, behind any number of apostrophes; a number is none."""
+
+
+def plain(text: str, *, one_line: bool = False) -> str:
+    r"""Return a text with its unsafe characters written as escapes, such as ``\x1b`` or ``\u202e``.
+
+    Args:
+        text: the text.
+        one_line: whether line feeds and tabulators are written as escapes, too.
+    """
+    text = UNSAFE.sub(_escape, text)
+    return BREAKS.sub(_escape, text) if one_line else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def plain_within(value: Any) -> Any:
+    """Return a value as JSON has it, with all texts in it plain, keys too."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {plain(key): plain_within(one) for key, one in value.items()}
+    return [plain_within(one) for one in value] if isinstance(value, list) else value
+
+
+def quoted(text: str) -> str:
+    """Return the text of a CSV's cell: with an apostrophe before what a spreadsheet would take for a formula.
+
+    ``unquoted`` returns the text again, whatever it was.
+    """
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def unquoted(cell: str) -> str:
+    """Return the text that ``quoted`` made a cell of; a cell that was never quoted is returned as it is."""
+    match = FORMULA.match(cell)
+    return cell[1:] if match and match["quotes"] else cell
+
+
+def print_plain(text: str, *, error: bool = False) -> None:
+    """Print a text from anywhere, at once."""
+    print(plain(text), file=sys.stderr if error else sys.stdout, flush=True)

@@ -1,0 +1,119 @@
+"""Names and messages that want to be more than text, in every field of every file, through every form of output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.report import load
+from bench.report.analysis.compare import compare
+from bench.report.exports import comparison
+from bench.report.exports.document import dumps
+from bench.report.reading.load import load as read
+from bench.results.columns import COLUMNS
+from bench.results.records import Block
+from bench.results.store import Store
+from bench.spec.text import UNSAFE
+from tests.conftest import call
+from tests.report.builders import GPU, RunBuilder
+
+ROOT = Path(__file__).resolve().parents[2]
+EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)</script> $x_{$"
+
+
+def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
+    """A run with hostile text in every word that may be any word, written as the harness writes it."""
+    run = RunBuilder(folder, suite=f"{EVIL} suite", device=replace(GPU, name=device, architecture=EVIL))
+    run.speed().memory("fp32", 100).memory("amp-bf16", 60).train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
+    run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
+    trial = run.trial("speed", ["fp32", "amp-bf16"], 128).id
+    block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0, discarded=EVIL)
+    with Store(folder) as store:
+        store.add([block])
+        info = json.loads((folder / "run.json").read_text())
+        info["environment"] |= {"host": EVIL, "os": EVIL, "torch": EVIL, "driver": EVIL}
+        store.write_run({**info, "warnings": [EVIL], "started": EVIL, "version": EVIL})
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Path]:
+    """Two hostile runs of two devices."""
+    folder = tmp_path_factory.mktemp("hostile")
+    return [hostile(folder / "a\x1b[1m").folder, hostile(folder / "b\u202e", f"{EVIL} 2").folder]
+
+
+def harmless(text: str) -> bool:
+    return UNSAFE.search(text) is None
+
+
+def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
+    for name, columns in COLUMNS.items():
+        text = (runs[0] / name).read_text()
+        assert harmless(text)
+        for row in csv.DictReader(io.StringIO(text)):
+            for column, cell in row.items():
+                assert columns[column].kind == "number" or not re.match(r"\s*[=+@-]", cell), (name, column, cell)
+
+
+def test_reading_undoes_the_quoting(runs):
+    found = load(runs[0])
+    assert found.summary["device"].unique().tolist() == [UNSAFE.sub(lambda one: repr(one[0])[1:-1], EVIL)]
+    assert found.blocks["discarded"].cat.categories[0].startswith("=cmd")
+
+
+def test_a_file_that_another_program_wrote_is_read_as_plain_text(tmp_path):
+    folder = RunBuilder(tmp_path / "run").memory("fp32", 100).lost("speed", "fp32", "failed", "DETAIL").folder
+    path = folder / "trials.csv"
+    path.write_text(path.read_text().replace("DETAIL", "\x1b[31m=1"))
+    assert read([folder]).trials["detail"].tolist() == ["", r"\x1b[31m=1"]
+
+
+def test_pages_terminal_and_matrix_hold_nothing_raw(runs, tmp_path):
+    done = call("report", "--figures", "none", "--out", tmp_path / "out", *runs, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert harmless(done.stdout)
+    files = [path for path in (tmp_path / "out").iterdir() if path.suffix in (".md", ".html", ".csv", ".json")]
+    assert {".md", ".html", ".csv"} <= {path.suffix for path in files}
+    for path in files:
+        assert harmless(path.read_text()), path.name
+        assert "<script>alert" not in path.read_text() or path.suffix == ".csv"
+    matrix, *_ = [path for path in files if path.suffix == ".csv"]
+    cells = [cell for row in csv.reader(io.StringIO(matrix.read_text())) for cell in row]
+    assert any(cell.startswith("'=cmd") for cell in cells)
+    assert not any(cell.startswith("=") for cell in cells)
+
+
+def test_a_comparison_holds_nothing_raw(runs, capsys):
+    found = compare(*runs)
+    comparison.show(found)
+    pages = [comparison.render(found, kind) for kind in ("md", "html")]
+    for text in (capsys.readouterr().out, dumps(comparison.document(found)), *pages):
+        assert harmless(text)
+        assert "gpj.exe" in text
+    assert not any("<script>alert" in page for page in pages)
+
+
+def test_an_error_holds_nothing_raw(tmp_path):
+    done = call("report", tmp_path / EVIL.replace("/", "_"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert harmless(done.stderr)
+    assert r"\x1b" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_font_that_lacks_a_glyph_is_not_the_users_concern(tmp_path):
+    folder = hostile(tmp_path / "run", "显卡 \U0001f9ea").folder
+    command = [sys.executable, str(ROOT / "run_bench.py"), "report", "--out", str(tmp_path / "out"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "out").glob("*.svg"))
+    assert all(harmless(path.read_text()) for path in (tmp_path / "out").glob("*.svg"))

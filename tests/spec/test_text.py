@@ -1,0 +1,85 @@
+"""Text from outside is text: nothing in it has an effect on a terminal, a page or a spreadsheet."""
+
+from __future__ import annotations
+
+import ast
+import random
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from bench.spec.text import plain, plain_within, print_plain, quoted, unquoted
+
+ROOT = Path(__file__).resolve().parents[2]
+BIDIRECTIONAL = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+def test_no_control_character_and_no_change_of_direction_is_left():
+    every = "".join(map(chr, range(0x11000)))
+    left = plain(every, one_line=True)
+    assert not [char for char in left if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")]
+    assert not [char for char in left if unicodedata.bidirectional(char) in BIDIRECTIONAL]
+    assert left.encode()
+
+
+def test_other_text_is_left_as_it_is():
+    for text in ("resnet20 ± 3 %\n\tindented", "Zürich 显卡 עברית 👩‍💻", ""):
+        assert plain(text) == text
+
+
+def test_what_was_there_can_still_be_read():
+    assert plain("\x1b[31m\u202eevil\x9b") == r"\x1b[31m\u202eevil\x9b"
+    assert plain("a\nb\t", one_line=True) == r"a\x0ab\x09"
+
+
+def test_all_texts_of_an_object_become_plain():
+    assert plain_within({"\x07": ["\x07", {"a": "\x07"}, 1.5, None, True]}) == {
+        r"\x07": [r"\x07", {"a": r"\x07"}, 1.5, None, True]
+    }
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+SUM(A1)", "-2+3", "@cmd", " =1", "\t=1", "\n=1", "＝1", "'=1", "''-x"])
+def test_what_a_spreadsheet_would_compute_is_quoted(text):
+    assert quoted(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["-0.5", "+1", "-1e-05", "1", "resnet20", "'quoted'", "", "a=b", "0+1"])
+def test_numbers_and_other_text_are_not(text):
+    assert quoted(text) == text == unquoted(text)
+
+
+def test_quoting_is_undone_whatever_the_text():
+    rng = random.Random(0)
+    for _ in range(20_000):
+        text = "".join(rng.choices("'=+-@ \t\n1.5eaＸ＝", k=rng.randrange(6)))
+        assert unquoted(quoted(text)) == text
+        if unquoted(text) != text:
+            assert quoted(unquoted(text)) == text
+
+
+def test_what_is_printed_is_plain(capsys):
+    print_plain("\x1b[2Jgone")
+    print_plain("\x07", error=True)
+    assert capsys.readouterr() == ("\\x1b[2Jgone\n", "\\x07\n")
+
+
+def test_the_parts_that_talk_to_the_user_print_plain_text_alone():
+    folders = [ROOT / "bench" / name for name in ("cli", "run", "launch", "report", "planning", "results")]
+    files = [
+        ROOT / "run_bench.py",
+        ROOT / "bench" / "doctor" / "doctor.py",
+        *(f for one in folders for f in one.rglob("*.py")),
+    ]
+    printing = {
+        f"{path.name}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and not any(
+            isinstance(part, ast.Call) and ast.unparse(part.func).endswith(("dumps", "render")) for part in node.args
+        )
+    }
+    assert not printing
