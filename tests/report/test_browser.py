@@ -96,7 +96,7 @@ def test_without_a_script_the_advised_view_stands(chromium, page_file):
         scripted = cells(page, "use")
     with opened(chromium, page_file, java_script_enabled=False) as page:
         assert page.locator(".line").count() == 4
-        assert not page.locator("#controls").is_visible()
+        assert not page.locator("#view-of").is_visible()
         assert page.locator(".line .chip").all_inner_texts() == [text.split()[0] for text in scripted]
 
 
