@@ -33,7 +33,7 @@ MOST_ACROSS = 5
 """Most devices beside each other in such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
-    "run_bench.py report --figures all draws them."
+    "run_bench.py report --figures all draws them; report.html has one of all."
 )
 CHARACTER = 0.024
 """Width of a digit as a share of a panel's axis, where three panels stand side by side."""
@@ -57,7 +57,8 @@ def draw(
 ) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
     """Draw the figures of all recipes; return each with its workload, and a remark by workload on figures left out.
 
-    Where there would be more than ``MOST`` figures of single devices, ``overview`` draws one of each recipe instead.
+    Where there would be more than ``MOST`` figures of single devices, ``overview`` has one of each recipe instead, on
+    the page alone.
     """
     jobs = _of_devices(summary, epochs, memory, folder)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
@@ -66,7 +67,8 @@ def draw(
         if crowded and jobs[name]:
             remarks[name] = LEFT_OUT.format(count=len(jobs[name]))
             rows = summary[summary["workload"] == name]
-            jobs[name] = [partial(_drawn, batches(rows, memory, name=file), folder)]
+            chart = batches(rows, memory, name=file)
+            jobs[name] = [partial(files.on_page, chart)] if chart is not None else []
     return [(name, job()) for name, own in jobs.items() for job in own], remarks
 
 

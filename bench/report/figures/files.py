@@ -30,7 +30,7 @@ def draw(chart: Chart, folder: Path) -> Plot:
     height = max(1.3 + ROW_INCHES * rows, 2.0) if rows else 2.7
     panels = figure.grid([partial(_panel, panel=panel) for panel in chart.panels], columns)
     handles = [
-        figure.handle(text, color=colour(tint), marker="s", linestyle="none", markersize=7)
+        figure.handle(text, color=colour(tint), marker=marker(tint), linestyle="none", markersize=7)
         for text, tint in chart.legend
     ]
     inches = (INCHES / columns, height)
@@ -40,11 +40,21 @@ def draw(chart: Chart, folder: Path) -> Plot:
     return replace(plot, about=chart.about, page=svg.draw(chart))
 
 
+def on_page(chart: Chart) -> Plot:
+    """Return a chart that is on the page alone, for drawing it to files takes seconds or could not be read."""
+    return Plot(name=chart.name, caption=chart.caption, about=chart.about, svg="", page=svg.draw(chart))
+
+
 def colour(tint: str) -> str:
     """Return what a tint is in a file."""
     if tint in KINDS:
         return GREYS[KINDS.index(tint)]
     return {SOFT: "#8c959f", PLAIN: figure.INK}.get(tint) or figure.colour(tint)
+
+
+def marker(tint: str) -> str:
+    """Return the marker of what has a tint: a precision's own, which tells it apart without colour."""
+    return "s" if tint in KINDS else str(figure.look(tint)["marker"])
 
 
 def _panel(axes: Axes, *, panel: Panel) -> None:
@@ -105,7 +115,7 @@ def _mark(axes: Axes, mark: Mark) -> None:
         case Bar():
             _bar(axes, mark)
         case Line():
-            look = {} if mark.tint in (SOFT, PLAIN) else {"marker": figure.look(mark.tint)["marker"]}
+            look = {} if mark.tint in (SOFT, PLAIN) else {"marker": marker(mark.tint)}
             axes.plot(
                 [x for x, _ in mark.points],
                 [y for _, y in mark.points],
