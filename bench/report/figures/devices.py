@@ -15,7 +15,7 @@ from bench.report.analysis.batches import reference_batch
 from bench.report.figures import figure, files
 from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.figures.figure import Plot
-from bench.report.figures.training import draw_course
+from bench.report.figures.training import course
 from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT, Run
@@ -83,7 +83,8 @@ def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, fol
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            jobs[workload].append(partial(draw_course, trained, name=file, caption=caption, folder=folder))
+            if (chart := course(trained, name=file, caption=caption)) is not None:
+                jobs[workload].append(partial(_drawn, chart, folder))
     return jobs
 
 
