@@ -5,8 +5,8 @@
 
 The runs are made up (perf/synthetic_run.py) and written by the harness's own store: one node of 8 GPUs, five suites at
 six batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size. A report over
-it has 5 figures of all devices or, with ``--figures all``, 80 of single ones. A tenth is 4 GPUs, two suites, three
-batch sizes and 10 seeds, with 2 figures or 16.
+it has 3 figures of all devices and, with ``--figures all``, 80 of single ones. A tenth is 4 GPUs, two suites, three
+batch sizes and 10 seeds, with 3 figures or 19.
 
 Each command is a process of its own, timed from its start to its end. Within a process without figures the parts are
 timed: imports (pandas, scipy and the rest), reading the files, and everything else, which is tables and text.

@@ -22,7 +22,6 @@ from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures.chart import Chart
 from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
 from bench.report.reading.load import KEY, Run, Runs
@@ -37,6 +36,8 @@ from bench.spec.precisions import BASELINE, precision_rank
 
 STRIP = "speedup over fp32, 95 % interval"
 OVERVIEW = ""
+OVERVIEWS = (devices.ACROSS, overview.MEMORY, overview.ACCURACY)
+"""The figures of the whole report, in order."""
 MOST_PLOTS = 3
 """Most figures of single devices in report.md; the others are in details.md."""
 FILES = "files.json"
@@ -194,15 +195,8 @@ def compose(
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
-    verdicts = [*sentences(summary), *map(ablation_tables.sentence, ablations)]
-    answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
-    overviews = [
-        devices.across(summary),
-        overview.memory_by_kind(summary, runs.trials, answers),
-        overview.accuracy_differences(summary),
-    ]
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:  # figures take as long as tables
-        drawing = None
+        drawing = of_memory = None
         if figures != "none":
             drawing = other.submit(
                 _draw,
@@ -213,11 +207,14 @@ def compose(
                 matrices=matrices,
                 ablations=ablations,
                 sweeps=sweeps,
-                overviews=[chart for chart in overviews if chart is not None],
                 memory=devices.memories(runs.runs),
                 layers=layers,
                 figures=figures,
             )
+        verdicts = [*sentences(summary), *map(ablation_tables.sentence, ablations)]
+        answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
+        if drawing and (kinds := overview.memory_by_kind(summary, runs.trials, answers)) is not None:
+            of_memory = other.submit(files.draw, kinds, out)
         tried = runs.trials[runs.trials["status"] != missing.UNSUPPORTED]
         notes = present(
             diagnostics.unsupported(runs.trials),
@@ -234,10 +231,12 @@ def compose(
             Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
         ]
         plots, left_out = drawing.result() if drawing else ([], {})
+        plots += [(OVERVIEW, of_memory.result())] if of_memory else []
     by_title = {section.title: section for section in sections}
     headline: list[Plot] = []
     for title, plot in plots:
         (headline if title == OVERVIEW else by_title[title].plots).extend([plot] if plot else [])
+    headline.sort(key=lambda plot: OVERVIEWS.index(plot.name))
     for title, remark in left_out.items():
         by_title[title].remarks.append(remark)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
@@ -329,7 +328,6 @@ def _draw(
     matrices: list[matrix.Matrix],
     ablations: list[ablation.AblationSummary],
     sweeps: list[comparisons.Swept],
-    overviews: list[Chart],
     memory: devices.Memory,
     layers: bool,
     figures: devices.Choice,
@@ -339,6 +337,7 @@ def _draw(
     Those of no section have ``OVERVIEW`` for a title.
     """
     plots, left_out = devices.draw(summary, epochs, memory, out, figures)
+    overviews = [chart for chart in (devices.across(summary), overview.accuracy_differences(summary)) if chart]
     plots += [(OVERVIEW, files.draw(chart, out)) for chart in overviews]
     plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
     plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]

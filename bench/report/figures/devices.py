@@ -35,6 +35,8 @@ LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
     "run_bench.py report --figures all draws them; report.html has one of all."
 )
+MEASURED = ("speedup", "samples_per_s", "memory_bytes")
+"""The columns that the figure of a single device shows."""
 CHARACTER = 0.024
 """Width of a digit as a share of a panel's axis, where three panels stand side by side."""
 GAP = (math.nan, math.nan)
@@ -78,14 +80,19 @@ def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, fol
     courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
         workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
-        if (chart := single(rows, memory, name=f"{name}-speed")) is not None:
-            jobs[workload].append(partial(_drawn, chart, folder))
+        if rows[list(MEASURED)].notna().any(axis=None):
+            describe = partial(single, rows, memory, name=f"{name}-speed")
+            jobs[workload].append(partial(_described, describe, folder))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            if (chart := course(trained, name=file, caption=caption)) is not None:
-                jobs[workload].append(partial(_drawn, chart, folder))
+            jobs[workload].append(partial(_described, partial(course, trained, name=file, caption=caption), folder))
     return jobs
+
+
+def _described(describe: Callable[[], Chart | None], folder: Path) -> Plot | None:
+    """Draw what a function describes, once it is asked for: descriptions of many devices take seconds."""
+    return _drawn(describe(), folder)
 
 
 def _drawn(chart: Chart | None, folder: Path) -> Plot | None:

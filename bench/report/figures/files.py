@@ -89,6 +89,8 @@ def marker(tint: str) -> str:
 def _panel(axes: Axes, *, panel: Panel) -> None:
     from matplotlib.ticker import NullLocator
 
+    if bars := [mark for mark in panel.marks if isinstance(mark, Bar)]:
+        _bars(axes, bars)
     for mark in panel.marks:
         _mark(axes, mark)
     for which, axis in (("x", panel.x), ("y", panel.y)):
@@ -141,8 +143,6 @@ def _mark(axes: Axes, mark: Mark) -> None:
             align = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
             shade = "white" if mark.inverse else colour(mark.tint)
             axes.text(mark.x, mark.y, mark.text, ha=align, va="center", fontsize=8, color=shade, clip_on=True)
-        case Bar():
-            _bar(axes, mark)
         case Band():
             x, low, high = zip(*mark.points, strict=True)
             axes.fill_between(x, low, high, color=colour(mark.tint), alpha=0.18, linewidth=0)
@@ -158,14 +158,16 @@ def _mark(axes: Axes, mark: Mark) -> None:
             )
 
 
-def _bar(axes: Axes, mark: Bar) -> None:
+def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
+    """Draw all bars of a panel as one artist, for there may be hundreds."""
     import matplotlib as mpl
-    from matplotlib.patches import Rectangle
+    from matplotlib.collections import PolyCollection
 
-    tint = mpl.colormaps[HEAT](0.5 + mark.heat / 2.4) if mark.heat is not None else colour(mark.tint)
-    size = mark.x[1] - mark.x[0], mark.y[1] - mark.y[0]
-    axes.add_patch(
-        Rectangle(
-            (mark.x[0], mark.y[0]), *size, facecolor=tint, alpha=0.18 if mark.faint else 1.0, linewidth=0, zorder=1
-        )
-    )
+    corners = [[(bar.x[0], bar.y[0]), (bar.x[1], bar.y[0]), (bar.x[1], bar.y[1]), (bar.x[0], bar.y[1])] for bar in bars]
+    faces = [
+        mpl.colormaps[HEAT](0.5 + bar.heat / 2.4)
+        if bar.heat is not None
+        else mpl.colors.to_rgba(colour(bar.tint), 0.18 if bar.faint else 1.0)
+        for bar in bars
+    ]
+    axes.add_collection(PolyCollection(corners, facecolors=faces, linewidths=0, zorder=1))

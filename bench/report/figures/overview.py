@@ -24,6 +24,8 @@ COLUMNS = {
     "temporaries": "temporary_bytes",
 }
 """The columns of trials.csv by what they are called here."""
+MEMORY, ACCURACY = "memory", "accuracy"
+"""The names of the figures."""
 MOST_ROWS = 24
 """Most rows of a panel."""
 
@@ -34,7 +36,7 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
         (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
     ]
     held = held.merge(summary[[*SUBJECT, "workload", "where"]].drop_duplicates(), on=SUBJECT)
-    panels = []
+    panels, most = [], 0
     for workload in dict.fromkeys(answer.workload for answer in answers):
         lines: list[tuple[str, Mapping[Hashable, Any]]] = []
         for answer in answers:
@@ -44,14 +46,15 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
             cell = cell[cell["batch_size"] == answer.batch]
             for name in (BASELINE, str(answer.arm["precision"])):
                 lines += [(f"{answer.label} {name}", row) for row in records(cell[cell["precision"] == name].tail(1))]
+        most = max(most, len(lines))
         if lines:
             panels.append(_kinds(workload, lines[:MOST_ROWS]))
     if not panels:
         return None
     return Chart(
-        name="memory",
+        name=MEMORY,
         caption="What memory is used for",
-        about="At the batch size of each verdict, the most that tensors of a step held at once, by kind.",
+        about="At the batch size of each verdict, the most that tensors of a step held at once, by kind." + _cut(most),
         panels=panels,
         columns=min(3, len(panels)),
         legend=[(kind, kind) for kind in KINDS],
@@ -82,7 +85,8 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
 
 def accuracy_differences(summary: pd.DataFrame) -> Chart | None:
     """Describe each precision's accuracy less fp32's, with its 90 % interval and the margin; None without any."""
-    rows = summary[summary["delta_points"].notna() & summary["delta_low"].notna()].head(MOST_ROWS)
+    compared = summary[summary["delta_points"].notna() & summary["delta_low"].notna()]
+    rows = compared.head(MOST_ROWS)
     if rows.empty:
         return None
     marks: list[Mark] = [
@@ -100,9 +104,10 @@ def accuracy_differences(summary: pd.DataFrame) -> Chart | None:
         parts += [f"batch {row['batch_size']}"] if many else []
         ticks.append((y, " ".join([*parts, name])))
     return Chart(
-        name="accuracy",
+        name=ACCURACY,
         caption="Test accuracy less fp32's",
-        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{PARITY_MARGIN_POINTS} points.",
+        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{PARITY_MARGIN_POINTS} points."
+        + _cut(len(compared)),
         panels=[
             Panel(
                 title="",
@@ -115,3 +120,8 @@ def accuracy_differences(summary: pd.DataFrame) -> Chart | None:
         columns=1,
         legend=[(name, name) for name, _ in figure.arms(rows)],
     )
+
+
+def _cut(count: int) -> str:
+    """Say what is left out of a panel that would have more than ``MOST_ROWS`` rows."""
+    return f" The first {MOST_ROWS} of {count} are shown; details.md has all." if count > MOST_ROWS else ""
