@@ -25,7 +25,7 @@ def report(
     figures: Choice = "overview",
     anonymise: bool = False,
 ) -> tuple[Path, list[Sentence], list[Table]]:
-    """Write report.md, report.html and the figures (SVG and PNG) into ``out``.
+    """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.

@@ -17,7 +17,7 @@ from bench.report.analysis import ablation, bottleneck, comparability, data, mat
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import Sentence, sentences
+from bench.report.analysis.verdict import Answer, Sentence, sentences
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
@@ -153,7 +153,7 @@ class Report:
     @property
     def files(self) -> list[str]:
         """The names of the report's files beside its pages."""
-        plots = [f"{plot.name}.{kind}" for plot in self.plots for kind in ("png", "svg")]
+        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.svg for kind in ("png", "svg")]
         return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
 
 
@@ -251,7 +251,9 @@ def compose(
         missing=missing.sentences(summary, runs.trials),
         warnings=diagnostics.warnings(runs.runs),
         remarks=bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
-        headline=headline if any(plot.name == devices.ACROSS for plot in headline) else _single(sections) + headline,
+        headline=headline
+        if any(plot.name == devices.ACROSS for plot in headline)
+        else _single(sections, answers) + headline,
         sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
         reproduce=[_origin(run) for run in runs.runs],
@@ -276,12 +278,13 @@ def _choices(summary: pd.DataFrame, precisions: list[str]) -> dict[str, list[tup
         return list(dict.fromkeys(zip(summary[column].map(str), summary[label].map(str), strict=True)))
 
     sizes = [(str(size), str(size)) for size in sorted(map(int, summary["batch_size"].unique()))]
-    return {
+    offered = {
         "model": [("", "all"), *each("workload", "workload")],
         "device": [("", "all"), *each("where", "label")],
         "batch": [("", "as advised"), *sizes],
-        "baseline": [(name, name) for name in precisions],
     }
+    several = {name: choices for name, choices in offered.items() if len(choices) > 2}
+    return several | {"baseline": [(name, name) for name in precisions]}
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
@@ -304,13 +307,17 @@ def _origin(run: Run) -> Origin:
     return Origin(label=run.label, command=command, environment=", ".join([*version, *parts]))
 
 
-def _single(sections: list[Section]) -> list[Plot]:
-    """Take the first figures of a single device out of their sections."""
-    taken: list[Plot] = []
-    for section in sections:
-        while section.plots and len(taken) < MOST_PLOTS:
-            taken.append(section.plots.pop(0))
-    return taken
+def _single(sections: list[Section], answers: list[Answer]) -> list[Plot]:
+    """Take the figures of single devices that report.md shows out of their sections.
+
+    They are those of speed, and of the trainings at the answers' batch sizes; where there are none, the first.
+    """
+    ends = ("-speed", *(f"-training-b{answer.batch}" for answer in answers))
+    every = [(section, plot) for section in sections for plot in section.plots]
+    taken = ([one for one in every if one[1].name.endswith(ends)] or every)[:MOST_PLOTS]
+    for section, plot in taken:
+        section.plots.remove(plot)
+    return [plot for _, plot in taken]
 
 
 def _draw(

@@ -139,6 +139,23 @@ def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
 
 
 @pytest.mark.slow
+def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(chromium, tmp_path):
+    page_file = write_report([write_run(tmp_path / "run")], tmp_path / "out").with_name("report.html")
+    assert page_file.stat().st_size <= 250_000
+    head = page_file.with_name("report.md").read_text().splitlines()
+    assert len(head) <= 120
+    assert sum(line.startswith("| ") for line in head) == 2 + 15
+    assert 3 <= sum(line.startswith("![") for line in head) <= 5
+    assert page_file.with_name("details.md").read_text().count("unsupported") < 20
+    with opened(chromium, page_file) as page:
+        boxes = [line.bounding_box() for line in page.locator(".line").all()]
+        assert len(boxes) == 15
+        assert max(box["y"] + box["height"] for box in boxes) <= 900
+        ladder = [name.split()[-1] for name in cells(page, "device")]
+        assert ladder == ["Pascal", "Volta", "Turing", "Ampere", "Hopper"] * 3
+
+
+@pytest.mark.slow
 def test_hostile_text_in_any_field_shows_as_text(chromium, tmp_path):
     run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
     run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")

@@ -14,6 +14,8 @@ Scale = Literal["linear", "log", "words"]
 Tint = str
 """What gives a mark its colour: a precision's name, or one of ``KINDS``, ``SOFT`` and ``HEAT``."""
 SOFT, PLAIN = "soft", "plain"
+SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
+"""Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 """What memory is used for, in the order in which bars are stacked."""
 
@@ -39,6 +41,8 @@ class Line:
     tint: Tint
     dashed: bool = False
     dots: bool = True
+    every: int = 1
+    """Which points have a dot: every one, every second, and so on."""
     says: str = ""
     """What it shows, in words."""
 
@@ -54,6 +58,15 @@ class Bar:
     heat: float | None = None
     """Of a cell of a heat map, -1 to 1 instead of a tint: below 0 is slower, above it faster."""
     says: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """The area between a lower and an upper line."""
+
+    points: Sequence[tuple[float, float, float]]
+    """x, and both ends of y."""
+    tint: Tint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +91,7 @@ class Rule:
     label: str = ""
 
 
-Mark = Line | Bar | Text | Rule
+Mark = Line | Bar | Band | Text | Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +140,8 @@ def _values(mark: Mark, which: Literal["x", "y"]) -> Sequence[float]:
     match mark:
         case Line():
             return [point[which == "y"] for point in mark.points]
+        case Band():
+            return [value for x, *ends in mark.points for value in (ends if which == "y" else [x])]
         case Bar() | Text() if isinstance(getattr(mark, which), tuple):
             ends: tuple[float, float] = getattr(mark, which)
             return [end for end in ends if math.isfinite(end)]
@@ -143,7 +158,7 @@ def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
     if axis.scale == "log":
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         decades = [10.0**power for power in range(first, last + 1)]
-        steps = (1, 2, 5) if len(decades) <= 3 else (1,)
+        steps = (1,) if sum(low <= decade <= high for decade in decades) > 1 else (1, 2, 5)
         places = [step * decade for decade in decades for step in steps]
     else:
         size = 10.0 ** math.floor(math.log10((high - low) / 4))

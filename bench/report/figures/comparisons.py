@@ -19,12 +19,13 @@ from bench.report.figures import figure, files
 from bench.report.figures.chart import PLAIN, Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.figures.figure import Plot
 from bench.report.tables.comparisons import BATCH_SIZE, Swept
-from bench.report.tables.matrix import has_intervals, legend, written
+from bench.report.tables.matrix import LARGEST, has_intervals, legend, written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_SETUPS = 20
+"""Setups of the largest matrix that can be read as a figure."""
 DARK = 0.6
 """Share of the strongest tint above which a cell's text is white."""
 LONGEST_NAME = 44
@@ -33,8 +34,11 @@ APART = 0.11
 
 
 def draw_matrix(matrix: Matrix, folder: Path) -> Plot | None:
-    """Draw a matrix of at most ``MOST_SETUPS`` setups; a larger one could not be read."""
-    return files.draw(heat_map(matrix), folder) if len(matrix.setups) <= MOST_SETUPS else None
+    """Draw a matrix: to files of at most ``LARGEST`` setups, on the page of at most ``MOST_SETUPS``."""
+    if len(matrix.setups) > MOST_SETUPS:
+        return None
+    chart = heat_map(matrix)
+    return files.draw(chart, folder) if len(matrix.setups) <= LARGEST else files.on_page(chart)
 
 
 def heat_map(matrix: Matrix) -> Chart:

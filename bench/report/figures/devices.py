@@ -15,7 +15,7 @@ from bench.report.analysis.batches import reference_batch
 from bench.report.figures import figure, files
 from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.figures.figure import Plot
-from bench.report.figures.training import draw_course
+from bench.report.figures.training import course
 from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT, Run
@@ -33,7 +33,7 @@ MOST_ACROSS = 5
 """Most devices beside each other in such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
-    "run_bench.py report --figures all draws them."
+    "run_bench.py report --figures all draws them; report.html has one of all."
 )
 CHARACTER = 0.024
 """Width of a digit as a share of a panel's axis, where three panels stand side by side."""
@@ -57,7 +57,8 @@ def draw(
 ) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
     """Draw the figures of all recipes; return each with its workload, and a remark by workload on figures left out.
 
-    Where there would be more than ``MOST`` figures of single devices, ``overview`` draws one of each recipe instead.
+    Where there would be more than ``MOST`` figures of single devices, ``overview`` has one of each recipe instead, on
+    the page alone.
     """
     jobs = _of_devices(summary, epochs, memory, folder)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
@@ -66,7 +67,8 @@ def draw(
         if crowded and jobs[name]:
             remarks[name] = LEFT_OUT.format(count=len(jobs[name]))
             rows = summary[summary["workload"] == name]
-            jobs[name] = [partial(_drawn, batches(rows, memory, name=file), folder)]
+            chart = batches(rows, memory, name=file)
+            jobs[name] = [partial(files.on_page, chart)] if chart is not None else []
     return [(name, job()) for name, own in jobs.items() for job in own], remarks
 
 
@@ -81,7 +83,8 @@ def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, fol
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            jobs[workload].append(partial(draw_course, trained, name=file, caption=caption, folder=folder))
+            if (chart := course(trained, name=file, caption=caption)) is not None:
+                jobs[workload].append(partial(_drawn, chart, folder))
     return jobs
 
 

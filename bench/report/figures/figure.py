@@ -78,7 +78,7 @@ class Plot:
     name: str
     caption: str
     svg: str
-    """As it is in its file."""
+    """As it is in its file; empty where it has none."""
     about: str = ""
     """How to read it."""
     page: str = ""

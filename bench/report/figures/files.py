@@ -8,36 +8,53 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report.figures import figure, svg
-from bench.report.figures.chart import KINDS, PLAIN, SOFT, Bar, Chart, Line, Mark, Panel, Rule, Text, limits, ticks
+from bench.report.figures import chart, figure, svg
+from bench.report.figures.chart import (
+    KINDS,
+    PLAIN,
+    SOFT,
+    Band,
+    Bar,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Rule,
+    Text,
+    limits,
+    ticks,
+)
 from bench.report.figures.figure import Plot
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 INCHES = 10.0
 """Width of a figure."""
+TEST: Any = (0, (3, 1.5))
+"""The dashes of test data."""
 ROW_INCHES = 0.21
 GREYS = ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9")
 """Colours of ``KINDS``: activations, which the precision changes most, stand out."""
 HEAT = "RdBu"
 
 
-def draw(chart: Chart, folder: Path) -> Plot:
+def draw(what: Chart, folder: Path) -> Plot:
     """Write a chart as SVG and PNG, and return it with its SVG for the page."""
-    rows = max(panel.rows for panel in chart.panels)
-    columns = min(chart.columns, len(chart.panels))
+    rows = max(panel.rows for panel in what.panels)
+    columns = min(what.columns, len(what.panels))
     height = max(1.3 + ROW_INCHES * rows, 2.0) if rows else 2.7
-    panels = figure.grid([partial(_panel, panel=panel) for panel in chart.panels], columns)
-    handles = [
-        figure.handle(text, color=colour(tint), marker="s", linestyle="none", markersize=7)
-        for text, tint in chart.legend
-    ]
+    panels = figure.grid([partial(_panel, panel=panel) for panel in what.panels], columns)
+    handles = [_handle(text, tint) for text, tint in what.legend]
     inches = (INCHES / columns, height)
-    plot = figure.save(
-        panels, name=chart.name, caption=chart.caption, folder=folder, panel_inches=inches, legend=handles
-    )
-    return replace(plot, about=chart.about, page=svg.draw(chart))
+    plot = figure.save(panels, name=what.name, caption=what.caption, folder=folder, panel_inches=inches, legend=handles)
+    return replace(plot, about=what.about, page=svg.draw(what))
+
+
+def on_page(what: Chart) -> Plot:
+    """Return a chart that is on the page alone, for drawing it to files takes seconds or could not be read."""
+    return Plot(name=what.name, caption=what.caption, about=what.about, svg="", page=svg.draw(what))
 
 
 def colour(tint: str) -> str:
@@ -45,6 +62,28 @@ def colour(tint: str) -> str:
     if tint in KINDS:
         return GREYS[KINDS.index(tint)]
     return {SOFT: "#8c959f", PLAIN: figure.INK}.get(tint) or figure.colour(tint)
+
+
+def _handle(text: str, tint: str) -> Artist:
+    """Return an entry of the legend."""
+    look: dict[str, Any] = {"color": figure.INK}
+    match tint:
+        case chart.SOLID:
+            look |= {"linestyle": "-"}
+        case chart.DASHED:
+            look |= {"linestyle": TEST}
+        case chart.CROSS:
+            look |= {"linestyle": "none", "marker": "x", "markersize": 7}
+        case chart.BAND:
+            look |= {"linewidth": 7, "alpha": 0.18}
+        case _:
+            look = {"color": colour(tint), "marker": marker(tint), "linestyle": "none", "markersize": 7}
+    return figure.handle(text, **look)
+
+
+def marker(tint: str) -> str:
+    """Return the marker of what has a tint: a precision's own, which tells it apart without colour."""
+    return "s" if tint in KINDS else str(figure.look(tint)["marker"])
 
 
 def _panel(axes: Axes, *, panel: Panel) -> None:
@@ -104,13 +143,17 @@ def _mark(axes: Axes, mark: Mark) -> None:
             axes.text(mark.x, mark.y, mark.text, ha=align, va="center", fontsize=8, color=shade, clip_on=True)
         case Bar():
             _bar(axes, mark)
+        case Band():
+            x, low, high = zip(*mark.points, strict=True)
+            axes.fill_between(x, low, high, color=colour(mark.tint), alpha=0.18, linewidth=0)
         case Line():
-            look = {} if mark.tint in (SOFT, PLAIN) else {"marker": figure.look(mark.tint)["marker"]}
+            look = {} if mark.tint in (SOFT, PLAIN) else {"marker": marker(mark.tint)}
             axes.plot(
                 [x for x, _ in mark.points],
                 [y for _, y in mark.points],
                 color=colour(mark.tint),
-                linestyle="--" if mark.dashed else "-",
+                linestyle=TEST if mark.dashed else "-",
+                markevery=mark.every,
                 **(look if mark.dots else {}),
             )
 

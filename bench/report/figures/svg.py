@@ -8,7 +8,21 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from bench.report.figures.chart import Bar, Chart, Line, Panel, Rule, Text, limits, ticks
+from bench.report.figures.chart import (
+    BAND,
+    CROSS,
+    DASHED,
+    SOLID,
+    Band,
+    Bar,
+    Chart,
+    Line,
+    Panel,
+    Rule,
+    Text,
+    limits,
+    ticks,
+)
 
 WIDTH = 1000
 """Of a chart, in pixels."""
@@ -119,6 +133,8 @@ def _marks(frame: _Frame) -> list[Markup]:
                     )
                 else:
                     bars.setdefault(_look(mark), []).append(path)
+            case Band():
+                bars.setdefault(f"bar {class_of(mark.tint)} faint", []).append(_area(frame, mark))
             case Line():
                 others.append(_polyline(frame, mark))
     drawn = [Markup('<path class="{}" d="{}"/>').format(look, "".join(paths)) for look, paths in bars.items()]
@@ -127,6 +143,12 @@ def _marks(frame: _Frame) -> list[Markup]:
         *others,
         *(_words(own, look) for look, own in words.items()),
     ]
+
+
+def _area(frame: _Frame, band: Band) -> str:
+    upper = [f"{_n(frame.x(x))} {_n(frame.y(high))}" for x, _, high in band.points]
+    lower = [f"{_n(frame.x(x))} {_n(frame.y(low))}" for x, low, _ in reversed(band.points)]
+    return f"M{'L'.join([*upper, *lower])}z"
 
 
 def _look(bar: Bar) -> str:
@@ -155,13 +177,14 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
     """Draw a line with its dots; a point that is not finite interrupts it."""
     path, pen = "", "M"
     dots = []
-    for x, y in mark.points:
+    for number, (x, y) in enumerate(mark.points):
         if not (math.isfinite(x) and math.isfinite(y)):
             pen = "M"
             continue
         place = _n(frame.x(x)), _n(frame.y(y))
         path, pen = f"{path}{pen}{' '.join(place)}", "L"
-        dots.append(Markup('<circle cx="{}" cy="{}" r="3"/>').format(*place))
+        if number % mark.every == 0:
+            dots.append(Markup('<circle cx="{}" cy="{}" r="3"/>').format(*place))
     line = Markup('<path d="{}"/>').format(path) if "L" in path else Markup("")
     look = class_of(mark.tint) + " dashed" * mark.dashed
     shown = _joined(dots) if mark.dots else Markup("")
@@ -180,9 +203,15 @@ def _n(value: float) -> str:
 def _legend(chart: Chart, top: float) -> Iterator[Markup]:
     left = 10.0
     for text, tint in chart.legend:
-        yield Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="11" height="11" rx="2"/>').format(
-            class_of(tint), left, top + 3
-        )
+        if tint in (SOLID, DASHED):
+            line = Markup('<g class="p-plain{}"><path d="M{} {}h16"/></g>')
+            yield line.format(" dashed" * (tint == DASHED), _n(left - 5), _n(top + 8.5))
+        elif tint == CROSS:
+            yield _text((left + 6, top + 12.5), "✕", "middle", "tick")
+        else:
+            look = "p-plain faint" if tint == BAND else class_of(tint)
+            box = Markup('<rect class="{}" x="{}" y="{}" width="11" height="11" rx="2"/>')
+            yield box.format(look, _n(left), _n(top + 3))
         yield _text((left + 16, top + 12.5), text, "start", "tick")
         left += 16 + len(text) * CHARACTER + 22
 

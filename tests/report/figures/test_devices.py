@@ -58,7 +58,7 @@ def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
 def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, drawn, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     remark = left_out(run, tmp_path)["model0"]
-    assert drawn == ["batches-model0"]
+    assert drawn == []  # it is on the page alone
     assert "6 figures" in remark
     assert "--figures all" in remark
     drawn.clear()
@@ -73,9 +73,10 @@ def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkey
     assert "](devices.svg)" in page
     assert "The 6 figures of this recipe" in page
     assert {path.name for path in tmp_path.glob("*.png") if "matrix" not in path.name} == {
-        *("devices.png", "batches-model0.png", "memory.png", "accuracy.png")
+        *("devices.png", "memory.png", "accuracy.png")
     }
     assert "](devices.svg)" in (tmp_path / "report.md").read_text()
+    assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
 
 
 def test_without_figures_there_is_none_and_every_table(run, tmp_path, drawn):
