@@ -78,16 +78,26 @@ def run(request: Request) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Report on earlier runs."""
-    if options.json:
-        from bench.report.exports import document
+    if options.json or options.export:
+        from bench.report.exports import document, formats
+        from bench.report.reading.anonymous import anonymous
         from bench.report.reading.load import load
 
-        print(document.dumps(document.report(load(options.runs))))
+        runs = load(options.runs)
+        runs = anonymous(runs) if options.anonymise else runs
+        print(document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs))
         return 0
     from bench.run import session
 
     out = options.out or session.report_folder(options.runs)
-    session.report(options.runs, out, published=options.published, layers=options.layers, figures=options.figures)
+    session.report(
+        options.runs,
+        out,
+        published=options.published,
+        layers=options.layers,
+        figures=options.figures,
+        anonymise=options.anonymise,
+    )
     return 0
 
 

@@ -288,8 +288,8 @@ def _errors(processes: Sequence[Interval]) -> NDArray[np.float64]:
 def random_effects(centers: Values, errors: Values, confidence: float = CONFIDENCE) -> Interval:
     """Return the mean of estimates that have errors of their own and differ among themselves too.
 
-    The variance between them is Paule and Mandel's, the interval Hartung and Knapp's. With errors of zero it is the
-    mean with Student's interval.
+    The variance between them is Paule and Mandel's, the interval Hartung and Knapp's. Where an error is zero, it is
+    the mean with Student's interval: a process that did not vary by chance is not worth all the others.
 
     Args:
         centers: the estimates, at least one.
@@ -304,6 +304,8 @@ def random_effects(centers: Values, errors: Values, confidence: float = CONFIDEN
     if count < 2:
         return Interval(center=float(data[0]), low=None, high=None, n=count)
     between = 0.0 if within.all() else float(data.var(ddof=1))
+    if not within.all():
+        within = np.zeros(count)
     if not within.all() and np.ptp(data) == 0:
         center = float(data[0])
         return Interval(center=center, low=center, high=center, n=count)

@@ -78,6 +78,12 @@ def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
     assert (found.beyond(0.4), found.beyond(0.6), found.interval().half_width) == (0.0, 1.0, 0.0)
 
 
+def test_one_process_that_did_not_vary_does_not_outweigh_the_others():
+    found = stats.random_effects([0.1, 0.2, 0.15], [0.5, 0.0, 0.5])
+    expected = stats.student_interval([0.1, 0.2, 0.15])
+    assert (found.center, found.low, found.high) == pytest.approx((expected.center, expected.low, expected.high))
+
+
 def test_discoveries_are_those_of_scipy():
     ps = np.random.default_rng(0).uniform(size=50) ** 3
     assert stats.discoveries(ps) == (scipy_stats.false_discovery_control(ps) <= 0.05).tolist()

@@ -37,6 +37,8 @@ other commands:
 """
 PAGE = ("published", "layers", "figures")
 """Options that say what is on the page of a report."""
+EXPORTS = ("github-action-benchmark", "openmetrics", "mllog")
+"""Formats of other tools, the functions of ``bench.report.exports.formats``."""
 GPUS_HELP = "CUDA indices such as 0,1, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
 
 
@@ -60,8 +62,11 @@ def parse(argv: Sequence[str]) -> Any:
         return parse_run(words)
     options = parsers[name].parse_args(words, argparse.Namespace(command=name))
     changed = [one for one in PAGE if getattr(options, one, None) != parsers[name].get_default(one)]
-    if name == "report" and options.json and changed:
-        raise UsageError(f"--json writes no page: leave out {', '.join(map(_option, changed))}.")
+    if name == "report" and (options.json or options.export) and changed:
+        prints = "--json" if options.json else "--export"
+        raise UsageError(f"{prints} writes no page: leave out {', '.join(map(_option, changed))}.")
+    if name == "report" and options.anonymise and not (options.out or options.json or options.export):
+        raise UsageError("--anonymise needs --out DIR: without it the report's folder is named after the runs.")
     return options
 
 
@@ -82,8 +87,14 @@ def _command_parsers() -> dict[str, Parser]:
     where = report.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
+    where.add_argument("--export", choices=EXPORTS, help="print its figures instead, in the format of another tool")
     report.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
     report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
+    report.add_argument(
+        "--anonymise",
+        action="store_true",
+        help="leave out host names, user names, paths, UUIDs and names of processes, so that it can be shared",
+    )
     report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),

@@ -23,8 +23,9 @@ def report(
     published: bool = False,
     layers: bool = False,
     figures: Choice = "overview",
+    anonymise: bool = False,
 ) -> tuple[Path, list[Sentence], list[Table]]:
-    """Write report.md, report.html and the figures (SVG and PNG) into ``out``.
+    """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.
@@ -33,6 +34,7 @@ def report(
         layers: whether to draw the magnitudes of gradients layer by layer, too.
         figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
             ``all`` each device, ``none`` nothing at all.
+        anonymise: whether to leave out host names, user names, paths, UUIDs and names of processes.
 
     Returns:
         The path of report.md, a verdict for each device and suite, and the tables of the ablations.
@@ -42,9 +44,11 @@ def report(
             figures are asked for, and there are none.
     """
     from bench.report.page import publish
+    from bench.report.reading.anonymous import anonymous
     from bench.report.reading.load import load
 
-    return publish(load(runs), out, published=published, layers=layers, figures=figures)
+    loaded = load(runs)
+    return publish(anonymous(loaded) if anonymise else loaded, out, published=published, layers=layers, figures=figures)
 
 
 def load(*folders: str | Path) -> Results:

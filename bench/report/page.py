@@ -17,11 +17,12 @@ from bench.report.analysis import ablation, bottleneck, comparability, data, mat
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import Sentence, sentences
+from bench.report.analysis.verdict import Answer, Sentence, sentences
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
-from bench.report.figures import devices
+from bench.report.figures import devices, files, overview
 from bench.report.figures import numerics as numerics_figures
+from bench.report.figures.chart import Chart
 from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
 from bench.report.reading.load import KEY, Run, Runs
@@ -35,8 +36,9 @@ from bench.report.tables.table import Table
 from bench.spec.precisions import BASELINE, precision_rank
 
 STRIP = "speedup over fp32, 95 % interval"
-MOST_PLOTS = 4
-"""Most figures in report.md; the others are in details.md."""
+OVERVIEW = ""
+MOST_PLOTS = 3
+"""Most figures of single devices in report.md; the others are in details.md."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 RESIDENT = (
@@ -151,7 +153,7 @@ class Report:
     @property
     def files(self) -> list[str]:
         """The names of the report's files beside its pages."""
-        plots = [f"{plot.name}.{kind}" for plot in self.plots for kind in ("png", "svg")]
+        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.svg for kind in ("png", "svg")]
         return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
 
 
@@ -192,6 +194,13 @@ def compose(
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
+    verdicts = [*sentences(summary), *map(ablation_tables.sentence, ablations)]
+    answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
+    overviews = [
+        devices.across(summary),
+        overview.memory_by_kind(summary, runs.trials, answers),
+        overview.accuracy_differences(summary),
+    ]
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:  # figures take as long as tables
         drawing = None
         if figures != "none":
@@ -204,6 +213,8 @@ def compose(
                 matrices=matrices,
                 ablations=ablations,
                 sweeps=sweeps,
+                overviews=[chart for chart in overviews if chart is not None],
+                memory=devices.memories(runs.runs),
                 layers=layers,
                 figures=figures,
             )
@@ -222,15 +233,14 @@ def compose(
             Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
             Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
         ]
-        verdicts = [*sentences(summary), *map(ablation_tables.sentence, ablations)]
         plots, left_out = drawing.result() if drawing else ([], {})
     by_title = {section.title: section for section in sections}
+    headline: list[Plot] = []
     for title, plot in plots:
-        by_title[title].plots.extend([plot] if plot else [])
+        (headline if title == OVERVIEW else by_title[title].plots).extend([plot] if plot else [])
     for title, remark in left_out.items():
         by_title[title].remarks.append(remark)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
-    answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -240,8 +250,10 @@ def compose(
         cautions=comparability.cautions(runs),
         missing=missing.sentences(summary, runs.trials),
         warnings=diagnostics.warnings(runs.runs),
-        remarks=[],
-        headline=_headline(sections),
+        remarks=bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
+        headline=headline
+        if any(plot.name == devices.ACROSS for plot in headline)
+        else _single(sections, answers) + headline,
         sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
         how_to_read=how_to_read(runs),
         reproduce=[_origin(run) for run in runs.runs],
@@ -250,10 +262,9 @@ def compose(
         data={
             "baseline": BASELINE,
             "precisions": precisions,
-            "strip": STRIP,
             "answers": data.answers(answers),
             "length": len(summary),
-            "columns": data.columnar(data.rows(summary)),
+            "columns": data.columnar(data.rows(summary, data.PAGE)),
             "pairs": data.pairs(summary),
         },
         ablations=present(*map(ablation_tables.short, ablations)),
@@ -267,12 +278,13 @@ def _choices(summary: pd.DataFrame, precisions: list[str]) -> dict[str, list[tup
         return list(dict.fromkeys(zip(summary[column].map(str), summary[label].map(str), strict=True)))
 
     sizes = [(str(size), str(size)) for size in sorted(map(int, summary["batch_size"].unique()))]
-    return {
+    offered = {
         "model": [("", "all"), *each("workload", "workload")],
         "device": [("", "all"), *each("where", "label")],
         "batch": [("", "as advised"), *sizes],
-        "baseline": [(name, name) for name in precisions],
     }
+    several = {name: choices for name, choices in offered.items() if len(choices) > 2}
+    return several | {"baseline": [(name, name) for name in precisions]}
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
@@ -295,13 +307,17 @@ def _origin(run: Run) -> Origin:
     return Origin(label=run.label, command=command, environment=", ".join([*version, *parts]))
 
 
-def _headline(sections: list[Section]) -> list[Plot]:
-    """Take the figures that report.md shows out of their sections."""
-    taken: list[Plot] = []
-    for section in sections:
-        while section.plots and len(taken) < MOST_PLOTS:
-            taken.append(section.plots.pop(0))
-    return taken
+def _single(sections: list[Section], answers: list[Answer]) -> list[Plot]:
+    """Take the figures of single devices that report.md shows out of their sections.
+
+    They are those of speed, and of the trainings at the answers' batch sizes; where there are none, the first.
+    """
+    ends = ("-speed", *(f"-training-b{answer.batch}" for answer in answers))
+    every = [(section, plot) for section in sections for plot in section.plots]
+    taken = ([one for one in every if one[1].name.endswith(ends)] or every)[:MOST_PLOTS]
+    for section, plot in taken:
+        section.plots.remove(plot)
+    return [plot for _, plot in taken]
 
 
 def _draw(
@@ -313,11 +329,17 @@ def _draw(
     matrices: list[matrix.Matrix],
     ablations: list[ablation.AblationSummary],
     sweeps: list[comparisons.Swept],
+    overviews: list[Chart],
+    memory: devices.Memory,
     layers: bool,
     figures: devices.Choice,
 ) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
-    """Draw all figures; return each with its section's title, and a remark by title on figures left out."""
-    plots, left_out = devices.draw(summary, epochs, out, figures)
+    """Draw all figures; return each with its section's title, and a remark by title on figures left out.
+
+    Those of no section have ``OVERVIEW`` for a title.
+    """
+    plots, left_out = devices.draw(summary, epochs, memory, out, figures)
+    plots += [(OVERVIEW, files.draw(chart, out)) for chart in overviews]
     plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
     plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
     plots += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
@@ -375,5 +397,5 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             training.against_plain(runs.trials, rows),
             against_published,
         )
-        remarks = bottleneck.epoch_remarks(rows) + bottleneck.loader_remarks(rows) + unscaled + unpublished
+        remarks = unscaled + unpublished
         yield Section(title=str(title), tables=tables, more=more, remarks=remarks)

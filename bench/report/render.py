@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from bench.report.figures.figure import Plot, colour
 
-LONGEST = 40
+LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
 MOST = 6
 """Most lines of a list in report.md; details.md has them all."""
@@ -36,7 +36,7 @@ def render(report: Any, mark: str) -> dict[str, str]:
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": markdown, "anchor": anchor, "image": image, "precision": precision_class}
-    css = source(environment, "page.css") + colours(report.precisions)
+    css = source(environment, "page.css") + colours(report.precisions)  # last, for they are more specific
     script = source(environment, "page.js")
     policy = f"default-src 'none'; img-src data:; style-src '{digest(css)}'; script-src '{digest(script)}'"
     values = {
@@ -93,6 +93,8 @@ def anchor(title: str) -> str:
 
 
 def image(plot: Plot) -> Markup:
-    """Return a plot as an image within the page, with its caption as the text that stands for it."""
+    """Return a plot as it is on the page: as SVG, or as an image whose caption stands for it."""
+    if plot.page:
+        return Markup(plot.page)
     data = base64.b64encode(plot.svg.encode()).decode()
     return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(plot.caption, Markup(data))

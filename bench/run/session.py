@@ -112,12 +112,15 @@ def report(
     published: bool = False,
     layers: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
+    anonymise: bool = False,
 ) -> None:
     """Write the report of some runs; print its ablations, its answers and where it is."""
     from bench.report.tables import answers
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page, verdicts, ladders = reporter.report(runs, out, published=published, layers=layers, figures=figures)
+    page, verdicts, ladders = reporter.report(
+        runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
+    )
     for ladder in ladders:
         say(ladder.title)
         ladder.show()

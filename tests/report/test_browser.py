@@ -96,7 +96,7 @@ def test_without_a_script_the_advised_view_stands(chromium, page_file):
         scripted = cells(page, "use")
     with opened(chromium, page_file, java_script_enabled=False) as page:
         assert page.locator(".line").count() == 4
-        assert not page.locator("#controls").is_visible()
+        assert not page.locator("#view-of").is_visible()
         assert page.locator(".line .chip").all_inner_texts() == [text.split()[0] for text in scripted]
 
 
@@ -136,6 +136,23 @@ def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
         found = page.evaluate("axe.run()")["violations"]
     serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
     assert serious == []
+
+
+@pytest.mark.slow
+def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(chromium, tmp_path):
+    page_file = write_report([write_run(tmp_path / "run")], tmp_path / "out").with_name("report.html")
+    assert page_file.stat().st_size <= 250_000
+    head = page_file.with_name("report.md").read_text().splitlines()
+    assert len(head) <= 120
+    assert sum(line.startswith("| ") for line in head) == 2 + 15
+    assert 3 <= sum(line.startswith("![") for line in head) <= 5
+    assert page_file.with_name("details.md").read_text().count("unsupported") < 20
+    with opened(chromium, page_file) as page:
+        boxes = [line.bounding_box() for line in page.locator(".line").all()]
+        assert len(boxes) == 15
+        assert max(box["y"] + box["height"] for box in boxes) <= 900
+        ladder = [name.split()[-1] for name in cells(page, "device")]
+        assert ladder == ["Pascal", "Volta", "Turing", "Ampere", "Hopper"] * 3
 
 
 @pytest.mark.slow

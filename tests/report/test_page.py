@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.data import rows
+from bench.report.analysis.data import PAGE, rows
 from bench.report.format import change, times
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
@@ -144,11 +144,11 @@ def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path):
 def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole):
     _, text, html, out = whole
     shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", text, flags=re.M)
-    assert len(shown) == 2
+    assert len(shown) == 3
     for name in shown:
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert html.count("<figure>") == 2
+    assert html.count("<figure>") == 3
 
 
 def test_what_has_no_data_has_no_plot(tmp_path):
@@ -180,7 +180,7 @@ def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
     names = sorted(path.name for path in first.iterdir())
-    assert len(names) == 8
+    assert len(names) == 10
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (first / name).read_bytes() == (tmp_path / name).read_bytes()
@@ -193,6 +193,8 @@ def page_rows(html):
     def cell(column, at):
         if isinstance(column, list):
             return column[at]
+        if "rows" in column:
+            return dict(zip(column["rows"], column["values"], strict=True)).get(at)
         return column["words"][column["at"][at]] if column["at"][at] >= 0 else None
 
     return data, [{name: cell(column, at) for name, column in data["columns"].items()} for at in range(data["length"])]
@@ -201,16 +203,16 @@ def page_rows(html):
 def test_every_figure_on_the_page_is_that_of_the_summary(whole):
     run, _, html, out = whole
     data, found = page_rows(html)
-    expected = rows(run.summary())
+    expected = rows(run.summary(), PAGE)
     figures = 0
     for row, line in zip(found, expected, strict=True):
         for name, value in line.items():
             if isinstance(value, float):
-                assert row[name] == pytest.approx(value, rel=1e-5), name
+                assert row[name] == pytest.approx(value, rel=5e-5), name
                 figures += 1
             elif not isinstance(value, list):
                 assert row.get(name) == value, name
-    assert figures > 40
+    assert figures > 30
     (answer,) = data["answers"]
     (advised,) = (
         row for row in found if row["batch_size"] == answer["batch_size"] and row["precision"] == answer["use"]

@@ -21,7 +21,7 @@ Json = str | int | float | bool | list[float] | None
 Type = Literal["string", "integer", "number", "boolean", "numbers"]
 
 
-DIGITS = 6
+DIGITS = 5
 """Significant digits of the page's figures."""
 
 
@@ -93,7 +93,7 @@ FIELDS = {
     "test_loss": Field("test_loss", "number", "Loss on test data: mean over seeds."),
     "time_to_accuracy_s": Field("time_to_accuracy_s", "number", "Training time to the accuracy that was asked for."),
 }
-"""The keys of a row of the page, in order."""
+"""The keys of a row, in order."""
 DETAILS = {
     "aggregate_peak_memory_bytes": Field(
         "all_devices_bytes", "integer", "Peaks of devices that train together, summed."
@@ -128,6 +128,17 @@ DETAILS = {
     "lost_train_trials": Field("lost_train", "integer", "Trainings that do not count."),
 }
 """Further keys, which other programs get and the page does without."""
+PAGE = {
+    name: field
+    for name, field in FIELDS.items()
+    if name
+    not in {
+        *("suite", "parameters", "techniques", "data", "run", "device", "architecture", "device_kind", "placement"),
+        *("process_samples_per_s", "process_speedups", "noise_ratio", "matmul_error", "tflops", "discarded_rounds"),
+        *("host_ratio", "measured_in", "accuracy_sd_points", "test_loss", "data_wait_pct", "label"),
+    }
+}
+"""What the page carries with it: what its script shows."""
 ALL = FIELDS | DETAILS
 
 
@@ -165,7 +176,7 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
     the ratio's 95 % interval: Student's over the processes that timed both.
     """
     timed = summary.reset_index(drop=True)
-    timed = timed[timed["log_speedups"].map(lambda logs: isinstance(logs, dict) and len(logs) > 1)]
+    timed = timed[timed["log_speedups"].map(lambda logs: isinstance(logs, dict) and len(logs) > 1).astype(bool)]
     found: list[list[int | float | None]] = []
     for _, cell in timed.groupby(CELL, sort=False):
         for (one, logs), (other, beside) in itertools.combinations(cell["log_speedups"].items(), 2):
@@ -181,9 +192,10 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
 def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
     """Return objects column by column, as they take least room.
 
-    A column of figures is a list, each with ``DIGITS`` significant digits. Of words there are ``words``, each once, and
-    ``at``, the place of each object's word among them, -1 where there is none. Columns without any value, and those
-    that are lists, are left out.
+    A column of figures is a list, each with ``DIGITS`` significant digits; where fewer than half are known, it is an
+    object with ``rows``, the places of those that are, and their ``values``. Of words there are ``words``, each once,
+    and ``at``, the place of each object's word among them, -1 where there is none. Columns without any value, and
+    those that are lists, are left out.
     """
     columns: dict[str, Any] = {}
     for name in objects[0] if objects else ():
@@ -193,6 +205,9 @@ def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
         if any(isinstance(value, str) for value in values):
             words = list(dict.fromkeys(value for value in values if value is not None))
             columns[name] = {"words": words, "at": [-1 if value is None else words.index(value) for value in values]}
+        elif 2 * sum(value is not None for value in values) < len(values):
+            places = [place for place, value in enumerate(values) if value is not None]
+            columns[name] = {"rows": places, "values": [_rounded(values[place]) for place in places]}
         else:
             columns[name] = [_rounded(value) for value in values]
     return columns

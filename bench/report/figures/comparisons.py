@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.matrix import Matrix
-from bench.report.figures import figure
+from bench.report.figures import figure, files
+from bench.report.figures.chart import PLAIN, Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.figures.figure import Plot
 from bench.report.tables.comparisons import BATCH_SIZE, Swept
 from bench.report.tables.matrix import LARGEST, has_intervals, legend, written
@@ -22,47 +24,57 @@ from bench.report.tables.matrix import LARGEST, has_intervals, legend, written
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = "Blues"
-"""Darker is faster. Lightness falls steadily, so that a black-and-white print has the same order."""
-DARK = 0.55
-"""Lightness of a cell, 0 to 1, below which its text is white."""
+MOST_SETUPS = 20
+"""Setups of the largest matrix that can be read as a figure."""
+DARK = 0.6
+"""Share of the strongest tint above which a cell's text is white."""
 LONGEST_NAME = 44
 APART = 0.11
 """Share of an axis below which two short labels would touch."""
 
 
 def draw_matrix(matrix: Matrix, folder: Path) -> Plot | None:
-    """Draw a matrix of at most ``LARGEST`` setups; a larger one could not be read."""
-    size = len(matrix.setups)
-    if size > LARGEST:
+    """Draw a matrix: to files of at most ``LARGEST`` setups, on the page of at most ``MOST_SETUPS``."""
+    if len(matrix.setups) > MOST_SETUPS:
         return None
-    caption = f"{matrix.title}: times as fast, by {matrix.basis}"
-    inches = (3.2 + 0.62 * size, 1.0 + 0.5 * size)
-    panel = partial(_heatmap, matrix=matrix)
-    return figure.save([[panel]], name=matrix.slug, caption=caption, folder=folder, panel_inches=inches)
+    chart = heat_map(matrix)
+    return files.draw(chart, folder) if len(matrix.setups) <= LARGEST else files.on_page(chart)
 
 
-def _heatmap(axes: Axes, *, matrix: Matrix) -> None:
-    """Draw every ratio as a cell with its value."""
-    setups, marked = matrix.setups, has_intervals(matrix)
-    logs = np.log2([[matrix.over(row, column).center for column in setups] for row in setups])
-    reach = max(float(np.abs(logs).max()), 0.05)
-    image = axes.imshow(logs, cmap=COLOURS, vmin=-reach, vmax=reach, aspect="auto")
-    for (row, one), (column, other) in itertools.product(enumerate(setups), repeat=2):
-        red, green, blue, _ = image.to_rgba(logs[row, column])
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < DARK  # luma, as ITU-R BT.601 weighs colours
-        text = written(matrix, one, other, marked)
-        axes.text(column, row, text, ha="center", va="center", color="white" if dark else figure.INK, fontsize=8)
-    axes.set_yticks(range(len(setups)), [f"{place}. {_short(one.name)}" for place, one in enumerate(setups, 1)])
-    axes.set_xticks(range(len(setups)), [str(place) for place in range(1, len(setups) + 1)])
-    axes.tick_params(length=0)
-    axes.set_xlabel("\n".join([f"over setup number, {matrix.batches.split(',')[0]}", *legend(matrix)]))
-    axes.grid(visible=False)
-    axes.set_xticks(np.arange(len(setups) - 1) + 0.5, minor=True)
-    axes.set_yticks(np.arange(len(setups) - 1) + 0.5, minor=True)
-    axes.tick_params(which="minor", length=0)
-    axes.grid(visible=True, which="minor", color="white", linewidth=1.2)
-    axes.set_axisbelow(False)
+def heat_map(matrix: Matrix) -> Chart:
+    """Describe a matrix: how many times as fast the setup of a row is as that of a column."""
+    setups, marked, size = matrix.setups, has_intervals(matrix), len(matrix.setups)
+    logs = {
+        (row, column): math.log2(matrix.over(one, other).center)
+        for (row, one), (column, other) in itertools.product(enumerate(setups), repeat=2)
+    }
+    reach = max(0.05, *map(abs, logs.values()))
+    marks: list[Mark] = []
+    for (row, column), log in logs.items():
+        one, other = setups[row], setups[column]
+        text, heat = written(matrix, one, other, marked), log / reach
+        marks.append(Bar(x=(column, column + 1), y=(row, row + 1), tint=PLAIN, heat=heat))
+        marks.append(Text(x=column + 0.5, y=row + 0.5, text=text, inverse=abs(heat) > DARK))
+    panel = Panel(
+        title="",
+        x=Axis(
+            label=f"over setup number, {matrix.batches.split(',')[0]}",
+            scale="words",
+            ticks=[(place + 0.5, str(place + 1)) for place in range(size)],
+        ),
+        y=Axis(
+            scale="words", ticks=[(place + 0.5, f"{place + 1}. {_short(one.name)}") for place, one in enumerate(setups)]
+        ),
+        marks=marks,
+        rows=size,
+    )
+    return Chart(
+        name=matrix.slug,
+        caption=f"{matrix.title}: times as fast, by {matrix.basis}",
+        about=" ".join(["Each figure is how many times as fast its row is as its column.", *legend(matrix)]),
+        panels=[panel],
+        columns=1,
+    )
 
 
 def _short(name: str) -> str:

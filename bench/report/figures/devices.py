@@ -1,261 +1,300 @@
-"""Figures of devices: speed and memory of each against batch size, or of all devices of a recipe in one figure."""
+"""Figures of devices: speed and memory of each against batch size, and all devices of a report in one figure."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
-from bench.report.figures import figure
-from bench.report.figures.figure import Panel, Plot
-from bench.report.figures.training import draw_course
-from bench.report.format import memory_unit
+from bench.report.figures import figure, files
+from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text
+from bench.report.figures.figure import Plot
+from bench.report.figures.training import course
+from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
-from bench.report.reading.load import SUBJECT
+from bench.report.reading.load import SUBJECT, Run
 from bench.spec.precisions import BASELINE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Job = Callable[[], Plot | None]
 """Draws one figure, if there is anything to draw."""
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
+Memory = Mapping[tuple[Hashable, Hashable], float]
+"""Bytes that devices have, by run and placement."""
 MOST = 12
-"""Most figures of single devices; with more, recipes of several devices get one figure of all devices instead."""
-SEVERAL = 3
-"""Fewest devices of a recipe for such a figure."""
+"""Most figures of single devices; with more, each recipe has one figure of its devices' batch sizes instead."""
+MOST_ACROSS = 5
+"""Most devices beside each other in such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
-    "run_bench.py report --figures all draws them."
+    "run_bench.py report --figures all draws them; report.html has one of all."
 )
-CHARACTER = 0.03
-"""Width of a digit as a share of a panel's axis: 5.7 of about 190 points."""
+CHARACTER = 0.024
+"""Width of a digit as a share of a panel's axis, where three panels stand side by side."""
+GAP = (math.nan, math.nan)
+ACROSS = "devices"
+"""The name of the figure of all devices."""
 
 
-class Measure(NamedTuple):
-    """A panel of the figure of all devices: its columns of the summary, its title and its unit."""
-
-    column: str
-    title: str
-    unit: str
-    low: str = ""
-    high: str = ""
-
-
-SPEEDUP = Measure("speedup", "Speedup over fp32", "speedup (×), 95 % interval", "low", "high")
-ACCURACY = Measure("accuracy_pct", "Test accuracy", "%, ± one standard deviation", "accuracy_low", "accuracy_high")
-MEASURES = (
-    SPEEDUP,
-    Measure("samples_per_s", "Throughput", "samples/s"),
-    Measure("memory_bytes", "Peak memory", ""),
-    Measure("time_per_epoch_s", "Time per epoch", "s"),
-    ACCURACY,
-)
+def memories(runs: list[Run]) -> Memory:
+    """Return how much memory the devices of some runs have."""
+    return {
+        (run.label, device["placement"]): float(device["memory_total_bytes"])
+        for run in runs
+        for device in run.devices
+        if device.get("memory_total_bytes")
+    }
 
 
 def draw(
-    summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path, figures: Choice = "overview"
+    summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, folder: Path, figures: Choice = "overview"
 ) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
     """Draw the figures of all recipes; return each with its workload, and a remark by workload on figures left out.
 
-    Where there would be more than ``MOST`` figures of single devices, ``overview`` draws one of all devices of each
-    recipe that was measured on ``SEVERAL`` or more.
+    Where there would be more than ``MOST`` figures of single devices, ``overview`` has one of each recipe instead, on
+    the page alone.
     """
-    jobs = _of_devices(summary, epochs, folder)
+    jobs = _of_devices(summary, epochs, memory, folder)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
     remarks = {}
-    for name, file in zip(jobs, slugs([f"devices {name}" for name in jobs]), strict=True):
-        rows = summary[summary["workload"] == name]
-        if crowded and jobs[name] and len(rows[SUBJECT].drop_duplicates()) >= SEVERAL:
+    for name, file in zip(jobs, slugs([f"batches {name}" for name in jobs]), strict=True):
+        if crowded and jobs[name]:
             remarks[name] = LEFT_OUT.format(count=len(jobs[name]))
-            jobs[name] = [partial(draw_overview, rows, name=file, workload=name, folder=folder)]
+            rows = summary[summary["workload"] == name]
+            chart = batches(rows, memory, name=file)
+            jobs[name] = [partial(files.on_page, chart)] if chart is not None else []
     return [(name, job()) for name, own in jobs.items() for job in own], remarks
 
 
-def _of_devices(
-    summary: pd.DataFrame, epochs: pd.DataFrame, folder: Path
-) -> dict[str, list[Callable[[], Plot | None]]]:
+def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, folder: Path) -> dict[str, list[Job]]:
     """Return the functions that draw the figures of single devices, by workload."""
-    jobs: dict[str, list[Callable[[], Plot | None]]] = {str(name): [] for name in summary["workload"].unique()}
+    jobs: dict[str, list[Job]] = {str(name): [] for name in summary["workload"].unique()}
     courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
         workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
-        panels = [partial(panel, rows=rows) for panel, column in SPEED_PANELS.items() if rows[column].notna().any()]
-        if panels:
-            caption = f"{workload} on {where}: speed and memory"
-            jobs[workload].append(partial(figure.save, [panels], name=f"{name}-speed", caption=caption, folder=folder))
+        if (chart := single(rows, memory, name=f"{name}-speed")) is not None:
+            jobs[workload].append(partial(_drawn, chart, folder))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            jobs[workload].append(partial(draw_course, trained, name=file, caption=caption, folder=folder))
+            if (chart := course(trained, name=file, caption=caption)) is not None:
+                jobs[workload].append(partial(_drawn, chart, folder))
     return jobs
 
 
-def _speedup(axes: Axes, rows: pd.DataFrame) -> None:
-    rows = rows[rows["speedup"].notna()]
-    several, arms = rows["batch_size"].nunique() > 1, figure.arms(rows, "batch_size")
-    for index, (name, arm) in enumerate(arms):
-        offset = 2 ** (0.05 * (index - (len(arms) - 1) / 2))
-        axes.errorbar(
-            arm["batch_size"].to_numpy() * offset if several else np.array([float(index)]),
-            arm["speedup"].to_numpy(),
-            yerr=figure.errors(arm["speedup"], arm["low"], arm["high"]),
-            capsize=3,
-            linestyle="-" if several else "none",
-            label=name if several else None,
-            **figure.look(name),
-        )
-    _x_axis(axes, rows)
-    figure.speedup_axis(axes)
-    axes.set_title("Speedup over fp32")
+def _drawn(chart: Chart | None, folder: Path) -> Plot | None:
+    return files.draw(chart, folder) if chart is not None else None
 
 
-def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
-    _against_batch(axes, rows, "samples_per_s")
-    axes.set_title("Throughput")
-    axes.set_ylabel("samples/s")
+# Against batch size.
 
 
-def _memory(axes: Axes, rows: pd.DataFrame) -> None:
-    unit, size, _ = memory_unit(rows["memory_bytes"].max())
-    _against_batch(axes, rows, "memory_bytes", size)
-    axes.set_title("Peak memory")
-    axes.set_ylabel(unit)
+def single(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
+    """Describe one device: speedup, throughput and memory against batch size; None where nothing was measured.
+
+    Args:
+        rows: rows of the summary, of one subject.
+        memory: the devices' memory.
+        name: of the files.
+    """
+    first = rows.iloc[0]
+    panels = [panel for panel in (_speedup(rows), _throughput(rows), _memory(rows, memory)) if panel is not None]
+    caption = f"{first['workload']} on {first['where']}: speed and memory"
+    return _of_panels(panels, rows, name=name, caption=caption, columns=3)
 
 
-SPEED_PANELS: dict[Callable[..., None], str] = {
-    _speedup: "speedup",
-    _throughput: "samples_per_s",
-    _memory: "memory_bytes",
-}
-"""Each panel, with the column that it draws."""
+def batches(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
+    """Describe all devices of one recipe: for each speedup and memory against batch size, side by side."""
+    devices = [group for _, group in rows.groupby(SUBJECT, sort=False)]
+    panels: list[Panel] = []
+    columns = min(len(devices), MOST_ACROSS)
+    for start in range(0, len(devices), columns):
+        some = devices[start : start + columns]
+        for panel in (_speedup, partial(_memory, memory=memory)):
+            drawn = [panel(group, title=str(group["label"].iloc[0])) for group in some]
+            if any(one is not None for one in drawn):
+                panels += [one or _empty() for one in drawn] + [_empty()] * (columns - len(some))
+    caption = f"{rows['workload'].iloc[0]}: speedup and memory against batch size"
+    return _of_panels(panels, rows, name=name, caption=caption, columns=columns)
 
 
-def _against_batch(axes: Axes, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
-    """Draw a column as lines over batch sizes or, at one batch size, as bars."""
-    rows = rows[rows[column].notna()]
-    several = rows["batch_size"].nunique() > 1
-    for index, (name, arm) in enumerate(figure.arms(rows, "batch_size")):
-        if several:
-            axes.plot(arm["batch_size"], arm[column] / scale, label=name, **figure.look(name))
-        else:
-            axes.bar(index, arm[column].iloc[0] / scale, width=0.6, color=figure.colour(name))
-    _x_axis(axes, rows)
-    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-    axes.yaxis.set_major_formatter(figure.in_full)
+def _of_panels(panels: list[Panel], rows: pd.DataFrame, *, name: str, caption: str, columns: int) -> Chart | None:
+    if not any(panel.marks for panel in panels):
+        return None
+    about = (
+        "Speedup over fp32 with its 95 % interval. Dashed: the device's memory; ✕: out of memory, drawn at the batch "
+        "size that did not fit."
+    )
+    legend = [(arm, arm) for arm, own in figure.arms(rows) if own[["step_ms", "memory_bytes"]].notna().any(axis=None)]
+    return Chart(name=name, caption=caption, about=about, panels=panels, columns=columns, legend=legend)
 
 
-def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
-    """Make x an axis of batch sizes or, with only one batch size, of precisions."""
+def _empty() -> Panel:
+    return Panel(title="", x=Axis(scale="words"), y=Axis(scale="words"), marks=())
+
+
+def _sizes(rows: pd.DataFrame, character: float = CHARACTER) -> Axis:
+    """Return a logarithmic axis of batch sizes, with a tick at each as far as they can be read."""
     sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
-    if len(sizes) > 1:
-        batch_axis(axes, sizes)
-        return
-    names = [name for name, _ in figure.arms(rows)]
-    margin = 0.6 if len(names) > 1 else 1.0
-    axes.set_xticks(range(len(names)), names)
-    axes.set_xlim(-margin, len(names) - 1 + margin)
-    axes.set_xlabel(f"precision, at batch size {sizes[0]}")
-    axes.grid(visible=False, axis="x")
+    ticks = [(float(size), str(size)) for size in labelled(sizes, character)]
+    return Axis(label="batch size", scale="log", ticks=ticks, low=sizes[0] / 1.25, high=sizes[-1] * 1.25)
 
 
-def batch_axis(axes: Axes, sizes: list[int]) -> None:
-    """Make x a log2 axis of batch sizes, with a tick at each size that was measured, labels permitting."""
-    from matplotlib.ticker import FixedLocator, NullFormatter
+def labelled(sizes: list[int], character: float = CHARACTER) -> list[int]:
+    """Return the sizes whose labels have room on a logarithmic axis: the first, the last, and what fits between.
 
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("batch size")
-    axes.xaxis.set_minor_locator(FixedLocator(sizes if len(sizes) <= figure.MOST_TICKS else []))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xticks(*zip(*batch_labels(sizes), strict=True))
-    axes.tick_params(axis="x", which="major", length=0, pad=6)
-    axes.grid(visible=False, axis="x")
+    Args:
+        sizes: from small to large.
+        character: width of a digit, as a share of the axis.
+    """
+    span = math.log2(sizes[-1] / sizes[0]) + 2 * math.log2(1.25)
+
+    def apart(one: int, other: int) -> bool:
+        width = character * (len(str(one)) + len(str(other))) / 2
+        return math.log2(other / one) / span >= width + character
+
+    kept = [sizes[0]]
+    for size in sizes[1:-1]:
+        if apart(kept[-1], size) and apart(size, sizes[-1]):
+            kept.append(size)
+    return [*kept, sizes[-1]] if len(sizes) > 1 and apart(kept[-1], sizes[-1]) else kept
 
 
-def batch_labels(sizes: list[int]) -> list[tuple[float, str]]:
-    """Place labels of sizes on a log2 axis; sizes whose labels would overlap share one."""
-    span = max(np.log2(sizes[-1] / sizes[0]), 1.0)
-
-    def center(group: list[int]) -> float:
-        return float(np.log2(group).mean())
-
-    def label(group: list[int]) -> str:
-        return "\n".join(map(str, group)) if len(group) <= 2 else f"{group[0]}\n… {group[-1]}"
-
-    def width(group: list[int]) -> float:
-        return CHARACTER * max(map(len, label(group).split("\n")))
-
-    groups = [[size] for size in sizes]
-    while len(groups) > 1:
-        gaps = [
-            (center(after) - center(before)) / span - (width(before) + width(after)) / 2
-            for before, after in itertools.pairwise(groups)
+def _speedup(rows: pd.DataFrame, *, title: str = "Speedup over fp32") -> Panel | None:
+    timed = rows[rows["speedup"].notna()]
+    if timed.empty:
+        return None
+    marks: list[Mark] = [Rule(at=1.0, axis="y")]
+    for name, arm in figure.arms(timed, "batch_size"):
+        ends = [
+            point
+            for row in records(arm[arm["low"].notna()])
+            for point in ((row["batch_size"], row["low"]), (row["batch_size"], row["high"]), GAP)
         ]
-        tightest = int(np.argmin(gaps))
-        if gaps[tightest] >= CHARACTER:
-            break
-        groups[tightest : tightest + 2] = [groups[tightest] + groups[tightest + 1]]
-    return [(2 ** center(group), label(group)) for group in groups]
+        marks += [Line(points=ends, tint=name, dots=False)] if ends else []
+        says = "; ".join(
+            f"batch {row['batch_size']}: {times(row['speedup'], row['low'], row['high'])}" for row in records(arm)
+        )
+        points = list(zip(arm["batch_size"], arm["speedup"], strict=True))
+        marks.append(Line(points=points, tint=name, says=f"{name}, {says}"))
+    most = float(timed["high"].fillna(timed["speedup"]).clip(upper=2 * timed["speedup"].max()).max())
+    return Panel(
+        title=title, x=_sizes(rows), y=Axis(label="speedup (×)", low=0.0, high=max(1.1, most) * 1.08), marks=marks
+    )
 
 
-def draw_overview(rows: pd.DataFrame, *, name: str, workload: str, folder: Path) -> Plot | None:
-    """Draw all devices of one workload from its rows of the summary; None if there is nothing to draw."""
-    reference = at_verdicts(rows)
-    measures = [measure for measure in MEASURES if np.isfinite(reference[measure.column]).any()]
-    panels: list[Panel] = [partial(_panel, rows=reference, measure=measure) for measure in measures]
+def _throughput(rows: pd.DataFrame) -> Panel | None:
+    timed = rows[rows["samples_per_s"].notna()]
+    if timed.empty:
+        return None
+    marks = [
+        Line(points=list(zip(arm["batch_size"], arm["samples_per_s"], strict=True)), tint=name, says=name)
+        for name, arm in figure.arms(timed, "batch_size")
+    ]
+    return Panel(title="Throughput", x=_sizes(rows), y=Axis(label="samples/s", low=0.0), marks=marks)
+
+
+def _memory(rows: pd.DataFrame, memory: Memory, *, title: str = "Peak memory") -> Panel | None:
+    held = rows[rows["memory_bytes"].notna()]
+    if held.empty:
+        return None
+    unit, size, _ = memory_unit(held["memory_bytes"].max())
+    marks: list[Mark] = []
+    for name, arm in figure.arms(held, "batch_size"):
+        points = [(row["batch_size"], row["memory_bytes"] / size) for row in records(arm)]
+        marks.append(Line(points=points, tint=name, says=name))
+    first = rows.iloc[0]
+    whole = memory.get((first["run"], first["placement"]), np.nan) / size
+    peak, lost = float(held["memory_bytes"].max()) / size, rows[rows["memory_status"] == "oom"]
+    high = 1.1 * peak
+    if first["device_kind"] != "cpu" and known(whole) and (len(lost) or peak > 0.5 * whole):
+        marks.append(Rule(at=whole, axis="y", label=f"{number(whole, 2)} {unit}"))
+        high = 1.12 * max(whole, peak)
+        marks += [
+            Text(
+                x=float(row["batch_size"]) * 1.1 ** (at - (len(lost) - 1) / 2),
+                y=0.97 * whole,
+                text="✕",
+                tint=row["precision"],
+            )
+            for batch, group in lost.groupby("batch_size")
+            for at, row in enumerate(records(group))
+        ]
+    return Panel(title=title, x=_sizes(rows), y=Axis(label=unit, low=0.0, high=high), marks=marks)
+
+
+# All devices.
+
+
+def across(summary: pd.DataFrame) -> Chart | None:
+    """Describe the throughput of all devices, a panel for each recipe; None where there are not two devices."""
+    panels = []
+    for workload, rows in summary.groupby("workload", sort=False):
+        lines = [group for _, group in at_verdicts(rows).groupby("line", sort=False)]
+        timed = [group for group in lines if group["samples_per_s"].notna().any()]
+        if len(timed) > 1:
+            panels.append(_across(str(workload), timed))
     if not panels:
         return None
-    sizes, count = reference["batch_size"].unique(), reference["line"].nunique()
-    caption = f"{workload} on {count} devices"
-    caption += f" at batch size {sizes[0]:.0f}" if len(sizes) == 1 else ", each at the batch size of its verdict"
-    inches = (2.5, 0.9 + 0.34 * count)
-    return figure.save([panels], name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True)
+    names = summary[summary["samples_per_s"].notna()]
+    return Chart(
+        name=ACROSS,
+        caption="Throughput of the step on each device",
+        about="On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision.",
+        panels=panels,
+        columns=min(3, len(panels)),
+        legend=[(name, name) for name, _ in figure.arms(names)],
+    )
+
+
+def _across(workload: str, lines: list[pd.DataFrame]) -> Panel:
+    marks: list[Mark] = []
+    ends = [float(group["samples_per_s"].max()) for group in lines]
+    for place, group in enumerate(lines):
+        y = place + 0.5
+        timed = group[group["samples_per_s"].notna()]
+        fp32 = timed[timed["precision"] == BASELINE]
+        best = timed.sort_values("samples_per_s").iloc[-1]
+        if len(fp32):
+            points = [(float(fp32["samples_per_s"].iloc[0]), y), (float(best["samples_per_s"]), y)]
+            marks.append(Line(points=points, tint=SOFT, dots=False))
+        for name, arm in figure.arms(timed):
+            row = arm.iloc[0]
+            says = f"{row['where']}, {name}: {number(row['samples_per_s'])} samples/s at batch {row['batch_size']}"
+            marks.append(Line(points=[(float(row["samples_per_s"]), y)], tint=name, says=says))
+        if known(best["speedup"]):
+            gain = times(best["speedup"], best["low"], best["high"])
+            marks.append(
+                Text(x=float(best["samples_per_s"]) * (max(ends) / min(ends)) ** 0.05, y=y, text=gain, anchor="start")
+            )
+    ticks = [(place + 0.5, str(group["text"].iloc[0])) for place, group in enumerate(lines)]
+    low = min(float(group["samples_per_s"].min()) for group in lines)
+    return Panel(
+        title=workload,
+        x=Axis(label="samples/s", scale="log", low=low / 1.3, high=max(ends) * (max(ends) / low) ** 0.3),
+        y=Axis(scale="words", ticks=ticks),
+        marks=marks,
+        rows=len(lines),
+    )
 
 
 def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Keep each subject's rows at the batch size of its verdict, and number the subjects from the top.
 
-    It adds the columns ``line``, ``label`` (with the batch size unless all have the same), and ``accuracy_low`` and
-    ``accuracy_high``, one standard deviation over seeds below and above the mean.
+    It adds the columns ``line`` and ``text``, which has the batch size unless all have the same.
     """
     groups = [group[group["batch_size"] == reference_batch(group)] for _, group in rows.groupby(SUBJECT, sort=False)]
     reference = pd.concat([group.assign(line=line) for line, group in enumerate(groups)], ignore_index=True)
     sizes = reference["batch_size"].map("{:.0f}".format)
-    reference["label"] = reference["where"] + (", batch " + sizes if sizes.nunique() > 1 else "")
-    deviation = reference["accuracy_sd"].fillna(0)
-    mean = reference["accuracy_pct"]
-    return reference.assign(accuracy_low=mean - deviation, accuracy_high=mean + deviation)
+    return reference.assign(text=reference["label"] + (", batch " + sizes if sizes.nunique() > 1 else ""))
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, measure: Measure) -> None:
-    """Draw one measure, the precisions of a device one below the other so that none hides another."""
-    unit, size = measure.unit, 1
-    if measure.column == "memory_bytes":
-        unit, size, _ = memory_unit(rows["memory_bytes"].max())
-    arms = figure.arms(rows)
-    if measure is SPEEDUP:
-        axes.axvline(1.0, color=figure.colour(BASELINE), linewidth=1.4, linestyle="--")
-    for index, (name, arm) in enumerate(arms):
-        finite = arm[np.isfinite(arm[measure.column])]
-        center = finite[measure.column] / size
-        lines = finite["line"] + 0.16 * (index - (len(arms) - 1) / 2)
-        errors = figure.errors(center, finite[measure.low], finite[measure.high]) if measure.low else None
-        axes.errorbar(
-            center.to_numpy(), lines.to_numpy(), xerr=errors, linestyle="none", label=name, **figure.look(name)
-        )
-    labels = rows.drop_duplicates("line")["label"].tolist()
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(figure.in_full)
-    if measure is not ACCURACY:
-        axes.set_xlim(left=0)
-    axes.set_title(measure.title)
-    axes.set_xlabel(unit)
+def draw_across(summary: pd.DataFrame, folder: Path) -> Plot | None:
+    """Draw ``across``."""
+    return _drawn(across(summary), folder)

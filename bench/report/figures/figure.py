@@ -78,6 +78,11 @@ class Plot:
     name: str
     caption: str
     svg: str
+    """As it is in its file; empty where it has none."""
+    about: str = ""
+    """How to read it."""
+    page: str = ""
+    """As it is on the page, where that is another drawing of the same."""
 
 
 def save(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.report.figures import figure
 from bench.report.figures.figure import Panel, Plot
-from bench.report.figures.training import CROSS, falls_far
+from bench.report.figures.training import falls_far
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.numerics import first_seed, last_steps
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
+CROSS: dict[str, Any] = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 5}
 SHADES = "viridis"
 """Colours of layers, from the first, dark, to the last."""
 ZERO_AT = -25

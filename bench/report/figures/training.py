@@ -3,71 +3,60 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from bench.report.figures import figure
-from bench.report.figures.figure import Panel, Plot
+from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Band, Chart, Line, Mark, Panel, Text
 
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
-TRAIN: Any = "-"
-TEST: Any = (0, (3, 1.5))
-"""Line styles of training data and test data."""
-LOSS: dict[str, Any] = {"train_loss": TRAIN, "test_loss": TEST}
-ACCURACY: dict[str, Any] = {"train_accuracy_pct": TRAIN, "test_accuracy_pct": TEST}
-CROSS: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 5}
+LOSS, ACCURACY = "loss", "accuracy"
+COLUMNS = {
+    LOSS: {"train_loss": False, "test_loss": True},
+    ACCURACY: {"train_accuracy_pct": False, "test_accuracy_pct": True},
+}
+"""The columns of each row of panels, and whether they are dashed: test data are."""
 MARKS = 8
 """About so many markers on a line; they distinguish the lines where there is no colour."""
 LOG_FROM = 30
 """A loss that falls by more than this factor is drawn on a logarithmic axis."""
+ABOUT = "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of their times."
 
 
-def draw_course(epochs: pd.DataFrame, *, name: str, caption: str, folder: Path) -> Plot | None:
-    """Draw the training of one subject at one batch size, all precisions together; None where no loss is finite.
+def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
+    """Describe the training of one subject at one batch size, all precisions together; None where no loss is finite.
 
     There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
     the mean of their times; a band reaches from the lowest seed to the highest.
     """
-    rows = [columns for columns in (LOSS, ACCURACY) if any(_finite(epochs, column) for column in columns)]
+    rows = [what for what in COLUMNS if any(_finite(epochs, column) for column in COLUMNS[what])]
     if not rows:
         return None
-    grid: list[list[Panel]] = [
-        [partial(panel, rows=epochs, columns=columns, x=x) for x in ("epoch", "elapsed_s")] for columns in rows
-    ]
-    inches, handles = (4.6, 2.9), legend(epochs)
-    return figure.save(
-        grid, name=name, caption=caption, folder=folder, panel_inches=inches, share_y=True, legend=handles
-    )
+    panels = [panel(epochs, what, x) for what in rows for x in ("epoch", "elapsed_s")]
+    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, columns=2, legend=legend(epochs))
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:
-    return bool(np.isfinite(rows[column]).any())
+    return column in rows and bool(np.isfinite(rows[column]).any())
 
 
-def panel(axes: Axes, rows: pd.DataFrame, *, columns: dict[str, Any], x: str) -> None:
-    """Draw columns, each with its line, against ``epoch`` or ``elapsed_s``."""
+def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
+    """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
     unit, size = figure.time_unit(rows["elapsed_s"].max())
-    arms = figure.arms(rows.assign(elapsed_s=rows["elapsed_s"] / size))
-    for column, style in columns.items():
-        for index, (name, arm) in enumerate(arms):
-            _line(axes, arm, x, column, style=style, precision=name, place=index / len(arms))
-    what = "accuracy" if columns is ACCURACY else "loss"
-    if x == "epoch":
-        _epoch_axis(axes, int(rows["epoch"].max()))
-        axes.set_ylabel("accuracy (%)" if columns is ACCURACY else what)
-    else:
-        axes.set_xlim(left=0)
-        axes.set_xlabel(f"training time ({unit})")
-    axes.set_title(f"{what.capitalize()} against {'epochs' if x == 'epoch' else 'training time'}")
-    if columns is LOSS and falls_far(rows[list(LOSS)].to_numpy(dtype=float)):
-        figure.log_axis(axes)
+    scaled = rows.assign(elapsed_s=rows["elapsed_s"] / size)
+    marks: list[Mark] = []
+    for column, dashed in COLUMNS[what].items():
+        if column in rows:
+            for name, arm in figure.arms(scaled):
+                marks += _line(arm, x, column, dashed=dashed, precision=name)
+    logarithmic = what == LOSS and falls_far(rows[list(COLUMNS[LOSS])].to_numpy(dtype=float))
+    against = Axis(label=f"training time ({unit})", low=0.0) if x == "elapsed_s" else _epochs(int(rows["epoch"].max()))
+    return Panel(
+        title=f"{what.capitalize()} against {'epochs' if x == 'epoch' else 'training time'}",
+        x=against,
+        y=Axis(label="accuracy (%)" if what == ACCURACY else what, scale="log" if logarithmic else "linear"),
+        marks=marks,
+    )
 
 
 def falls_far(losses: np.ndarray) -> bool:
@@ -76,40 +65,33 @@ def falls_far(losses: np.ndarray) -> bool:
     return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
 
 
-def _epoch_axis(axes: Axes, last: int) -> None:
-    """Make x an axis of whole epochs."""
-    from matplotlib.ticker import NullLocator
-
+def _epochs(last: int) -> Axis:
+    """Return an axis of whole epochs."""
     step = max(1, math.ceil(last / 8))
-    axes.set_xticks([1, *(epoch for epoch in range(step, last + 1, step) if epoch > 1)])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("epoch")
-    axes.grid(visible=False, axis="x")
+    places = [1, *(epoch for epoch in range(step, last + 1, step) if epoch > 1)]
+    return Axis(label="epoch", ticks=[(place, str(place)) for place in places])
 
 
-def _line(axes: Axes, arm: pd.DataFrame, x: str, y: str, *, style: Any, precision: str, place: float) -> None:
-    """Draw one precision: mean and range over its seeds, and a cross where a seed diverged."""
+def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
+    """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
     finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # NaN weights have an accuracy, which means nothing
     if finite.empty:
-        return
+        return []
     at = finite.assign(x=finite[x], y=finite[y]).groupby("epoch")
     seeds = at.agg(x=("x", "mean"), mean=("y", "mean"), low=("y", "min"), high=("y", "max"))
-    step = math.ceil(len(seeds) / MARKS)
-    axes.plot(
-        seeds["x"],
-        seeds["mean"],
-        linestyle=style,
-        **figure.look(precision),
-        markersize=7 - 3 * place,  # where lines coincide, markers lie side by side, or the smaller on the larger
-        markevery=(int(place * step), step),
-    )
+    marks: list[Mark] = []
     if (seeds["high"] > seeds["low"]).any():
-        color = figure.colour(precision)
-        axes.fill_between(seeds["x"], seeds["low"], seeds["high"], color=color, alpha=0.18, linewidth=0)
+        marks.append(Band(points=list(zip(seeds["x"], seeds["low"], seeds["high"], strict=True)), tint=precision))
+    points = list(zip(seeds["x"], seeds["mean"], strict=True))
+    data = "test data" if dashed else "training data"
+    every = math.ceil(len(points) / MARKS)
+    marks.append(Line(points=points, tint=precision, dashed=dashed, every=every, says=f"{precision}, {data}"))
     if (diverged := _diverged(arm)).any():
         last = finite.sort_values("epoch").groupby("seed").tail(1)
         ended = last[last["seed"].isin(arm.loc[diverged, "seed"])]
-        axes.plot(ended[x], ended[y], **CROSS, color=figure.colour(precision), linestyle="none")
+        crosses = zip(ended[x], ended[y], strict=True)
+        marks += [Text(x=float(one), y=float(other), text="✕", tint=precision) for one, other in crosses]
+    return marks
 
 
 def _diverged(rows: pd.DataFrame) -> pd.Series:
@@ -117,19 +99,17 @@ def _diverged(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(~np.isfinite(rows["train_loss"]), index=rows.index)
 
 
-def legend(rows: pd.DataFrame) -> list[Artist]:
-    """Return the legend: the colours, markers, lines, bands and crosses that are drawn."""
-    handles: list[Artist] = [figure.handle(name, **figure.look(name)) for name, _ in figure.arms(rows)]
+def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the legend: the precisions, and the lines, bands and crosses that are drawn."""
+    entries = [(name, name) for name, _ in figure.arms(rows)]
     if _finite(rows, "train_loss"):
-        handles.append(figure.handle("training data", color=figure.INK, linestyle=TRAIN))
+        entries.append(("training data", SOLID))
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
-        handles.append(figure.handle("test data", color=figure.INK, linestyle=TEST))
+        entries.append(("test data", DASHED))
     seeds = rows.groupby("precision")["seed"].nunique()
     if seeds.max() > 1:
         count = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
-        from matplotlib.patches import Patch
-
-        handles.append(Patch(facecolor=figure.INK, alpha=0.18, label=f"range of {count} seeds (line: mean)"))
+        entries.append((f"range of {count} seeds (line: mean)", BAND))
     if _diverged(rows).any():
-        handles.append(figure.handle("a seed diverged after this", **CROSS, color=figure.INK, linestyle="none"))
-    return handles
+        entries.append(("a seed diverged after this", CROSS))
+    return entries

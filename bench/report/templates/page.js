@@ -5,8 +5,9 @@
 const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 const data = JSON.parse($("#data").textContent);
-const rows = Array.from({ length: data.length }, (_, at) => Object.fromEntries(
-  Object.entries(data.columns).map(([name, column]) => [name, column.words ? column.words[column.at[at]] ?? null : column[at]])));
+const valueOf = (column, at) => (column.words ? column.words[column.at[at]] : column.rows ? column.values[column.rows.indexOf(at)] : column[at]) ?? null;
+const rows = Array.from({ length: data.length }, (_, at) =>
+  Object.fromEntries(Object.entries(data.columns).map(([name, column]) => [name, valueOf(column, at)])));
 const form = $("#controls"), table = $("#answers"), tip = $("#tip");
 const DEFAULTS = { metric: "speed", model: "", device: "", batch: "", baseline: data.baseline, precision: "", sort: "", theme: "" };
 const METRICS = { // value of a row over its baseline: above 1 is better, as the strips show it
@@ -31,6 +32,7 @@ function change(ratio) {
   const percent = 100 * (ratio - 1), text = percent.toFixed(Math.abs(percent) >= 9.5 ? 0 : 1);
   return `${percent < 0 ? "" : "+"}${text} %`.replace("-", "−");
 }
+const signed = value => `${value.toFixed(2) < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 const interval = one => known(one.low) ? ` [${number(one.low, 3)}, ${number(one.high, 3)}]` : "";
 const gib = bytes => known(bytes) ? bytes >= 2 ** 30 ? `${number(bytes / 2 ** 30, 3)} GiB` : `${number(bytes / 2 ** 20, 3)} MiB` : "–";
 const className = name => "p-" + name.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "");
@@ -78,7 +80,7 @@ const lines = $$(".line", table).map((row, order) => ({
   answer: data.answers[order], written: $$(":scope > td", row).map(cell => [...cell.childNodes]),
 }));
 const columns = $$("thead th", table).slice(1).map(head => head.dataset.column);
-const advised = () => ["metric", "batch", "baseline", "precision"].every(name => state[name] === DEFAULTS[name]);
+const advised = () => ["batch", "baseline", "precision"].every(name => state[name] === DEFAULTS[name]);
 const chosen = () => state.precision ? state.precision.split(",") : data.precisions;
 
 function look(line) {
@@ -88,9 +90,9 @@ function look(line) {
   const marks = cell.filter(row => row !== base && chosen().includes(row.precision))
     .map(row => ({ row, value: over(row, base, state.metric) })).filter(mark => mark.value);
   const better = METRICS[state.metric].better;
-  const named = advised() ? marks.find(mark => mark.row.precision === answer.use) : null;
-  const best = named ?? [...marks].sort((a, b) => better * (b.value.center - a.value.center))[0] ?? null;
-  return { batch, base, cell, marks, best };
+  if (!advised()) return { batch, base, cell, marks, best: [...marks].sort((a, b) => better * (b.value.center - a.value.center))[0] ?? null };
+  const row = cell.find(own => own.precision === answer.use), value = row ? over(row, base, "speed") : null;
+  return { batch, base, cell, marks, best: value ? { row, value } : null };
 }
 
 function says({ row, value }) {
@@ -123,7 +125,7 @@ function cells(view, reach) {
     strip: strip(view.marks, reach),
     memory: change(against("memory")?.center), energy: change(against("energy")?.center),
     epoch: epoch ? `${number(base.epoch_s, 3)} → ${number(row.epoch_s, 3)} s` : "–",
-    accuracy: change_ ? `${row.accuracy_change_points < 0 ? "−" : "+"}${Math.abs(row.accuracy_change_points).toFixed(2)} pt, ${row.accuracy_verdict}` : "–",
+    accuracy: change_ ? `${signed(row.accuracy_change_points)} pt, ${row.accuracy_verdict}` : "–",
     batch: String(batch),
   };
 }
@@ -141,7 +143,7 @@ function key(line, column) {
   if (column === "use") return best ? best.row.precision : line.answer.use ?? "";
   if (column === "batch") return batch;
   if (column === "accuracy") return best?.row.accuracy_change_points ?? null;
-  if (column === "faster" || column === "strip") return best ? METRICS[state.metric].better * best.value.center : null;
+  if (column === "faster" || column === "strip") return best ? (advised() ? 1 : METRICS[state.metric].better) * best.value.center : null;
   return best ? over(best.row, base, column)?.center ?? null : null;
 }
 
@@ -151,8 +153,12 @@ function draw() {
   const ends = lines.flatMap(line => line.view.marks.map(mark => Math.min(mark.value.high ?? mark.value.center, 2 * mark.value.center)));
   const reach = 1.05 * Math.max(1.25, ...ends);
   for (const line of lines) {
-    const made = usual ? null : cells(line.view, reach);
-    $$(":scope > td", line.row).forEach((cell, at) => cell.replaceChildren(...(usual ? line.written[at] : [made[columns[at]]])));
+    const made = usual ? { strip: strip(line.view.marks, reach) } : cells(line.view, reach);
+    $$(":scope > td", line.row).forEach((cell, at) => {
+      const kept = usual && (columns[at] !== "strip" || state.metric === DEFAULTS.metric);
+      cell.replaceChildren(...(kept ? line.written[at] : [made[columns[at]]]));
+      cell.classList.toggle("unknown", cell.textContent.trim() === "–");
+    });
     line.row.hidden = state.model !== "" && line.workload !== state.model || state.device !== "" && line.where !== state.device;
   }
   const [column, direction] = state.sort.split(":");
@@ -167,7 +173,10 @@ function draw() {
     if (head.dataset.column === column) head.setAttribute("aria-sort", direction === "down" ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
-  $("#strip-title").textContent = usual ? data.strip : `${METRICS[state.metric].title} over ${state.baseline}`;
+  const { title, ends: measured } = METRICS[state.metric];
+  $("#strip-title").textContent = `${title} over ${state.baseline}${measured ? ", 95 % interval" : ""}`;
+  $("#use-title").textContent = usual ? "use" : "best shown";
+  $("#faster-title").textContent = usual || measured ? "faster" : title;
   $("#view").textContent = usual ? "" : `Not the advice: the best of what is shown${state.batch ? ` at batch ${state.batch}` : ""}, over ${state.baseline}.`;
   $("#reset").hidden = Object.keys(DEFAULTS).every(name => name === "theme" || state[name] === DEFAULTS[name]);
   if (state.theme) document.documentElement.dataset.theme = state.theme;
@@ -252,6 +261,7 @@ form.addEventListener("change", event => {
   set({ precision: on.length === data.precisions.length ? "" : on.join(",") || "none" });
 });
 $("#reset").addEventListener("click", () => set({ ...DEFAULTS, theme: state.theme }));
+$("#theme").hidden = false;
 $("#theme").addEventListener("click", () => {
   const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
   set({ theme: dark ? "light" : "dark" });
@@ -270,6 +280,8 @@ addEventListener("beforeprint", () => { folded = $$("details:not([open])"); for 
 addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
 addEventListener("hashchange", () => { if (!document.getElementById(location.hash.slice(1))) { read(); draw(); } });
 
-form.hidden = false;
+const fold = $("#view-of");
+fold.hidden = false;
+fold.open = !matchMedia("(max-width: 45rem)").matches || location.hash.length > 1;
 read();
 draw();

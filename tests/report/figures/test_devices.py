@@ -1,20 +1,22 @@
-"""Reports of many devices: one figure of all of them, and the choice of which figures are drawn."""
+"""Figures of devices: what is described, which are drawn, and that both drawings show it."""
 
 import itertools
 
 import matplotlib as mpl
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
 from bench.report.analysis.summary import summarise
-from bench.report.figures import devices, figure
-from bench.report.figures.devices import MEASURES, SPEEDUP, at_verdicts, batch_axis, batch_labels, draw_overview
+from bench.report.analysis.verdict import sentences
+from bench.report.figures import devices, figure, files, overview, svg
+from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
+from bench.report.figures.devices import across, at_verdicts, labelled, single
+from bench.report.figures.figure import Plot
 from bench.report.reading.load import load
 from bench.spec.errors import UsageError
 from perf.synthetic_run import Shape, write_run
-from tests.report.builders import write_report
+from tests.report.builders import MIB, RunBuilder, write_report
 
 THREE = Shape(suites=1, gpus=3, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=3 * 2 * 2 * 8 * 2)
 
@@ -33,14 +35,19 @@ def summary(run):
 def drawn(monkeypatch):
     """Names of the figures that would be drawn; nothing is drawn."""
     names = []
-    monkeypatch.setattr(figure, "save", lambda *_, name, **__: names.append(name))
+
+    def save(*_, name, **__):
+        names.append(name)
+        return Plot(name=name, caption="", svg="<svg/>")
+
+    monkeypatch.setattr(figure, "save", save)
     return names
 
 
 def left_out(run, tmp_path, figures="overview"):
     """Draw the figures of a run; return the remarks on those that were left out."""
     runs = load([run])
-    return devices.draw(summarise(runs.trials), runs.epochs, tmp_path, figures)[1]
+    return devices.draw(summarise(runs.trials), runs.epochs, {}, tmp_path, figures)[1]
 
 
 def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
@@ -51,7 +58,7 @@ def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
 def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, drawn, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     remark = left_out(run, tmp_path)["model0"]
-    assert drawn == ["devices-model0"]
+    assert drawn == []  # it is on the page alone
     assert "6 figures" in remark
     assert "--figures all" in remark
     drawn.clear()
@@ -59,21 +66,17 @@ def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for
     assert len(drawn) == 6
 
 
-def test_two_devices_keep_their_own_figures_however_many_there_are(run, tmp_path, drawn, monkeypatch):
-    monkeypatch.setattr(devices, "MOST", 1)
-    runs = load([run])
-    two = runs.trials[runs.trials["placement"] != "2"]
-    assert devices.draw(summarise(two), runs.epochs, tmp_path)[1] == {}
-    assert len(drawn) == 4
-
-
 @pytest.mark.slow
 def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     page = write_report([run], tmp_path).read_text()
-    assert "](devices-model0.svg)" in page
+    assert "](devices.svg)" in page
     assert "The 6 figures of this recipe" in page
-    assert {path.name for path in tmp_path.glob("*.png") if "matrix" not in path.name} == {"devices-model0.png"}
+    assert {path.name for path in tmp_path.glob("*.png") if "matrix" not in path.name} == {
+        *("devices.png", "memory.png", "accuracy.png")
+    }
+    assert "](devices.svg)" in (tmp_path / "report.md").read_text()
+    assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
 
 
 def test_without_figures_there_is_none_and_every_table(run, tmp_path, drawn):
@@ -90,40 +93,93 @@ def test_each_device_is_at_the_batch_size_of_its_verdict(summary):
     found = at_verdicts(summary)
     assert set(found["batch_size"]) == {64}
     assert found.groupby("line")["where"].first().tolist() == [f"NVIDIA Synthetic {index}" for index in range(3)]
-    assert set(found["label"]) == set(found["where"])
+    assert set(found["text"]) == set(found["label"])
     other = summary.copy()
     other.loc[other["placement"].eq("1") & other["batch_size"].eq(64), ["speedup", "train_status"]] = None
-    assert at_verdicts(other)["label"].unique().tolist()[:2] == [
-        "NVIDIA Synthetic 0, batch 64",
-        "NVIDIA Synthetic 1, batch 32",
+    assert at_verdicts(other)["text"].unique().tolist()[:2] == ["Synthetic 0, batch 64", "Synthetic 1, batch 32"]
+
+
+def points(panel, tint):
+    return [
+        point
+        for mark in panel.marks
+        if isinstance(mark, Line) and mark.tint == tint and mark.dots
+        for point in mark.points
     ]
 
 
-def test_a_mark_is_where_the_device_and_its_figure_are(summary):
-    rows = at_verdicts(summary)
-    with mpl.rc_context():
+def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary):
+    chart = across(summary)
+    (panel,) = chart.panels
+    arm = at_verdicts(summary)
+    arm = arm[arm["precision"] == "tf32"]
+    expected = list(zip(arm["samples_per_s"], [0.5, 1.5, 2.5], strict=True))
+    assert points(panel, "tf32") == expected
+    with mpl.rc_context(figure.STYLE):
         axes = Figure().subplots()
-        devices._panel(axes, rows, measure=SPEEDUP)
-    bars = {bar.get_label(): bar for bar in axes.containers}
-    arm = rows[rows["precision"] == "tf32"]
-    points = bars["tf32"].lines[0]
-    assert points.get_xdata().tolist() == arm["speedup"].tolist()
-    assert points.get_ydata().round().tolist() == [0, 1, 2]
+        files._panel(axes, panel=panel)
+    marker = figure.look("tf32")["marker"]
+    assert [
+        (line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == marker
+    ] == expected
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first device on top
-    (ends,) = bars["tf32"].lines[2]
-    assert [tuple(line[:, 0]) for line in ends.get_segments()] == [
-        pytest.approx(pair) for pair in zip(arm["low"], arm["high"], strict=True)
-    ]
+    text = svg.draw(chart)
+    assert text.count('<g class="p-tf32"><circle') == 3
+    assert all(f"Synthetic {index}</text>" in text for index in range(3))
+    assert "style=" not in text
 
 
-def test_what_nobody_measured_has_no_panel_and_nothing_no_figure(summary, tmp_path):
-    bare = summary.assign(**{measure.column: float("nan") for measure in MEASURES})
-    assert draw_overview(bare, name="none", workload="model0", folder=tmp_path) is None
-    drawn = draw_overview(
-        bare.assign(memory_bytes=summary["memory_bytes"]), name="memory", workload="model0", folder=tmp_path
-    )
-    assert drawn.caption.startswith("model0 on 3 devices")
-    assert {path.name for path in tmp_path.iterdir()} == {"memory.svg", "memory.png"}
+def test_one_device_has_no_figure_of_all_and_what_nobody_measured_has_none(summary):
+    assert across(summary[summary["placement"] == "0"]) is None
+    columns = ["speedup", "low", "high", "samples_per_s", "memory_bytes", "delta_points"]
+    bare = summary.assign(**dict.fromkeys(columns, float("nan")))
+    assert across(bare) is None
+    assert single(bare, {}, name="none") is None
+    assert overview.accuracy_differences(bare) is None
+
+
+def test_intervals_memory_of_the_device_and_what_did_not_fit_are_drawn(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed(speedups=(2.0, 2.1, 1.9))
+    for batch, mib in ((64, 300), (128, 600)):
+        run.memory("fp32", mib, batch=batch).memory("amp-bf16", 0.6 * mib, batch=batch)
+    run.lost("memory", "fp32", "oom", batch=256).memory("amp-bf16", 900, batch=256)
+    row = run.row()
+    speed, _, memory = single(run.summary(), {("run", "0"): 1000 * MIB}, name="x").panels
+    (interval,) = (mark for mark in speed.marks if isinstance(mark, Line) and not mark.dots)
+    assert interval.points[:2] == [(128, row["low"]), (128, row["high"])]
+    assert [mark.at for mark in memory.marks if isinstance(mark, Rule)] == [1000]
+    assert points(memory, "amp-bf16") == [(64, 180), (128, 360), (256, 900)]
+    assert [(mark.text, mark.tint) for mark in memory.marks if isinstance(mark, Text)] == [("✕", "fp32")]
+
+
+def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(run, summary):
+    trials = load([run]).trials
+    answers = [sentence.answer for sentence in sentences(summary)]
+    (panel,) = overview.memory_by_kind(summary, trials, answers).panels
+    assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].precision}"]
+    first = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]
+    row = trials[(trials["phase"] == "memory") & (trials["precision"] == "fp32") & (trials["batch_size"] == 64)].iloc[0]
+    assert first[0].x[0] == 0
+    assert all(one.x[1] == other.x[0] for one, other in itertools.pairwise(first))
+    assert first[-1].x[1] * MIB == pytest.approx(row[["parameter_bytes", "gradient_bytes", "optimizer_bytes"]].sum())
+
+
+def test_accuracy_is_beside_its_margin(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
+    (panel,) = overview.accuracy_differences(run.summary()).panels
+    assert points(panel, "amp-bf16") == [(pytest.approx(0.3), 0.5)]
+    assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
+    assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-0.5, 0.5)]
+
+
+def test_axes_reach_beyond_their_marks_and_have_round_ticks(summary):
+    (panel,) = across(summary).panels
+    low, high = limits(panel, "x")
+    places = [place for place, _ in ticks(panel.x, low, high)]
+    assert places
+    assert low < min(places)
+    assert max(places) < high
+    assert all(f"{place:g}".rstrip("0") in ("1", "2", "5") for place in places)
 
 
 def test_the_choice_of_figures_is_typed_and_another_refused():
@@ -133,31 +189,17 @@ def test_the_choice_of_figures_is_typed_and_another_refused():
         parse(["report", "results/a", "--figures", "some"])
 
 
-def test_batch_labels_that_would_collide_share_one():
-    assert [text for _, text in batch_labels([64, 128, 256, 512, 513])] == ["64", "128", "256", "512\n513"]
-    assert [text for _, text in batch_labels([8])] == ["8"]
-
-
 @pytest.mark.parametrize(
     ("sizes", "shown"),
     [
-        ([4, 32768, 131072], ["4", "32768\n131072"]),
-        ([128, 32768, 131072], ["128", "32768", "131072"]),
-        ([2**power for power in range(18)], None),
+        ([64, 128, 256, 512, 513], [64, 128, 256, 513]),
+        ([8], [8]),
+        ([4, 32768, 131072], [4, 131072]),
+        ([128, 32768, 131072], [128, 32768, 131072]),
     ],
 )
-def test_labels_of_many_digits_keep_apart_in_the_figure(sizes, shown):
-    drawing = Figure(figsize=(3 * 3.7, 3.5), layout="constrained")
-    drawing.set_canvas(FigureCanvasAgg(drawing))
-    with mpl.rc_context(figure.STYLE):
-        for axes in drawing.subplots(1, 3):
-            axes.plot(sizes, [10_000.0] * len(sizes))
-            batch_axis(axes, sizes)
-        drawing.canvas.draw()
-    for axes in drawing.axes:
-        labels = axes.get_xticklabels()
-        texts = [label.get_text() for label in labels]
-        assert texts == shown or shown is None
-        assert (texts[0].split()[0], texts[-1].split()[-1]) == (str(sizes[0]), str(sizes[-1]))
-        boxes = [label.get_window_extent() for label in labels]
-        assert all(after.x0 - before.x1 > 3 for before, after in itertools.pairwise(boxes))
+def test_batch_sizes_are_labelled_as_far_as_their_labels_keep_apart(sizes, shown):
+    assert labelled(sizes) == shown
+    many = labelled([2**power for power in range(18)])
+    assert (many[0], many[-1]) == (1, 2**17)
+    assert all(other >= 2 * one for one, other in itertools.pairwise(many))

@@ -1,0 +1,158 @@
+"""Figures in the formats of other tools: github-action-benchmark, OpenMetrics and MLPerf's log.
+
+Sources: "Examples of JSON for customSmallerIsBetter" in the README of benchmark-action/github-action-benchmark;
+OpenMetrics 1.0.0, sections "Overall Structure" and "Unit"; mlcommons/logging, mlperf_logging/mllog.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+
+from bench import stats
+from bench.report.analysis import data
+from bench.report.analysis.summary import summarise
+from bench.report.format import MIB, estimate, known, processes, records
+from bench.report.reading.load import Runs
+from bench.results.records import MEASURED
+from bench.stats import Interval
+
+Row = Mapping[str, Any]
+"""A result, as in the JSON of a report."""
+
+
+def _results(runs: Runs) -> list[dict[str, Any]]:
+    return data.rows(summarise(runs.trials), data.ALL)
+
+
+def github_action_benchmark(runs: Runs) -> str:
+    """Return the step time, peak memory and energy of every row, for the tool ``customSmallerIsBetter``.
+
+    The range is half the 95 % interval over processes, Student's.
+    """
+    entries = []
+    for row in _results(runs):
+        name = f"{row['workload']}, {row['where']}, batch {row['batch_size']}, {row['precision']}"
+        steps = [1000 * row["batch_size"] / pace for pace in row["process_samples_per_s"]]
+        half = stats.student_interval(steps).half_width if steps else None
+        speedup = Interval(center=row["speedup"] or 0.0, low=row["speedup_low"], high=row["speedup_high"], n=len(steps))
+        over = f"; {estimate(speedup)} times as fast as fp32" if row["speedup"] else ""
+        if row["step_ms"] is not None:
+            entry = {"name": f"{name}: step", "unit": "ms", "value": row["step_ms"]}
+            entry |= {} if half is None else {"range": f"± {half:.3f}"}
+            entries.append({**entry, "extra": processes(len(steps)) + over})
+        if row["peak_memory_bytes"] is not None:
+            value = row["peak_memory_bytes"] / MIB
+            entries.append({"name": f"{name}: peak memory", "unit": "MiB", "value": value})
+        if row["energy_j_per_step"] is not None:
+            entries.append({"name": f"{name}: energy", "unit": "J/step", "value": row["energy_j_per_step"]})
+    return json.dumps(entries, indent=1, allow_nan=False)
+
+
+LABELS = ("run", "suite", "parameters", "techniques", "data", "device", "placement", "batch_size", "precision")
+"""What tells one sample from another."""
+FAMILIES: dict[str, tuple[str, str, float]] = {
+    "step_seconds": ("step_ms", "Time of a training step, the median over processes.", 1000),
+    "speedup_ratio": ("speedup", "Step time of fp32 over that of this precision.", 1),
+    "speedup_low_ratio": ("speedup_low", "Lower end of the 95 % interval of the speedup.", 1),
+    "speedup_high_ratio": ("speedup_high", "Upper end of the 95 % interval of the speedup.", 1),
+    "peak_memory_bytes": ("peak_memory_bytes", "Steady peak of memory of a step.", 1),
+    "step_energy_joules": ("energy_j_per_step", "Energy that the board draws for a step.", 1),
+    "epoch_seconds": ("epoch_s", "Time of an epoch, the mean over seeds.", 1),
+    "accuracy_ratio": ("accuracy_pct", "Test accuracy, the mean over seeds.", 100),
+}
+"""The metric families, each with the key of its figure, its help, and what the figure is divided by."""
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def openmetrics(runs: Runs) -> str:
+    """Return the figures of every row as gauges in OpenMetrics' text format, version 1.0.0."""
+    rows = _results(runs)
+    lines = []
+    for name, (key, about, per) in FAMILIES.items():
+        samples = [(row, row[key]) for row in rows if row[key] is not None]
+        if samples:
+            family, unit = f"ampmeter_{name}", name.rpartition("_")[2]
+            lines += [f"# TYPE {family} gauge", f"# UNIT {family} {unit}", f"# HELP {family} {about}"]
+            lines += [f"{family}{{{_labels(row)}}} {value / per!r}" for row, value in samples]
+    return "\n".join([*lines, "# EOF"])
+
+
+def _labels(row: Row) -> str:
+    return ",".join(f'{name}="{str(row[name] or "").translate(ESCAPES)}"' for name in LABELS)
+
+
+def mllog(runs: Runs) -> str:
+    """Return the trainings, and the throughput of every timed process, as lines of MLPerf's log.
+
+    Each trial and precision is a namespace of its own, in which an interval is open once at a time. The log describes
+    measurements; it is no submission, and lacks what a submission must have.
+    """
+    epochs = dict(list(runs.epochs.groupby(["run", "trial", "precision"], sort=False)))
+    lines: list[str] = []
+    for row in records(runs.trials):
+        start_ms = _milliseconds(row["started"])
+        if start_ms is None or row["phase"] not in ("speed", "train"):
+            continue
+        key = (row["run"], row["trial"], row["precision"])
+        events = _training(row, epochs.get(key)) if row["phase"] == "train" else _speed(row)
+        for after_s, kind, name, value, more in events:
+            record = {
+                "namespace": "/".join(key),
+                "time_ms": start_ms + round(1000 * after_s),
+                "event_type": kind,
+                "key": name,
+                "value": value,
+                "metadata": {"file": "trials.csv", "lineno": 0, **more},
+            }
+            lines.append(f":::MLLOG {json.dumps(record, allow_nan=False)}")
+    return "\n".join(lines)
+
+
+START, END, POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
+Event = tuple[float, str, str, Any, dict[str, Any]]
+"""Seconds since the trial began, its type, its key, its value, and further metadata."""
+
+
+def _training(row: Mapping[Hashable, Any], epochs: pd.DataFrame | None) -> Iterator[Event]:
+    arm = {"suite": row["suite"], "device": row["device"], "precision": row["precision"]}
+    yield 0.0, POINT, "global_batch_size", int(row["batch_size"]), arm
+    yield 0.0, POINT, "seed", int(row["seed"]), {}
+    yield 0.0, START, "run_start", None, {}
+    ended_s = 0.0  # start-up is not known apart, so epochs begin with the trial
+    for epoch in [] if epochs is None else records(epochs.sort_values("epoch")):
+        number = {"epoch_num": int(epoch["epoch"])}
+        yield ended_s, START, "epoch_start", None, number
+        ended_s += float(epoch["train_s"]) + float(epoch["test_s"])
+        yield ended_s, END, "epoch_stop", None, number
+        if known(epoch["test_accuracy_pct"]):
+            yield ended_s, POINT, "eval_accuracy", epoch["test_accuracy_pct"] / 100, number
+    status = "success" if row["status"] in MEASURED else "aborted"
+    yield ended_s, END, "run_stop", None, {"status": status}
+
+
+def _speed(row: Mapping[Hashable, Any]) -> Iterable[Event]:
+    if known(row["samples_per_s"]) and row["status"] in MEASURED:
+        arm = {"suite": row["suite"], "device": row["device"], "precision": row["precision"]}
+        value = {"throughput": row["samples_per_s"], "step_ms": row["step_ms"]}
+        yield float(row["wall_s"]) if known(row["wall_s"]) else 0.0, POINT, "tracked_stats", value, arm
+
+
+def _milliseconds(started: str) -> int | None:
+    """Return a time in milliseconds since 1970; None where it is not known."""
+    try:
+        return round(1000 * datetime.fromisoformat(started).timestamp())
+    except ValueError:
+        return None
+
+
+FORMATS: dict[str, Callable[[Runs], str]] = {
+    "github-action-benchmark": github_action_benchmark,
+    "openmetrics": openmetrics,
+    "mllog": mllog,
+}
+"""By the names that ``--export`` takes."""

@@ -1,0 +1,167 @@
+"""The description of a figure: panels with axes, and marks in the units of the data.
+
+It is drawn twice: as SVG on the page (``svg.draw``), and by matplotlib to files (``files.draw``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Scale = Literal["linear", "log", "words"]
+Tint = str
+"""What gives a mark its colour: a precision's name, or one of ``KINDS``, ``SOFT`` and ``HEAT``."""
+SOFT, PLAIN = "soft", "plain"
+SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
+"""Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
+KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
+"""What memory is used for, in the order in which bars are stacked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """One axis of a panel."""
+
+    label: str = ""
+    scale: Scale = "linear"
+    ticks: Sequence[tuple[float, str]] = ()
+    """Places with their labels. Without any, they are round numbers; on a scale of words, one for each row."""
+    low: float | None = None
+    high: float | None = None
+    """Where the axis ends; what is not given follows from the marks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Points joined by a line, which one that is not finite interrupts; one point alone is a dot."""
+
+    points: Sequence[tuple[float, float]]
+    tint: Tint
+    dashed: bool = False
+    dots: bool = True
+    every: int = 1
+    """Which points have a dot: every one, every second, and so on."""
+    says: str = ""
+    """What it shows, in words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """A rectangle from one corner to the other, such as a bar, a band or a cell."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    tint: Tint
+    faint: bool = False
+    heat: float | None = None
+    """Of a cell of a heat map, -1 to 1 instead of a tint: below 0 is slower, above it faster."""
+    says: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """The area between a lower and an upper line."""
+
+    points: Sequence[tuple[float, float, float]]
+    """x, and both ends of y."""
+    tint: Tint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """A word at a place."""
+
+    x: float
+    y: float
+    text: str
+    anchor: Literal["start", "middle", "end"] = "middle"
+    tint: Tint = PLAIN
+    inverse: bool = False
+    """Whether it stands on a dark cell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A line across the panel at a value of one axis."""
+
+    at: float
+    axis: Literal["x", "y"]
+    label: str = ""
+
+
+Mark = Line | Bar | Band | Text | Rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """Axes with marks, the first drawn first."""
+
+    title: str
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    rows: int = 0
+    """Rows on a y axis of words; 0 on other axes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """A figure."""
+
+    name: str
+    """Of its files, without suffix."""
+    caption: str
+    about: str
+    """How to read it, in a sentence."""
+    panels: Sequence[Panel]
+    columns: int
+    legend: Sequence[tuple[str, Tint]] = field(default_factory=tuple)
+
+
+def limits(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float]:
+    """Return the ends of a panel's axis: those that it gives, else a little beyond its marks."""
+    axis: Axis = getattr(panel, which)
+    if axis.scale == "words":
+        return axis.low or 0.0, float(panel.rows)
+    values = [value for mark in panel.marks for value in _values(mark, which) if math.isfinite(value)]
+    if axis.scale == "log":
+        values = [value for value in values if value > 0]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if axis.scale == "log":
+        spare = max((high / low) ** 0.06, 1.05)
+        return axis.low or low / spare, axis.high or high * spare
+    spare = 0.06 * (high - low or abs(high) or 1.0)
+    return low - spare if axis.low is None else axis.low, high + spare if axis.high is None else axis.high
+
+
+def _values(mark: Mark, which: Literal["x", "y"]) -> Sequence[float]:
+    match mark:
+        case Line():
+            return [point[which == "y"] for point in mark.points]
+        case Band():
+            return [value for x, *ends in mark.points for value in (ends if which == "y" else [x])]
+        case Bar() | Text() if isinstance(getattr(mark, which), tuple):
+            ends: tuple[float, float] = getattr(mark, which)
+            return [end for end in ends if math.isfinite(end)]
+        case Rule():
+            return [mark.at] if mark.axis == which else []
+        case _:
+            return [getattr(mark, which)]
+
+
+def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
+    """Return the ticks of an axis: its own within its ends, else about five round numbers."""
+    if axis.ticks or axis.scale == "words":
+        return [(place, text) for place, text in axis.ticks if low <= place <= high]
+    if axis.scale == "log":
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        decades = [10.0**power for power in range(first, last + 1)]
+        steps = (1,) if sum(low <= decade <= high for decade in decades) > 1 else (1, 2, 5)
+        places = [step * decade for decade in decades for step in steps]
+    else:
+        size = 10.0 ** math.floor(math.log10((high - low) / 4))
+        step = next(step * size for step in (1, 2, 5, 10) if (high - low) / (step * size) <= 5)
+        places = [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [(place, f"{place:,.10g}".replace("-", "−")) for place in places if low <= place <= high]

@@ -1,0 +1,117 @@
+"""Figures over all recipes of a report: what memory is used for, and how accuracy differs from fp32's."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench.report.analysis.summary import PARITY_MARGIN_POINTS
+from bench.report.analysis.verdict import Answer
+from bench.report.figures import figure
+from bench.report.figures.chart import KINDS, SOFT, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
+from bench.report.format import memory_unit, number, records, signed
+from bench.report.reading.load import CELL, SUBJECT
+from bench.results.records import MEASURED
+from bench.spec.precisions import BASELINE
+
+COLUMNS = {
+    "parameters": "parameter_bytes",
+    "gradients": "gradient_bytes",
+    "optimizer": "optimizer_bytes",
+    "activations": "activation_bytes",
+    "temporaries": "temporary_bytes",
+}
+"""The columns of trials.csv by what they are called here."""
+MOST_ROWS = 24
+"""Most rows of a panel."""
+
+
+def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequence[Answer]) -> Chart | None:
+    """Describe what memory is used for at each answer, in fp32 and in the precision that is advised or came nearest."""
+    held = trials[
+        (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
+    ]
+    held = held.merge(summary[[*SUBJECT, "workload", "where"]].drop_duplicates(), on=SUBJECT)
+    panels = []
+    for workload in dict.fromkeys(answer.workload for answer in answers):
+        lines: list[tuple[str, Mapping[Hashable, Any]]] = []
+        for answer in answers:
+            if answer.workload != workload or not answer.arm:
+                continue
+            cell = held[(held["workload"] == workload) & (held["where"] == answer.where)]
+            cell = cell[cell["batch_size"] == answer.batch]
+            for name in (BASELINE, str(answer.arm["precision"])):
+                lines += [(f"{answer.label} {name}", row) for row in records(cell[cell["precision"] == name].tail(1))]
+        if lines:
+            panels.append(_kinds(workload, lines[:MOST_ROWS]))
+    if not panels:
+        return None
+    return Chart(
+        name="memory",
+        caption="What memory is used for",
+        about="At the batch size of each verdict, the most that tensors of a step held at once, by kind.",
+        panels=panels,
+        columns=min(3, len(panels)),
+        legend=[(kind, kind) for kind in KINDS],
+    )
+
+
+def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Panel:
+    unit, size, _ = memory_unit(max(row["tracked_peak_bytes"] for _, row in lines))
+    marks: list[Mark] = []
+    for place, (_, row) in enumerate(lines):
+        start = 0.0
+        for kind in KINDS:
+            value = row[COLUMNS[kind]]
+            if value > 0:
+                ends = (start / size, (start + value) / size)
+                marks.append(Bar(x=ends, y=(place + 0.15, place + 0.85), tint=kind))
+                start += value
+        marks.append(Text(x=start / size, y=place + 0.5, text=f" {number(start / size, 3)}", anchor="start"))
+    ticks = [(place + 0.5, label) for place, (label, _) in enumerate(lines)]
+    return Panel(
+        title=workload,
+        x=Axis(label=unit, low=0.0, high=1.2 * max(row["tracked_peak_bytes"] for _, row in lines) / size),
+        y=Axis(scale="words", ticks=ticks),
+        marks=marks,
+        rows=len(lines),
+    )
+
+
+def accuracy_differences(summary: pd.DataFrame) -> Chart | None:
+    """Describe each precision's accuracy less fp32's, with its 90 % interval and the margin; None without any."""
+    rows = summary[summary["delta_points"].notna() & summary["delta_low"].notna()].head(MOST_ROWS)
+    if rows.empty:
+        return None
+    marks: list[Mark] = [
+        Bar(x=(-PARITY_MARGIN_POINTS, PARITY_MARGIN_POINTS), y=(0, len(rows)), tint=SOFT, faint=True),
+        Rule(at=0.0, axis="x"),
+    ]
+    several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
+    ticks, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
+    for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
+        y, name = place + 0.5, str(row["precision"])
+        says = f"{signed(row['delta_points'])} points [{signed(row['delta_low'])}, {signed(row['delta_high'])}]"
+        marks.append(Line(points=[(row["delta_low"], y), (row["delta_high"], y)], tint=name, dots=False))
+        marks.append(Line(points=[(row["delta_points"], y)], tint=name, says=f"{says}, {row['parity']}"))
+        parts = [str(row[column]) for column in ("workload", "label") if several[column]]
+        parts += [f"batch {row['batch_size']}"] if many else []
+        ticks.append((y, " ".join([*parts, name])))
+    return Chart(
+        name="accuracy",
+        caption="Test accuracy less fp32's",
+        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{PARITY_MARGIN_POINTS} points.",
+        panels=[
+            Panel(
+                title="",
+                x=Axis(label="points"),
+                y=Axis(scale="words", ticks=ticks),
+                marks=marks,
+                rows=len(rows),
+            )
+        ],
+        columns=1,
+        legend=[(name, name) for name, _ in figure.arms(rows)],
+    )

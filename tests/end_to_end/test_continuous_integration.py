@@ -1,0 +1,73 @@
+"""The workflow in the document: its steps are shell commands that do what the page says, here with a tiny suite."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "continuous-integration.md"
+
+
+def steps() -> dict[str, str]:
+    """The commands of the workflow's steps, and of those that may follow, by name."""
+    workflow, more = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    found = [*yaml.safe_load(workflow)["jobs"]["speed"]["steps"], *yaml.safe_load(more)]
+    return {step["name"]: step["run"] for step in found if "run" in step}
+
+
+@pytest.fixture
+def bash(tmp_path):
+    """Runs a step as a runner would, with the command `ampmeter` on its path."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    command = tools / "ampmeter"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "run_bench.py"}" "$@"\n')
+    command.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(tmp_path / "page")}
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def run(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+        given = {**environment, **variables}
+        return subprocess.run(words, cwd=work, env=given, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_steps_measure_both_sides_and_compare_them(bash, tmp_path):
+    suite = TINY.replace("batch_sizes=(4, 8)", "batch_sizes=(4,)")
+    for name, text in (("base", suite), ("head", suite + "\n# changed\n")):
+        (tmp_path / "work" / "model.py").write_text(text)
+        git = "git init -q . && git add -A && git -c user.name=a -c user.email=a@b.c commit -qm"
+        assert bash(f"{git} {name}").returncode == 0
+    base = bash("git rev-parse HEAD~1").stdout.strip()
+    script = steps()
+    assert bash(script["Check out what it is compared with"], BASE=base).returncode == 0
+    quick = script["Measure both in turns"].replace("--target-ci 1%", "--time-budget 1s --gpus cpu --precisions fp32")
+    quick = quick.replace("in 1 2", "in 1")
+    measured = bash(quick)
+    assert measured.returncode == 0, measured.stderr
+    compared = bash(script["Compare"].replace("3%", "1000%"))
+    assert compared.returncode == 0, compared.stderr
+    page = (tmp_path / "page").read_text()
+    assert "| tiny |" in page or "| model |" in page
+    exported = bash(script["Export"])
+    assert exported.returncode == 0, exported.stderr
+    assert (tmp_path / "work" / "benchmark.json").stat().st_size > 2
+
+
+def test_the_workflow_compares_what_it_measures():
+    script = steps()
+    assert script["Compare"].startswith("ampmeter compare results/base results/head")
+    assert "--out results/$side/$turn" in script["Measure both in turns"]

@@ -1,0 +1,114 @@
+"""Figures in the formats of other tools, read as those tools read them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from bench.cli.parser import EXPORTS
+from bench.report.exports.formats import FORMATS
+from bench.report.reading.load import load
+from tests.conftest import call
+from tests.report import fleet
+from tests.report.builders import RunBuilder
+from tests.report.fleet import original
+
+AWKWARD = 'a "quoted" \\ name'
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of an awkwardly named suite, of which one seed diverged, and the same on another device."""
+    folder = original(tmp_path_factory.mktemp("runs") / "run", suite=AWKWARD)
+    RunBuilder(folder, suite=AWKWARD).diverged("amp-bf16", seed=7)
+    fleet.edit_rows(folder, lambda row: row.update(started="2026-01-01T00:00:00+00:00"))
+    return load([folder, fleet.copy(folder, folder.with_name("other"), device="Card 2", architecture="Volta")])
+
+
+def test_the_command_line_knows_every_format():
+    assert tuple(FORMATS) == EXPORTS
+
+
+def test_a_benchmark_action_finds_a_name_a_unit_and_a_value_of_which_smaller_is_better(runs):
+    entries = json.loads(FORMATS["github-action-benchmark"](runs))
+    assert len({entry["name"] for entry in entries}) == len(entries) == 8
+    for entry in entries:
+        assert {"name", "unit", "value"} <= entry.keys() <= {"name", "unit", "value", "range", "extra"}
+        assert isinstance(entry["value"], float | int)
+        assert not isinstance(entry["value"], bool)
+    step = next(entry for entry in entries if entry["name"].endswith("fp32: step"))
+    assert (step["unit"], step["value"]) == ("ms", pytest.approx(10.0))
+    # How the action reads a range, src/extractRangeInfo.ts: a prefix, and a number of two characters or more.
+    ranges = [re.match(r"(\+-|±)\s*(\d.+)", entry["range"]) for entry in entries if "range" in entry]
+    assert ranges
+    assert all(float(found[2]) >= 0 for found in ranges)
+
+
+def test_openmetrics_own_parser_reads_every_sample(runs):
+    families = {family.name: family for family in text_string_to_metric_families(FORMATS["openmetrics"](runs) + "\n")}
+    for name, family in families.items():
+        assert family.type == "gauge"
+        assert name.endswith(family.unit)
+        assert family.documentation
+    samples = [sample for sample in families["ampmeter_step_seconds"].samples if sample.labels["run"] == "run"]
+    assert {sample.labels["precision"]: sample.value for sample in samples} == {
+        "fp32": pytest.approx(0.010),
+        "amp-bf16": pytest.approx(0.005),
+    }
+    assert samples[0].labels["suite"] == AWKWARD
+    assert families["ampmeter_peak_memory_bytes"].samples[0].value == 100 * 2**20
+    assert families["ampmeter_accuracy_ratio"].samples[0].value == pytest.approx(0.902)
+
+
+def test_no_measurement_is_no_metric_and_still_a_document(tmp_path):
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom")
+    assert list(text_string_to_metric_families(FORMATS["openmetrics"](load([run.folder])) + "\n")) == []
+
+
+def lines_of(runs) -> list[dict]:
+    """The log as mlcommons/logging reads it: a token and a JSON object with a time, a key, a value and metadata."""
+    lines = FORMATS["mllog"](runs).splitlines()
+    assert lines
+    assert all(line.startswith(":::MLLOG ") for line in lines)
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+
+
+def test_every_line_of_an_mlperf_log_has_its_fields(runs):
+    for line in lines_of(runs):
+        assert list(line) == ["namespace", "time_ms", "event_type", "key", "value", "metadata"]
+        assert isinstance(line["time_ms"], int)
+        assert line["event_type"] in ("INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME")
+        assert {"file", "lineno"} <= line["metadata"].keys()
+
+
+def test_intervals_of_an_mlperf_log_are_opened_once_and_closed(runs):
+    opened: dict[tuple[str, str], int] = {}
+    for line in lines_of(runs):
+        kind, _, event = line["key"].rpartition("_")
+        if line["event_type"] == "INTERVAL_START":
+            assert event == "start"
+            assert opened.setdefault((line["namespace"], kind), line["time_ms"]) == line["time_ms"]
+        elif line["event_type"] == "INTERVAL_END":
+            assert event == "stop"
+            assert opened.pop((line["namespace"], kind)) <= line["time_ms"]
+    assert not opened
+
+
+def test_an_mlperf_log_tells_accuracies_and_how_a_training_ended(runs):
+    lines = [line for line in lines_of(runs) if line["namespace"].startswith("run/")]
+    accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
+    assert all(0 < line["value"] < 1 and line["metadata"]["epoch_num"] >= 1 for line in accuracies)
+    ends = [line["metadata"]["status"] for line in lines if line["key"] == "run_stop"]
+    assert sorted(ends) == ["aborted", *["success"] * 4]
+    throughputs = [line["value"]["throughput"] for line in lines if line["key"] == "tracked_stats"]
+    assert len(throughputs) == 6
+
+
+def test_report_prints_a_format_and_writes_nothing(tmp_path):
+    folder = RunBuilder(tmp_path / "run").memory("fp32", 100).folder
+    done = call("report", "--export", "openmetrics", folder, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "# EOF")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
