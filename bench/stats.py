@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes half a second to import
 
 CONFIDENCE = 0.95
-SEQUENTIAL = 0.96
+SEQUENTIAL = 0.965
 """Confidence of the interval over processes: it is computed after each one, and may end the measurement.
 
-Stopping early takes what the extra hundredth gives: the interval then holds the truth in 95 % of runs
+Stopping early takes what is above 0.95: the interval then holds the truth in about 95 % of runs
 (``perf/coverage.py``)."""
 FAR = 6.0
 """A process is far off the others beyond this many times their spread, and more where they are few."""
@@ -37,7 +37,7 @@ Values = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate and its interval, at the confidence of the function that made it (95 %, or 96 % of ``SEQUENTIAL``).
+    """An estimate and its interval, at the confidence of the function that made it (95 %, or 96.5 % of ``SEQUENTIAL``).
 
     ``low`` and ``high`` are None where there is too little to tell.
     """
