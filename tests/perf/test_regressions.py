@@ -7,6 +7,7 @@ from bench.report import load
 from perf.regressions import RUN, Source, compared, write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["rounds", "processes"])
 def test_a_pair_is_two_runs_and_new_is_slower_by_what_was_planted(tmp_path, draw):
     source = Source(RUN)

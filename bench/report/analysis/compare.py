@@ -474,7 +474,9 @@ def _overall(
                 ]
         pairs_of = [pair for arms in own.values() for pair in arms]
         if parts and len(pairs_of) > 1:
-            row = next(row for row in rows if row.question == {name: pairs_of[0][name] for name in QUESTION})
+            first = pairs_of[0]
+            question, devices = {name: first[name] for name in QUESTION}, (first["device_old"], first["device_new"])
+            row = next(row for row in rows if (row.question, row.devices) == (question, devices))
             found.append(
                 (f"{row.suite} on {row.where}", len(pairs_of), stats.mean_difference(parts), math.log1p(max(noises)))
             )

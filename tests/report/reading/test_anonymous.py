@@ -66,6 +66,23 @@ def folders(tmp_path_factory) -> list[Path]:
     return found
 
 
+@pytest.fixture(scope="module")
+def plain(folders) -> dict:
+    """The document of the runs as they are."""
+    return document.report(load(folders))
+
+
+@pytest.fixture(scope="module")
+def runs(folders):
+    return anonymous(load(folders))
+
+
+@pytest.fixture(scope="module")
+def hidden(runs) -> dict:
+    """The same without what identifies."""
+    return document.report(runs)
+
+
 def identify(info: dict) -> None:
     info["environment"] |= {"host": "gpubox7", "removed_variables": ["X=/home/alice/x"]}
     argv = ["--suite", "/home/alice/private/mlp.py", "--data", "folder:/home/alice/private/images"]
@@ -80,14 +97,12 @@ def identifying(text: str) -> list[str]:
     return [secret for secret in SECRETS if secret in text.lower()]
 
 
-def test_the_runs_as_they_are_would_tell(folders):
-    text = document.dumps(document.report(load(folders)))
-    assert identifying(text) == list(SECRETS)
+def test_the_runs_as_they_are_would_tell(plain):
+    assert identifying(document.dumps(plain)) == list(SECRETS)
 
 
-def test_json_and_exports_do_not_tell(folders):
-    runs = anonymous(load(folders))
-    assert identifying(document.dumps(document.report(runs))) == []
+def test_json_and_exports_do_not_tell(runs, hidden):
+    assert identifying(document.dumps(hidden)) == []
     for export in formats.FORMATS.values():
         assert identifying(export(runs)) == []
 
@@ -102,9 +117,7 @@ def test_pages_and_tables_do_not_tell(folders, tmp_path):
     assert identifying(done.stdout.replace(str(tmp_path), "")) == []
 
 
-def test_the_figures_are_those_of_the_report_and_the_runs_are_still_told_apart(folders):
-    runs = load(folders)
-    plain, hidden = document.report(runs), document.report(anonymous(runs))
+def test_the_figures_are_those_of_the_report_and_the_runs_are_still_told_apart(plain, hidden):
     assert [row["speedup"] for row in hidden["results"]] == [row["speedup"] for row in plain["results"]]
     assert [row["peak_memory_bytes"] for row in hidden["results"]] == [
         row["peak_memory_bytes"] for row in plain["results"]
