@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bench.planning.plan import ESTIMATE_ERROR, Plan
+from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
@@ -237,14 +237,14 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
         say(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    say(f"{counted}, {_duration(plan.seconds)} in all{_range(plan)}{_compiling(plan.trials)}")
+    say(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
 
 
 def _range(plan: Plan) -> str:
     """Say by how much the estimate may be off; empty where there is none."""
     if any(second is None for second in plan.seconds):
         return ""
-    more = f"; up to {_time(plan.longest_s)} where precisions are nearly as fast as fp32"
+    more = f"; up to {_time(plan.longest_s + REPORT_S)} where precisions are nearly as fast as fp32"
     return f" (± {100 * ESTIMATE_ERROR:.0f} %{more if plan.longest_s > 1.5 * sum(filter(None, plan.seconds)) else ''})"
 
 

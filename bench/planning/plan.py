@@ -14,15 +14,17 @@ from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
 from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial
 
-CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.5, 0.8, 0.4
+CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
 and on a GPU."""
-STEP_OVERHEAD_S = 0.003
+STEP_OVERHEAD_S = 0.005
 """Time of a step beside its products, on a CPU."""
 CPU_START_S, GPU_START_S = 0.5, 3.0
 """Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
 ESTIMATE_ERROR, LEARNT_ERROR = 0.3, 0.15
 """Share by which an estimate may be off, and one that was corrected by trials of its phase that have ended."""
+REPORT_S = 4.0
+"""Time to read a run's rows and to draw its report."""
 DISTRIBUTED_OVERHEAD_S = 5.0
 """Processes that train together are not forked: each imports torch itself."""
 

@@ -124,7 +124,9 @@ PHASES: dict[str, Phase] = {
             recipe_batch=True,
             checkpoints=True,
             file="epochs.csv",
-            estimate=lambda work: 1.1 * work.epochs * work.steps_per_epoch * work.step_s,
+            estimate=lambda work: (
+                1.0 + work.epochs * work.steps_per_epoch * work.step_s
+            ),  # samples are read, models tested
         ),
         Phase(
             name="numerics",

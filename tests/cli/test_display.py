@@ -77,16 +77,16 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
 
 def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     trials = (tiny_trial, replace(tiny_trial, phase="train", epochs=3))
-    show_plan(Plan(trials=trials, seconds=(10.0, 110.0)), machine, ["Mind the gap."], default_device=True)
+    show_plan(Plan(trials=trials, seconds=(10.0, 106.0)), machine, ["Mind the gap."], default_device=True)
     text = capsys.readouterr().out
     assert "cpu: Test CPU (CPU); torch 2.15" in text
     assert "No --gpus was given: measuring on the CPU, because there is no GPU." in text
     assert "Warning: Mind the gap." in text
-    assert "tiny on cpu: fp32; batch 4; 3 epochs at batch 4 on synthetic; about 2 min" in text
+    assert "tiny on cpu: fp32; batch 4; 3 epochs at batch 4 on synthetic; about 1.9 min" in text
     assert text.endswith("2 trials, about 2 min in all (± 30 %)\n")
     several = replace(tiny_trial, phase="speed", replicate=1)  # the last of those planned, of 10 at most
     show_plan(Plan(trials=(several,), seconds=(20.0,)), machine, [], default_device=False)
-    assert "about 20 s in all (± 30 %; up to 3 min where" in capsys.readouterr().out
+    assert "about 24 s in all (± 30 %; up to 3.1 min where" in capsys.readouterr().out
     show_plan(Plan(trials=trials, seconds=(10.0, None)), machine, [], default_device=False)
     assert "2 trials, an unknown time in all" in capsys.readouterr().out
     show_plan(Plan(trials=(replace(trials[1], epochs=1),), seconds=(9.0,)), machine, [], default_device=False)
@@ -111,4 +111,4 @@ def test_the_plan_says_that_compiling_is_not_in_its_estimate(tiny_trial, machine
     show_plan(Plan(trials=(trial,), seconds=(9.0,)), machine, [], default_device=False)
     line, total = capsys.readouterr().out.splitlines()[-2:]
     assert line.endswith("about 9 s, without compiling" if more else "about 9 s")
-    assert total == "1 trial, about 9 s in all (± 30 %)" + (", without compiling" if more else "")
+    assert total == "1 trial, about 13 s in all (± 30 %)" + (", without compiling" if more else "")
