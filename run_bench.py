@@ -85,7 +85,7 @@ def report(options: argparse.Namespace) -> int:
 
         runs = load(options.runs)
         runs = anonymous(runs) if options.anonymise else runs
-        print(document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs))
+        print_plain(document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs))
         return 0
     from bench.run import session
 

@@ -110,7 +110,7 @@ def test_an_unconverged_figure_and_a_lost_replicate_are_marked_and_explained(tmp
     for word in lost:
         run.lost("speed", "amp-bf16", word, "hung")
     text = written(run)[0]
-    assert re.search(rf"2\.000 \[.*?\]{mark} \|", text)
+    assert re.search(rf"2\.00 \[.*?\]{mark} \|", text)
     assert f"\n{mark} {meaning}" in text
 
 

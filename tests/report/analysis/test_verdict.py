@@ -26,7 +26,7 @@ def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp
     run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
     run.train("fp32", [90.0, 90.2, 90.1, 90.0, 90.3]).train("amp-bf16", [90.1, 90.2, 90.0, 90.1, 90.2])
     text = verdict(run)
-    assert text.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.000× as fast as fp32 [1.9")
+    assert text.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.00× as fast as fp32 [1.9")
     assert "(FASTER), 40 % less peak memory, test accuracy" in text
     assert "points [90 %: −0.10, +0.10] over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points)" in text
 
@@ -87,7 +87,7 @@ def test_a_seed_that_diverged_in_fp32_too_is_not_held_against_a_precision(tmp_pa
 
 def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16").diverged("fp32").diverged("amp-fp16")
-    assert "no verdict — training diverged in fp32 itself: amp-fp16 is 2.000×" in verdict(run)
+    assert "no verdict — training diverged in fp32 itself: amp-fp16 is 2.00×" in verdict(run)
     assert "training nonfinite, and fp32 diverged in 1 seed" in verdict(run)
 
 
