@@ -144,7 +144,7 @@ class Difference:
     """0 where nothing varies."""
     freedom: float
     n: int
-    """How many values it rests on; of two samples the smaller number. With fewer than two nothing can be told."""
+    """How many values it rests on; of two samples the smaller number. With fewer than two there is no interval."""
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval:
         """Return the difference with its interval."""

@@ -45,7 +45,7 @@ WORDS: tuple[Word, ...] = ("REGRESSED", "IMPROVED", "SAME", "INCONCLUSIVE")
 APART = 1_000_000
 """Numbers of processes and seeds of one run of a side lie this far from those of the next."""
 DISTURBED = ("invalid",)
-"""Statuses that tell of the measurement and not of what was measured."""
+"""Statuses whose cause is the measuring: such a row says nothing about what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,7 +46,7 @@ FIELDS = {
     "device_kind": Field("device_kind", "string", "cuda or cpu."),
     "placement": Field("placement", "string", "cpu, or a GPU's index; several that train together joined by +."),
     "where": Field("where", "string", "The device with what tells it from others in these runs."),
-    "label": Field("label", "string", "The same as short as it is told from the others."),
+    "label": Field("label", "string", "The device's name in the shortest form that no other has."),
     "batch_size": Field("batch_size", "integer", "Samples in a step."),
     "precision": Field("precision", "string", "The precision, with its options."),
     "speed_status": Field("speed_status", "string", "Outcome of its speed trials; ok and unconverged have figures."),

@@ -33,7 +33,7 @@ class Answer:
     workload: str
     where: str
     label: str
-    """The device as short as it is told from others."""
+    """The device's name in the shortest form that no other has."""
     batch: int
     advice: str
     precision: str | None

@@ -24,7 +24,7 @@ IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
 def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the subjects of ``trials`` in their order, each with its names.
 
-    ``workload`` names the recipe, ``where`` the device, and ``label`` the same as short as it is told from the others;
+    ``workload`` names the recipe, ``where`` the device, and ``label`` is the shortest form that no other device has;
     ``slug`` is a file name, unique among them. The columns of
     ``IDENTITY`` come with them.
     """
