@@ -13,7 +13,7 @@ from bench.spec.trial import KnownArm
 
 WARM_UP_SHARE = 0.5
 """Share of the time budget that warm-up may take beside it."""
-SWITCH_SHARE = 0.075
+SWITCH_SHARE = 0.1
 """Share of the time budget that watching switches may take beside it; half as much again, for the fewest rounds."""
 SWITCH_ROUNDS = (5, 24)
 """Fewest and most rounds of switches to watch; where the fewest take too long, none is watched."""
