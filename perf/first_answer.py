@@ -84,7 +84,11 @@ def wait(folder: Path) -> Waiting:
     first, whole, estimated, printed = run(folder)
     _, again, _, _ = run(folder)
     outside, untimed = untimed_shares(folder)
-    table = [line for line in printed.splitlines() if re.search(r"±|slower|fp32 {2}", line) and "[" not in line]
+    table = [
+        line
+        for line in printed.splitlines()
+        if re.search(r"±|slower|fp32 {2}", line) and "[" not in line and " in all" not in line
+    ]
     return Waiting(
         first=first,
         whole=whole,
