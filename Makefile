@@ -31,8 +31,7 @@ test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu
 
 test-simgpu: $(READY)
-	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q $(PARALLEL) -m gpu tests/gpu
-	$(BIN)/python -m pytest -q -rs $(PARALLEL) -m simgpu tests/simgpu
+	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q $(PARALLEL) -m "gpu or simgpu" tests/gpu tests/simgpu
 
 test-all: test test-slow test-gpu
 	$(BIN)/python -m pytest -q -m timing
