@@ -31,13 +31,15 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     """Describe this machine; runs in a process of its own, since it initialises the GPUs.
 
     Args:
-        placements: what ``--gpus`` named; None is every visible GPU, or the CPU where there is none.
+        placements: what ``--gpus`` named; None is every visible GPU that this torch build has kernels for,
+            or the CPU where there is none.
 
     Raises:
-        UsageError: a GPU does not exist, or this torch build has no kernels for it.
+        UsageError: a GPU that was named does not exist, or this torch build has no kernels for it.
     """
     count = gpu_count()
-    names = placements or tuple(str(index) for index in range(count)) or ("cpu",)
+    problems = {} if placements else {str(index): kernels_problem(index) for index in range(count)}
+    names = placements or tuple(name for name, problem in problems.items() if not problem) or ("cpu",)
     _require_present([Placement(name=word) for name in names for word in Placement(name=name).members], count)
     with open_monitor() or nullcontext() as monitor:
         driver = monitor.driver_version() if monitor else None
@@ -56,6 +58,7 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
+        left_out=tuple(f"{problem} It is left out." for problem in problems.values() if problem),
     )
 
 
