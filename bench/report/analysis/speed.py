@@ -155,7 +155,7 @@ def noises(trials: pd.DataFrame) -> pd.Series:
     return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
 
 
-def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Hashable, float]:
+def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
     rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
     groups = rows.groupby(by, sort=False)[SPEEDUP]
     return {key: math.expm1(_over_processes(group.to_numpy(dtype=float)).reach) for key, group in groups}
