@@ -12,23 +12,24 @@ import sys
 from tests.simgpu.build import UnavailableError
 from tests.simgpu.machine import Machine, environment
 
-def main(words: list[str]) -> int:
+
+def main(words: list[str]) -> None:
     """Set a fault, or run a command in place of this process."""
     if words[:1] == ["poke"]:
         _, what, gpu, value = words
         Machine().poke(what, int(gpu), int(value, 0))
-        return 0
+        return
     if_possible = words[:1] == ["--if-possible"]
     command = words[if_possible:]
     try:
         variables = environment()
     except UnavailableError as reason:
         print(f"Skipped: {reason}.", file=sys.stderr)
-        return 0 if if_possible else 1
+        sys.exit(0 if if_possible else 1)
     os.execvpe(command[0], command, variables)
 
 
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit(__doc__)
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

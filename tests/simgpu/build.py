@@ -84,7 +84,9 @@ def _build(place: Path) -> None:
         _run("gcc", "-O1", "-fPIC", "-c", native / f"unsupported_{rest}.c", "-o", place / f"{rest}.o")
 
     def library(name: str, source: str, *arguments: object) -> None:
-        _run("g++", "-O1", "-w", "-fPIC", "-shared", native / source, *arguments, "-o", out / name, f"-Wl,-soname,{name}")
+        _run(
+            "g++", "-O1", "-w", "-fPIC", "-shared", native / source, *arguments, "-o", out / name, f"-Wl,-soname,{name}"
+        )
 
     library("libcudart.so.13", "runtime.cpp", "-std=c++17", *cuda, place / "driver.o", "-lpthread")
     # The driver's functions are in the runtime's library; this one has nothing but its name.
