@@ -46,7 +46,8 @@ class Host:
         handle, path = tempfile.mkstemp(prefix="simgpu.", dir="/dev/shm")
         os.close(handle)
         self.machine = Machine(path)
-        self.variables = variables
+        self.variables = {"TMPDIR": str(folder / "tmp"), **variables}
+        (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
     def start(self, *words: object, **variables: object) -> subprocess.Popen[str]:
@@ -72,9 +73,28 @@ class Host:
         with (self.folder / run / f"{name}.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
+    def statuses(self, run: str) -> dict[tuple[str, str], str]:
+        """Return the statuses of a run, by phase and precision."""
+        return {(row["phase"], row["precision"]): row["status"] for row in self.rows(run)}
+
+    def left_behind(self) -> list[str]:
+        """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
+        here = f"SIM_SHM={self.machine.path}\0".encode()
+        processes = [one.parent for one in Path("/proc").glob("[0-9]*/environ") if here in _read(one)]
+        commands = [f"process {one.name}: {_read(one / 'cmdline').decode()}" for one in processes]
+        contexts = [f"context of process {pid}" for pid in self.machine.computing()]
+        return [*commands, *contexts, *map(str, (self.folder / "tmp").iterdir())]
+
     def close(self) -> None:
         """Take the machine down."""
         self.machine.path.unlink()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended meanwhile, or is not ours
+        return b""
 
 
 @pytest.fixture(scope="module")
