@@ -83,7 +83,9 @@ class Host:
         processes = [one.parent for one in Path("/proc").glob("[0-9]*/environ") if here in _read(one)]
         commands = [f"process {one.name}: {_read(one / 'cmdline').decode()}" for one in processes]
         contexts = [f"context of process {pid}" for pid in self.machine.computing()]
-        return [*commands, *contexts, *map(str, (self.folder / "tmp").iterdir())]
+        # torch itself makes an empty folder for what it may compile.
+        files = [str(one) for one in (self.folder / "tmp").rglob("*") if not one.name.startswith("torchinductor_")]
+        return [*commands, *contexts, *files]
 
     def close(self) -> None:
         """Take the machine down."""

@@ -33,7 +33,7 @@ REASON = {"oom": "out of memory", "sticky": "an illegal memory access was encoun
 
 def test_each_trial_that_breaks_is_a_row_with_the_reason_and_the_next_one_runs(broken):
     fault, one, done = broken
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == (0 if fault == "oom" else 1), done.stdout + done.stderr
     statuses = one.statuses("out")
     expected = {
         (phase, name): "ok" if phase == "memory" else STATUS[fault]
@@ -59,7 +59,7 @@ def test_a_memory_trial_that_breaks_is_a_row_and_other_precisions_go_on(host, fa
     memory = [row for row in one.rows("out") if row["phase"] == "memory"]
     assert [(row["placement"], row["status"]) for row in memory] == [("0", STATUS[fault]), ("1", STATUS[fault])]
     assert all(REASON[fault] in row["detail"].lower() for row in memory)
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stdout + done.stderr
     assert one.left_behind() == []
 
 
@@ -103,11 +103,10 @@ def test_a_model_that_synchronizes_cannot_be_captured_and_the_others_go_on(host)
         ("memory", "fp32"): "ok",
         ("memory", "amp-bf16"): "unsupported",
         ("train", "fp32"): "ok",
-        ("train", "amp-bf16"): "unsupported",
     }
-    reasons = [row["detail"] for row in one.rows("out") if row["precision"] == "amp-bf16"]
-    assert all("cannot be captured" in reason for reason in reasons)
-    assert all("not permitted when stream is capturing" in reason for reason in reasons)
+    (reason,) = [row["detail"] for row in one.rows("out") if row["status"] == "unsupported"]
+    assert "cannot be captured" in reason
+    assert "not permitted when stream is capturing" in reason
 
 
 @pytest.mark.parametrize(
