@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from tests.simgpu.machine import MODELS, Machine, environment, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-LIMIT_S = 240
+LIMIT_S = 300
 """A command that takes longer hangs."""
 
 
@@ -54,9 +55,8 @@ class Host:
         """Start the command line."""
         given = environment(SIM_SHM=self.machine.path, **{**self.variables, **variables})
         command = [sys.executable, str(ROOT / "run_bench.py"), *map(str, words)]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=self.folder, env=given, start_new_session=True, **pipes)
 
     def run(self, *words: object, **variables: object) -> subprocess.CompletedProcess[str]:
         """Run the command line to its end."""
@@ -64,7 +64,8 @@ class Host:
         try:
             out, errors = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
