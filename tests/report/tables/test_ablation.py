@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bench.report import report
-from bench.report.figures.ablation import draw
+from bench.report.figures.ablation import waterfall
+from bench.report.figures.chart import Text
 from bench.report.page import LOADED, RESIDENT, how_to_read
 from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
@@ -121,7 +122,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path):
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.00 [")
     ladder = ablation_of(builder)
     assert sentence(ladder).advice == "no verdict"
-    assert draw(ladder, tmp_path) is not None
+    assert waterfall(ladder) is not None
 
 
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
@@ -136,9 +137,9 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
         "89.50 (one seed, no interval)",
         "not trained",
     ]
-    plot = draw(ablation_of(builder), tmp_path)
-    assert plot is not None
-    assert "Accuracy where trained" in plot.svg
+    panel = waterfall(ablation_of(builder)).panels[-1]
+    assert panel.title == "Accuracy where trained"
+    assert [mark.text.strip() for mark in panel.marks if isinstance(mark, Text)] == ["90.50", "89.50", "89.50"]
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run):
