@@ -50,11 +50,13 @@ def left_out(run, tmp_path, figures="overview"):
     return devices.draw(summarise(runs.trials), runs.epochs, {}, tmp_path, figures)[1]
 
 
+@pytest.mark.slow
 def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
     assert left_out(run, tmp_path) == {}
     assert [name.rsplit("-", 1)[-1] for name in drawn] == ["speed", "b64"] * 3
 
 
+@pytest.mark.slow
 def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, drawn, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     remark = left_out(run, tmp_path)["model0"]
@@ -79,6 +81,7 @@ def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkey
     assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_without_figures_there_is_none_and_every_table(run, tmp_path, drawn):
     page = write_report([run], tmp_path / "none", figures="none").read_text()
     assert drawn == []
