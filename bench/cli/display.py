@@ -227,6 +227,7 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         say(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
         where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
+        where += " that this torch build has kernels for" if environment.left_out else ""
         say(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
         say(f"Warning: {warning}")

@@ -198,5 +198,8 @@ def _nearly_full() -> bool:
     """Return whether the current GPU has little free memory; False where this process uses none."""
     if not torch.cuda.is_initialized():
         return False
-    free, total = torch.cuda.mem_get_info()
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:  # after some errors every call to CUDA raises; they are not of memory
+        return False
     return free < NEARLY_FULL * total

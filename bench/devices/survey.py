@@ -31,19 +31,19 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     """Describe this machine; runs in a process of its own, since it initialises the GPUs.
 
     Args:
-        placements: what ``--gpus`` named; None is every visible GPU, or the CPU where there is none.
+        placements: what ``--gpus`` named; None is every visible GPU that this torch build has kernels for,
+            or the CPU where there is none.
 
     Raises:
-        UsageError: a GPU does not exist, or this torch build has no kernels for it.
+        UsageError: a GPU that was named does not exist, or this torch build has no kernels for it.
     """
     count = gpu_count()
-    names = placements or tuple(str(index) for index in range(count)) or ("cpu",)
+    problems = {} if placements else {str(index): kernels_problem(index) for index in range(count)}
+    names = placements or tuple(name for name, problem in problems.items() if not problem) or ("cpu",)
     _require_present([Placement(name=word) for name in names for word in Placement(name=name).members], count)
     with open_monitor() or nullcontext() as monitor:
         driver = monitor.driver_version() if monitor else None
         devices = tuple(_device(Placement(name=name), monitor) for name in names)
-    backends: Any = torch.backends
-    cudnn = backends.cudnn.version()
     return Environment(
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
@@ -51,12 +51,24 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         torch=str(torch.__version__),  # a plain str, so that reading the record does not import torch
         torchvision=metadata.version("torchvision"),
         cuda=torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None),
-        cudnn=str(cudnn) if cudnn else None,
+        cudnn=_cudnn_version(),
         driver=driver,
         openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
+        left_out=tuple(f"{problem} It is left out." for problem in problems.values() if problem),
     )
+
+
+def _cudnn_version() -> str | None:
+    """Return cuDNN's version; None without one, and where torch refuses it for a GPU that it does not support."""
+    backends: Any = torch.backends
+    try:
+        version = backends.cudnn.version()
+    except RuntimeError as error:  # of any visible GPU, also of one that the run does not use
+        _say_once(f"cuDNN's version is unknown: {error}")
+        return None
+    return str(version) if version else None
 
 
 def _device(placement: Placement, monitor: Monitor | None) -> Device:

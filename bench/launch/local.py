@@ -8,8 +8,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,14 @@ SPIN_COUNT = "1000"
 further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
-"""Variables that turn TF32 on or off behind the program's back."""
+EMULATION_VARIABLES = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
+"""Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
+RECORDED = (
+    *("ATEN_CPU_CAPABILITY", "CUBLAS*", "CUDA_DEVICE_*", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
+    *("CUDA_VISIBLE_DEVICES", "CUDNN_*", "DNNL_*", "HIP_*", "HSA_*", "KMP_*", "MIOPEN_*", "MKL_*", "NCCL_*"),
+    *("OMP_NUM_THREADS", "ONEDNN_*", "PYTORCH_*", "ROCR_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_NCCL_*"),
+)
+"""Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
 
 
 class LocalLauncher(Launcher):
@@ -49,7 +57,7 @@ class LocalLauncher(Launcher):
         self.silence_s, self.patience_s = silence_s, patience_s
         self._process: Any = None
         self.removed_variables = remove_overrides()
-        """TF32 overrides that were in the environment, as NAME=VALUE."""
+        """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
         # The fork server is a new interpreter: it must find this package wherever it is started from.
@@ -71,7 +79,7 @@ class LocalLauncher(Launcher):
                 "(docs/clusters.md)."
             )
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
-        return replace(environment, removed_variables=self.removed_variables)
+        return replace(environment, removed_variables=self.removed_variables, variables=recorded())
 
     def cancel(self) -> None:
         """End the process that is running, if there is one."""
@@ -167,8 +175,15 @@ def _serve(*arguments: Any) -> None:
 
 
 def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Unset the variables that override TF32, before torch reads them; return those there were, as NAME=VALUE."""
-    return tuple(f"{name}={environment.pop(name)}" for name in TF32_VARIABLES if name in environment)
+    """Unset what overrides how fp32 is multiplied, before torch reads it; return what there was, as NAME=VALUE."""
+    names = (*TF32_VARIABLES, *EMULATION_VARIABLES)
+    return tuple(f"{name}={environment.pop(name)}" for name in names if name in environment)
+
+
+def recorded(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the variables that run.json records, as NAME=VALUE, by name."""
+    known = [name for name in environment if any(fnmatchcase(name, pattern) for pattern in RECORDED)]
+    return tuple(f"{name}={environment[name]}" for name in sorted(known) if not name.endswith(("_DIR", "_PATH")))
 
 
 def _start(process: Any) -> None:

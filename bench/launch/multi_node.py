@@ -218,10 +218,11 @@ def _node(environment: Environment) -> Node:
 
 
 def _common(environments: Sequence[Environment]) -> dict[str, Any]:
-    """Return the fields of all environments: each differing text once, and every variable that was removed."""
+    """Return the fields of all environments: each differing text, variable and sentence once."""
     common: dict[str, Any] = {}
     for name in TEXTS:
         texts = [str(value) for environment in environments if (value := getattr(environment, name))]
         common[name] = ", ".join(dict.fromkeys(part for text in texts for part in text.split(", "))) or None
-    removed = dict.fromkeys(name for environment in environments for name in environment.removed_variables)
-    return {**common, "removed_variables": tuple(removed)}
+    for name in ("removed_variables", "variables", "left_out"):
+        common[name] = tuple(dict.fromkeys(text for environment in environments for text in getattr(environment, name)))
+    return common

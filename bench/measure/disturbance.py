@@ -69,7 +69,7 @@ def open_watch(
         yield CpuWatch(gather)
         return
     own_pids = gather(os.getpid())
-    uuid = device.uuids[rank] if len(device.uuids) == len(own_pids) > 1 else device.uuid
+    uuid = device.uuid_of(rank, len(own_pids))
     monitor = open_monitor() if uuid else None
     if monitor is None or uuid is None:
         yield Watch()

@@ -35,7 +35,8 @@ SMALL_BATCH = 2
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only arm and send its result."""
-    driver_before = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
+    uuid = device.uuid_of(distributed.rank(), distributed.ranks())
+    driver_before = memory.driver_memory_bytes(uuid)  # before anything can make a context
     context = open_context(trial)
     (arm_asked,) = trial.arms
     name, step = arm_asked.name, arm_asked if trial.phase in LADDER else None
@@ -60,7 +61,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             context.device,
             resident_before=resident_before,
             driver_before=driver_before,
-            uuid=device.uuid,
+            uuid=uuid,
             model_bytes=memory.model_bytes(arm.model),
         )
         if step is None and not context.techniques.hidden and distributed.ranks() == 1:

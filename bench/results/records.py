@@ -616,6 +616,10 @@ class Device:
             unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
         )
 
+    def uuid_of(self, rank: int, ranks: int) -> str | None:
+        """Return the UUID of the GPU of one of ``ranks`` processes; None where it is unknown from here."""
+        return self.uuids[rank] if len(self.uuids) == ranks > 1 else self.uuid
+
     @property
     def gpus(self) -> dict[str, str]:
         """The UUIDs of its GPUs that are known from here, each with what ``--gpus`` calls that one."""
@@ -670,7 +674,11 @@ class Environment:
     nodes: tuple[Node, ...] = ()
     """The nodes of a cluster; the fields above then tell all of theirs."""
     removed_variables: tuple[str, ...] = ()
-    """Environment variables that override TF32, unset for the run, as NAME=VALUE."""
+    """Environment variables that override how fp32 is multiplied, unset for the run, as NAME=VALUE."""
+    variables: tuple[str, ...] = ()
+    """Other environment variables that may change figures, as NAME=VALUE."""
+    left_out: tuple[str, ...] = ()
+    """For each visible GPU that nobody named and that this torch build has no kernels for, a sentence."""
 
 
 # What a process says of its work.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from bench.spec.suite import Suite
 from bench.spec.techniques import find, refusal, techniques
 from bench.spec.trial import DataSource, Request, SuiteRef
 
+EMULATES = "lets cuBLAS emulate fp32 products in bfloat16"
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 """Training images of the sources whose number is known without them."""
 
@@ -52,7 +54,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     environment = launcher.survey(request.gpus)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
-    warnings += [f"{name} was set, which overrides TF32; unset for the run." for name in environment.removed_variables]
+    warnings += warn_of_variables(environment)
     warnings += warn_of_builds(environment)
     warnings += busy(environment, request.exclusive)
     for ref in suites:
@@ -179,6 +181,17 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
                 f"The batch size {size} cannot be divided into {parts} equal parts for "
                 f"grad-accumulation. Name --batch-sizes that are multiples of {devices * parts}."
             )
+
+
+def warn_of_variables(environment: Environment) -> list[str]:
+    """Warn of variables that were unset, of one that makes the host wait, and of GPUs that are left out."""
+    changes = {name: "overrides TF32" if "TF32" in name else EMULATES for name in environment.removed_variables}
+    blocking = [one for one in environment.variables if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", one)]
+    return [
+        *(f"{name} was set, which {what}; unset for the run." for name, what in changes.items()),
+        *(f"{name} is set: the host waits for each kernel, so steps take longer than without it." for name in blocking),
+        *environment.left_out,
+    ]
 
 
 def warn_of_builds(environment: Environment) -> list[str]:

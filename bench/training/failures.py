@@ -14,6 +14,8 @@ UNUSED = "Expected to have finished reduction in the prior iteration"
 
 FROM_LOADER = "in DataLoader worker process"
 """In the first line of an error of a loader's process; the error itself is in the last line."""
+COMPILERS = ("torch._dynamo", "torch._inductor")
+"""Modules of the errors of torch.compile, of which others may be subclasses."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 """In gloo's errors, plain RuntimeErrors, when another process is gone."""
 
@@ -61,10 +63,13 @@ def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
 
 def refused(error: BaseException) -> str | None:
     """Return why a technique cannot be used here, if that is the error; None for any other error."""
+    from bench.devices.backend import is_out_of_memory
+
     if isinstance(error, UnsupportedError):
         return str(error)
-    # A model that torch.compile cannot compile runs without it.
-    if type(error).__module__.startswith("torch._dynamo"):
+    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may not.
+    raised_by_compile = any(cls.__module__.startswith(COMPILERS) for cls in type(error).__mro__)
+    if raised_by_compile and not is_out_of_memory(error):
         return f"compile: {type(error).__name__}: {first_line(error)}"
     return None
 

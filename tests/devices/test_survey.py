@@ -83,6 +83,23 @@ def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(on
         survey.survey(("0",), print)
 
 
+def test_a_gpu_that_nobody_named_and_this_build_has_no_kernels_for_is_left_out_with_a_note(one_gpu, monkeypatch):
+    one_gpu(6, 0, name="Tesla P100")
+    found = survey.survey(None, print)
+    assert [device.placement for device in found.devices] == ["cpu"]
+    (note,) = found.left_out
+    assert "no kernels for GPU 0 (Tesla P100, sm_60)" in note
+    assert note.endswith("It is left out.")
+    newer = SimpleNamespace(**vars(torch.cuda.get_device_properties(0)) | {"major": 9, "uuid": "5678"})
+    older = torch.cuda.get_device_properties(0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: newer if index == 1 else older)
+    found = survey.survey(None, print)
+    assert [device.placement for device in found.devices] == ["1"]
+    assert len(found.left_out) == 1
+    assert survey.survey(("1",), print).left_out == ()
+
+
 def test_a_gpu_is_described_for_the_tables(one_gpu):
     one_gpu(7, 5)
     (device,) = survey.survey(None, print).devices
@@ -153,3 +170,13 @@ def test_the_cpu_is_described_where_there_is_no_gpu(monkeypatch):
     assert (device.placement, device.kind) == ("cpu", "cpu")
     assert device.name
     assert device.fp32_gflops > 0
+
+
+def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(one_gpu, monkeypatch, capsys):
+    def version():
+        raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
+
+    one_gpu(8, 0)
+    monkeypatch.setattr(torch.backends.cudnn, "version", version)
+    assert survey.survey(("0",), print).cudnn is None
+    assert "not compatible with devices with SM < 7.5" in capsys.readouterr().out

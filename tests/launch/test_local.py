@@ -161,6 +161,31 @@ def test_variables_that_override_tf32_are_removed_and_told(monkeypatch):
     assert environment == {"HOME": "/"}
 
 
+def test_emulation_of_fp32_in_bfloat16_is_removed_and_told():
+    environment = {"CUBLAS_EMULATE_SINGLE_PRECISION": "1", "CUBLAS_EMULATION_STRATEGY": "eager", "HOME": "/"}
+    assert set(remove_overrides(environment)) == {
+        "CUBLAS_EMULATE_SINGLE_PRECISION=1",
+        "CUBLAS_EMULATION_STRATEGY=eager",
+    }
+    assert environment == {"HOME": "/"}
+
+
+def test_variables_that_may_change_figures_are_recorded(launcher, monkeypatch):
+    settings = {
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CUDA_HOME", "/usr/local/cuda")
+    found = launcher.survey(("cpu",)).variables
+    assert {f"{name}={value}" for name, value in settings.items()} <= set(found)
+    assert not any("CUDA_HOME" in one or "CACHE_DIR" in one for one in found)
+
+
 def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang():
     assert distributed.PATIENCE.total_seconds() <= SILENCE_S - 300
 

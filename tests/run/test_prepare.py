@@ -8,7 +8,14 @@ import pytest
 from bench.cli.parser import parse
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan, PreparedData
-from bench.run.prepare import check_batches, choose_source, prepare, warn_of_emulation, warn_of_idle_techniques
+from bench.run.prepare import (
+    check_batches,
+    choose_source,
+    prepare,
+    warn_of_emulation,
+    warn_of_idle_techniques,
+    warn_of_variables,
+)
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import Request
@@ -51,6 +58,18 @@ def test_emulated_bfloat16_is_warned_of_with_what_becomes_of_it(machine, cpu, ti
     plan = Plan(trials=(replace(tiny_trial, arms=arms(*asked.get("precisions", ("fp32",)))),), seconds=(1.0,))
     (warning,) = warn_of_emulation(slow, Request(**asked), plan)
     assert warning.endswith(f"GFLOP/s, and 100 in fp32. {ending}")
+
+
+def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine):
+    names = ("NVIDIA_TF32_OVERRIDE=1", "CUBLAS_EMULATE_SINGLE_PRECISION=1")
+    tf32, emulation = warn_of_variables(replace(machine, removed_variables=names))
+    assert "NVIDIA_TF32_OVERRIDE=1 was set, which overrides TF32" in tf32
+    assert "CUBLAS_EMULATE_SINGLE_PRECISION=1 was set" in emulation
+    assert "TF32" not in emulation
+    (waits,) = warn_of_variables(replace(machine, variables=("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_LAUNCH_BLOCKING=1")))
+    assert waits.startswith("CUDA_LAUNCH_BLOCKING=1 is set: the host waits")
+    assert warn_of_variables(replace(machine, variables=("CUDA_LAUNCH_BLOCKING=0",))) == []
+    assert warn_of_variables(replace(machine, left_out=("GPU 1 is left out.",))) == ["GPU 1 is left out."]
 
 
 def test_techniques_of_the_input_pipeline_change_nothing_outside_training():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from bench.training.failures import failure
+from bench.training.failures import failure, refused
 
 
 class Broken(Dataset):
@@ -43,6 +43,32 @@ def test_what_libraries_raise_where_memory_is_short_is_out_of_memory(text, free,
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 80e9, 80e9))
     assert failure(RuntimeError(text)).kind == kind
     assert failure(ValueError(text)).kind == "error"
+
+
+def raised_by_compile(module, text):
+    """Return an error of a class of one of torch.compile's modules, or of a library's subclass of one."""
+    own = type("InductorError", (RuntimeError,), {"__module__": module})
+    return type("Derived", (own,), {"__module__": "backend"})(text), own(text)
+
+
+@pytest.mark.parametrize("module", ["torch._dynamo.exc", "torch._inductor.exc"])
+def test_what_torch_compile_cannot_compile_is_unsupported_unless_memory_is_short(module):
+    for error in raised_by_compile(module, "LoweringException: no rule for aten.foo"):
+        assert failure(error).kind == "unsupported"
+        assert refused(error) == f"compile: {type(error).__name__}: LoweringException: no rule for aten.foo"
+    for error in raised_by_compile(module, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"):
+        assert failure(error).kind == "oom"
+        assert refused(error) is None  # so that a ladder ends as out of memory, and its steps are measured apart
+
+
+def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
+    def gone(*_device):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", gone)
+    failed = failure(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"))
+    assert (failed.kind, "CUBLAS_STATUS_NOT_INITIALIZED" in failed.text) == ("error", True)
 
 
 def test_parameters_without_a_gradient_are_unsupported_on_several_devices():

@@ -605,6 +605,7 @@ SOFTWARE = {
     "driver": "driver",
     "openmp": "OpenMP's spinning",
     "removed_variables": "overrides removed",
+    "variables": "environment variables",
 }
 """What run.json says of a machine and its software, and what it is called."""
 DEVICE = {

@@ -26,31 +26,35 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def summary(run):
-    return summarise(load([run]).trials)
+def runs(run):
+    return load([run])
 
 
-def described(run, figures="overview"):
+@pytest.fixture(scope="module")
+def summary(runs):
+    return summarise(runs.trials)
+
+
+def described(summary, runs, figures="overview"):
     """Return the figures of a run, and the remarks on those that are left out."""
-    runs = load([run])
-    charts, remarks = devices.charts(summarise(runs.trials), runs.epochs, {}, figures)
+    charts, remarks = devices.charts(summary, runs.epochs, {}, figures)
     return [chart for _, chart in charts], remarks
 
 
-def test_few_figures_are_drawn_device_by_device(run):
-    charts, remarks = described(run)
+def test_few_figures_are_drawn_device_by_device(summary, runs):
+    charts, remarks = described(summary, runs)
     assert remarks == {}
     assert [chart.name.rsplit("-", 1)[-1] for chart in charts] == ["speed", "b64"] * 3
     assert all(chart.in_files for chart in charts)
 
 
-def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, monkeypatch):
+def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(summary, runs, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
-    (chart,), remarks = described(run)
+    (chart,), remarks = described(summary, runs)
     assert not chart.in_files
     assert "6 figures" in remarks["model0"]
     assert "--figures all" in remarks["model0"]
-    charts, remarks = described(run, "all")
+    charts, remarks = described(summary, runs, "all")
     assert (len(charts), remarks) == (6, {})
 
 
@@ -140,8 +144,8 @@ def test_intervals_memory_of_the_device_and_what_did_not_fit_are_drawn(tmp_path)
     assert [(mark.text, mark.tint) for mark in memory.marks if isinstance(mark, Text)] == [("✕", "fp32")]
 
 
-def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(run, summary):
-    trials = load([run]).trials
+def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary):
+    trials = runs.trials
     answers = [sentence.answer for sentence in sentences(summary)]
     (panel,) = overview.memory_by_kind(summary, trials, answers).panels
     assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].precision}"]

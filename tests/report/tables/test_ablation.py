@@ -72,6 +72,7 @@ def test_where_nothing_gains_the_advice_is_fp32(tmp_path):
     assert verdict.evidence.startswith("nothing gains: the fastest, amp-bf16, is 0.800")
 
 
+@pytest.mark.slow
 def test_ablation_steps_are_not_precisions_and_the_page_has_their_plot(run, tmp_path):
     runs = load([run.folder])
     assert runs.trials.empty
@@ -125,6 +126,7 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path):
     assert waterfall(ladder) is not None
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
     steps = {name: [4.0, 4.1] for name in ("fp32", "amp-bf16", "amp-bf16+set-to-none")}
     steps["amp-bf16+set-to-none+checkpointing"] = [5.0, 5.1]

@@ -113,6 +113,7 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
     assert list(last_steps(frame.iloc[:2].assign(step=[0.0, 1.0]))["step"]) == [1.0]
 
 
+@pytest.mark.slow
 def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numerics(run, tmp_path):
     page = publish(run, tmp_path / "report")[0].with_name("details.md")
     text = page.read_text()
