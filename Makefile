@@ -1,6 +1,7 @@
 # make bench     install what is needed, measure the mlp suite, and write a report
 # make test      install what is needed, and run the tests that are quick
 # make test-slow run those that take long; make test-gpu, on an idle machine, those that need a GPU
+# make test-simgpu run the tests that need a GPU, and the command line, on simulated NVIDIA GPUs (tests/simgpu/README.md)
 # make test-all  run all of these, and on an idle machine those that judge measured times
 # make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
@@ -16,18 +17,21 @@ endif
 BIN := $(VENV)/bin
 PARALLEL := -n $(WORKERS) --dist worksteal
 
-.PHONY: bench test test-slow test-gpu test-all check
+.PHONY: bench test test-slow test-gpu test-simgpu test-all check
 bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp,digits --resume results/first-run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not gpu and not simgpu"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow and not timing and not gpu"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow and not timing and not gpu and not simgpu"
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu
+
+test-simgpu: $(READY)
+	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q $(PARALLEL) -m "gpu or simgpu" tests/gpu tests/simgpu
 
 test-all: test test-slow test-gpu
 	$(BIN)/python -m pytest -q -m timing

@@ -44,8 +44,6 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     with open_monitor() or nullcontext() as monitor:
         driver = monitor.driver_version() if monitor else None
         devices = tuple(_device(Placement(name=name), monitor) for name in names)
-    backends: Any = torch.backends
-    cudnn = backends.cudnn.version()
     return Environment(
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
@@ -53,13 +51,24 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         torch=str(torch.__version__),  # a plain str, so that reading the record does not import torch
         torchvision=metadata.version("torchvision"),
         cuda=torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None),
-        cudnn=str(cudnn) if cudnn else None,
+        cudnn=_cudnn_version(),
         driver=driver,
         openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
         left_out=tuple(f"{problem} It is left out." for problem in problems.values() if problem),
     )
+
+
+def _cudnn_version() -> str | None:
+    """Return cuDNN's version; None without one, and where torch refuses it for a GPU that it does not support."""
+    backends: Any = torch.backends
+    try:
+        version = backends.cudnn.version()
+    except RuntimeError as error:  # of any visible GPU, also of one that the run does not use
+        _say_once(f"cuDNN's version is unknown: {error}")
+        return None
+    return str(version) if version else None
 
 
 def _device(placement: Placement, monitor: Monitor | None) -> Device:

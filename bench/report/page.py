@@ -119,6 +119,9 @@ class Report:
     how_to_read: list[str]
     reproduce: list[Origin]
     precisions: list[str]
+    """Those of the grid."""
+    drawn: list[str]
+    """Those that figures show."""
     choices: dict[str, list[tuple[str, str]]]
     """What the control bar offers: for each control values, and what they are called."""
     data: dict[str, Any]
@@ -154,7 +157,7 @@ class Report:
     @property
     def files(self) -> list[str]:
         """The names of the report's files beside its pages."""
-        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.svg for kind in ("png", "svg")]
+        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
         return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
 
 
@@ -235,11 +238,12 @@ def compose(
     by_title = {section.title: section for section in sections}
     headline: list[Plot] = []
     for title, plot in plots:
-        (headline if title == OVERVIEW else by_title[title].plots).extend([plot] if plot else [])
+        (headline if title == OVERVIEW else by_title[title].plots).append(plot)
     headline.sort(key=lambda plot: OVERVIEWS.index(plot.name))
     for title, remark in left_out.items():
         by_title[title].remarks.append(remark)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
+    stepped = [str(name) for one in ablations for name in one.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -257,6 +261,7 @@ def compose(
         how_to_read=how_to_read(runs),
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
+        drawn=list(dict.fromkeys([*precisions, *stepped])),
         choices=_choices(summary, precisions),
         data={
             "baseline": BASELINE,
@@ -331,20 +336,19 @@ def _draw(
     memory: devices.Memory,
     layers: bool,
     figures: devices.Choice,
-) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
+) -> tuple[list[tuple[str, Plot]], dict[str, str]]:
     """Draw all figures; return each with its section's title, and a remark by title on figures left out.
 
     Those of no section have ``OVERVIEW`` for a title.
     """
-    plots, left_out = devices.draw(summary, epochs, memory, out, figures)
-    overviews = [chart for chart in (devices.across(summary), overview.accuracy_differences(summary)) if chart]
-    plots += [(OVERVIEW, files.draw(chart, out)) for chart in overviews]
-    plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
-    plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
-    plots += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
+    charts, left_out = devices.charts(summary, epochs, memory, figures)
+    charts += [(OVERVIEW, chart) for chart in (devices.across(summary), overview.accuracy_differences(summary))]
+    charts += [(_title(one), comparison_figures.heat_map(one)) for one in matrices]
+    charts += [(one.name, ablation_figures.waterfall(one)) for one in ablations]
+    charts += [(one.title, comparison_figures.against_value(one)) for one in sweeps]
     for by_layer in (False, True) if layers else (False,):
-        plots += numerics_figures.draw(summary, figures_of_numerics, out, layers=by_layer)
-    return plots, left_out
+        charts += numerics_figures.charts(summary, figures_of_numerics, layers=by_layer)
+    return [(title, files.draw(chart, out)) for title, chart in charts if chart is not None], left_out
 
 
 def how_to_read(runs: Runs) -> list[str]:

@@ -170,3 +170,13 @@ def test_the_cpu_is_described_where_there_is_no_gpu(monkeypatch):
     assert (device.placement, device.kind) == ("cpu", "cpu")
     assert device.name
     assert device.fp32_gflops > 0
+
+
+def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(one_gpu, monkeypatch, capsys):
+    def version():
+        raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
+
+    one_gpu(8, 0)
+    monkeypatch.setattr(torch.backends.cudnn, "version", version)
+    assert survey.survey(("0",), print).cudnn is None
+    assert "not compatible with devices with SM < 7.5" in capsys.readouterr().out

@@ -141,6 +141,7 @@ def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path):
     assert "| NVIDIA Test 1 | amp-bf16 | 256 | 25,600 | 4.000 | 1.000 |" in best
 
 
+@pytest.mark.slow
 def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole):
     _, text, html, out = whole
     shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", text, flags=re.M)
@@ -262,6 +263,7 @@ def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path)
     assert files(out) == REPORT
 
 
+@pytest.mark.slow
 def test_what_no_report_wrote_stays(pair, tmp_path):
     out, beside = tmp_path / "out", tmp_path / "kept.svg"
     write_report(pair, out, figures="none")
@@ -275,6 +277,7 @@ def test_what_no_report_wrote_stays(pair, tmp_path):
     assert beside.exists()
 
 
+@pytest.mark.slow
 def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
     run = RunBuilder(tmp_path / "run").speed().folder
     there = files(run)
@@ -289,6 +292,7 @@ def begun(folder, when, speedup=2.0):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", [("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00"), (None, None)])
 def test_runs_of_one_name_have_reports_of_their_own(tmp_path, monkeypatch, starts):
     monkeypatch.chdir(tmp_path)

@@ -24,51 +24,65 @@ SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
 DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
+ARM, IN_CELL = "arm_number", "cell_number"
+"""Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
 ARMS_AT_ONCE = 4
 """Arms that are resampled together: more no longer fit into a core's cache."""
 Values = NDArray[np.float64]
 
 
+def numbered(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with a number for their arm and one for their cell, in the order in which they come."""
+    return trials.assign(**{ARM: numbers(trials, KEY), IN_CELL: numbers(trials, CELL)})
+
+
 def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
-    """Return one word for each arm of each cell, indexed by ``KEY``.
+    """Return one word for each arm of ``numbered`` rows, by its number.
 
     Where anything was measured it is ``ok`` or ``unconverged``; otherwise the last trial's own word.
     """
     word = rows["status"].where(usable | ~rows["status"].isin(MEASURED), "failed")
     rank = usable.astype(int) + (usable & (word == "unconverged")).astype(int)
-    ranked = rows[KEY].assign(word=word, rank=rank)
-    return ranked.sort_values("rank", kind="stable").groupby(KEY, sort=False)["word"].last()
+    ranked = pd.DataFrame({ARM: rows[ARM], "word": word, "rank": rank})
+    return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
 
 
 def speeds(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each arm of each cell whose speed was tried, indexed by ``KEY``.
+    """Return one row for each arm whose speed was tried, by its number.
 
     ``step_ms`` and ``samples_per_s`` are medians over processes, ``paces`` the latter's values in each.
     ``speedup`` has the interval over the processes' log-speedups, or that within the only process; of arms measured
     apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
     empty. ``log_speedups`` holds each process's, by its number. ``noise`` is that of ``noises``, empty where it was
     not measured.
+
+    Args:
+        trials: rows from ``numbered``.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
     measured = rows[usable]
-    groups = measured.groupby(KEY, sort=False)
+    groups = measured.groupby(ARM, sort=False)
     table = status_of(rows, usable).to_frame("speed_status").join(groups[["step_ms", "samples_per_s"]].median())
     table["paces"] = groups["samples_per_s"].agg(tuple)
-    table["noise"] = noises(trials).reindex([key[:-1] for key in table.index]).to_numpy()
+    cells = rows.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, "precision"]].reindex(table.index)
+    table["noise"] = cells[IN_CELL].map(_noises(trials, IN_CELL)).astype(float)
     arms = _arms(measured)
+    baselines = dict(cells.loc[cells["precision"] == BASELINE, IN_CELL].items())
+    fp32 = {cell: arms[arm] for arm, cell in baselines.items() if arm in arms}
     estimates = [
-        _estimate(arms[key], arms.get((*key[:-1], BASELINE)), noise) if key in arms and key[-1] != BASELINE else NOTHING
-        for key, noise in zip(table.index, table["noise"].fillna(stats.ASSUMED_NOISE), strict=True)
+        _estimate(arms[arm], fp32.get(cell), noise) if arm in arms and arm not in baselines else NOTHING
+        for arm, cell, noise in zip(
+            table.index, cells[IN_CELL], table["noise"].fillna(stats.ASSUMED_NOISE), strict=True
+        )
     ]
     table = table.join(pd.DataFrame(estimates, index=table.index, columns=ESTIMATE))
     asked = groups["target_ci"].max().reindex(table.index)
     half = (table["high"].astype(float) / table["low"].astype(float)) ** 0.5 - 1
     wide = half.gt(asked)
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
-    table["log_speedups"] = pd.Series(
-        {key: arms[key].by_process() if key in arms else {} for key in table.index}, dtype=object
-    )
+    by_process = [arms[arm].by_process() if arm in arms else {} for arm in table.index]
+    table["log_speedups"] = pd.Series(by_process, index=table.index, dtype=object)
     return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
 
 
@@ -90,10 +104,10 @@ class _Arm:
 
 
 def _arms(measured: pd.DataFrame) -> dict[Any, _Arm]:
-    """Return the arms of rows that are a process each, by ``KEY``; arrays, for large runs have thousands of arms."""
+    """Return the arms of rows that are a process each, by number; arrays, for large runs have thousands of arms."""
     replicate, step_ms = (measured[name].to_numpy(dtype=float) for name in ("replicate", "step_ms"))
     speedups, alone = measured[SPEEDUP].to_numpy(dtype=float), measured["paired"].eq("no").to_numpy()
-    groups = measured.reset_index(drop=True).groupby(KEY, sort=False).indices
+    groups = measured.reset_index(drop=True).groupby(ARM, sort=False).indices
     return {key: _Arm(replicate[at], step_ms[at], speedups[at], alone[at]) for key, at in groups.items()}
 
 
@@ -136,24 +150,26 @@ def noises(trials: pd.DataFrame) -> pd.Series:
     It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
     excluded to come from nothing.
     """
-    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    found = {
-        key: math.expm1(_over_processes(group.to_numpy(dtype=float)).reach)
-        for key, group in rows.groupby(CELL, sort=False)[SPEEDUP]
-    }
+    found = _noises(trials, CELL)
     index = pd.MultiIndex.from_tuples(list(found), names=CELL)
     return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
 
 
+def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
+    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    groups = rows.groupby(by, sort=False)[SPEEDUP]
+    return {key: math.expm1(_over_processes(group.to_numpy(dtype=float)).reach) for key, group in groups}
+
+
 def details(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return how each arm of each cell was timed, indexed by ``KEY``.
+    """Return how each arm of ``numbered`` trials was timed, by its number.
 
     Figures are medians over processes, counts are summed over them, and ``compute_dtypes`` is the first one's.
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
-    groups = rows.groupby(KEY, sort=False)
+    groups = rows.groupby(ARM, sort=False)
     table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
-    table["unsteady"] = rows["steady"].eq("no").groupby([rows[name] for name in KEY], sort=False).sum()
+    table["unsteady"] = rows["steady"].eq("no").groupby(rows[ARM], sort=False).sum()
     return table.join(groups["compute_dtypes"].first())
 
 
@@ -243,8 +259,8 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
     """
     counted = blocks[blocks["discarded"] == ""].reset_index(drop=True)
     log: pd.Series = np.log(counted["time_ms"] / counted["steps"])  # type: ignore[assignment]
-    round_ = _numbers(counted, ["run", "trial", "round"])
-    groups = log.groupby([round_, _numbers(counted, ["precision"])], sort=False)
+    round_ = numbers(counted, ["run", "trial", "round"])
+    groups = log.groupby([round_, numbers(counted, ["precision"])], sort=False)
     first = groups.head(1).index  # of each arm's blocks in a round
     mean = counted.loc[first, [*KEY, "trial", "round"]].assign(log=groups.mean().to_numpy(), number=round_[first])
     baseline = mean.loc[mean["precision"] == BASELINE, ["number", "log"]]
@@ -253,7 +269,7 @@ def log_ratios(blocks: pd.DataFrame) -> pd.DataFrame:
     return result
 
 
-def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
+def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     """Number the different values of some columns: one number is compared faster than several words."""
     numbers = rows.groupby(names, sort=False, observed=True).ngroup()
     return np.asarray(numbers, dtype=np.int64)
@@ -262,7 +278,7 @@ def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
 def bootstraps(blocks: pd.DataFrame) -> dict[Hashable, Interval]:
     """Return the hierarchical bootstrap's interval of each arm's speedup, by ``KEY``."""
     logs = log_ratios(blocks)
-    number = _numbers(logs, ["run", "trial", "precision"])
+    number = numbers(logs, ["run", "trial", "precision"])
     order = np.argsort(number, kind="stable")
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     keys = logs[KEY].iloc[order[first]].itertuples(index=False, name=None)

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.speed import details, speeds, status_of
+from bench.report.analysis.speed import ARM, IN_CELL, details, numbered, numbers, speeds, status_of
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import CELL, KEY, SUBJECT
+from bench.report.reading.load import KEY, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.precisions import BASELINE, precision_rank
@@ -48,26 +48,27 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     probed), ``lost_speed`` and ``lost_train`` (how many trials did not count), ``numerics_status`` and
     ``inference_status``, and the names of ``labels.subjects``.
     """
-    arms = pd.DataFrame(index=pd.MultiIndex.from_frame(trials[KEY].drop_duplicates()))
+    trials = numbered(trials)
+    arms = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY]]
     table = arms.join([_memories(trials), speeds(trials), details(trials), energies(trials), trainings(trials)])
-    table["matmul_error"] = trials.groupby(KEY, sort=False)["matmul_error"].max()
+    table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
     lost = _lost(trials)
     for phase in ("numerics", "inference"):
         rows = trials[trials["phase"] == phase]
         table[f"{phase}_status"] = status_of(rows, rows["status"].isin(MEASURED))
     for phase in ("speed", "train"):
-        table[f"lost_{phase}"] = lost[lost["phase"] == phase].groupby(KEY, sort=False).size()
-    table = table.reset_index().merge(subjects(trials), on=SUBJECT, how="left")
+        table[f"lost_{phase}"] = lost[lost["phase"] == phase].groupby(ARM, sort=False).size()
+    table = table.merge(subjects(trials), on=SUBJECT, how="left")
     table["ieee"] = _ieee(trials, table)
-    baselines = table.loc[table["precision"] == BASELINE, [*CELL, "memory_bytes"]]
-    fp32 = table[CELL].merge(baselines, on=CELL, how="left")["memory_bytes"]
-    change = memory_change(table["memory_bytes"], fp32, table["device_kind"])
+    fp32 = table.loc[table["precision"] == BASELINE].set_index(IN_CELL)["memory_bytes"]
+    change = memory_change(table["memory_bytes"], table[IN_CELL].map(fp32), table["device_kind"])
     table["memory_change"] = change.where(table["precision"] != BASELINE)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     table["generation"] = table["architecture"].map(generation_rank)
     order = ["suite", "parameters", "techniques", "data", "generation", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
-    return table.sort_values(order, kind="stable", ignore_index=True).copy()  # the copy defragments the columns
+    table = table.sort_values(order, kind="stable", ignore_index=True).drop(columns=IN_CELL)
+    return table.copy()  # which defragments the columns
 
 
 def _lost(trials: pd.DataFrame) -> pd.DataFrame:
@@ -76,7 +77,7 @@ def _lost(trials: pd.DataFrame) -> pd.DataFrame:
     An arm that did not fit in memory beside others, and was then measured alone, has lost nothing.
     """
     rows = trials[trials["phase"].isin(("speed", "train"))]
-    trial = [*KEY, "phase", "replicate", "seed"]
+    trial = [ARM, "phase", "replicate", "seed"]
     counted = rows["status"].isin(MEASURED)
     measured = counted.groupby([rows[name] for name in trial], dropna=False).transform("any")
     apart = rows["status"].eq("oom") & measured.astype(bool)
@@ -84,7 +85,7 @@ def _lost(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def energies(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each arm of each cell that has an energy trial, indexed by ``KEY``.
+    """Return one row for each arm of ``numbered`` trials that has an energy trial, by its number.
 
     ``energy_j_per_step`` is gross. ``energy_change`` is its change as a share of fp32's, negative is less; empty for
     fp32, and where the two were read from different sources. ``energy_status`` is the trial's status.
@@ -92,13 +93,15 @@ def energies(trials: pd.DataFrame) -> pd.DataFrame:
     rows = trials[trials["phase"] == "energy"]
     usable = rows["status"].isin(MEASURED) & rows["energy_j_per_step"].gt(0)
     table = status_of(rows, usable).to_frame("energy_status")
-    last = rows[usable].groupby(KEY, sort=False)[["energy_source", *ENERGY_FIGURES]].last()
+    columns = [IN_CELL, "precision", "energy_source", *ENERGY_FIGURES]
+    last = rows[usable].groupby(ARM, sort=False)[columns].last()
     table = table.join(last)
-    flat = table.reset_index()
-    fp32 = flat.loc[flat["precision"] == BASELINE, [*CELL, "energy_source", "energy_j_per_step"]]
-    baseline = flat[[*CELL, "energy_source"]].merge(fp32, on=[*CELL, "energy_source"], how="left")["energy_j_per_step"]
-    change = flat["energy_j_per_step"] / baseline - 1
-    table["energy_change"] = change.where(flat["precision"] != BASELINE).to_numpy()
+    alike = [IN_CELL, "energy_source"]
+    fp32 = last.loc[last["precision"] == BASELINE, [*alike, "energy_j_per_step"]]
+    baseline = table[alike].merge(fp32, on=alike, how="left")["energy_j_per_step"].set_axis(table.index)
+    change = table["energy_j_per_step"] / baseline - 1
+    table["energy_change"] = change.where(table["precision"] != BASELINE)
+    table = table.drop(columns=[IN_CELL, "precision"])
     return table.astype(dict.fromkeys([*ENERGY_FIGURES, "energy_change"], float))
 
 
@@ -118,7 +121,7 @@ def _memories(trials: pd.DataFrame) -> pd.DataFrame:
     peak = rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"])
     usable = rows["status"].isin(MEASURED) & peak.notna()
     table = status_of(rows, usable).to_frame("memory_status")
-    figures = rows[[*KEY, "all_devices_bytes"]].assign(peak=peak)[usable].groupby(KEY, sort=False)
+    figures = rows[[ARM, "all_devices_bytes"]].assign(peak=peak)[usable].groupby(ARM, sort=False)
     table["memory_bytes"], table["all_devices_bytes"] = figures["peak"].max(), figures["all_devices_bytes"].max()
     return table
 
@@ -128,13 +131,15 @@ def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     fp32 = trials[trials["precision"] == BASELINE]
     rounded = fp32["fp32_matmul"].isin(ROUNDED) | fp32["fp32_conv"].isin(ROUNDED) | (fp32["matmul_error"] > IEEE_ERROR)
     probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
-    ieee = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all()
-    by_row = table[SUBJECT].merge(ieee.rename("ieee").reset_index(), on=SUBJECT, how="left")["ieee"]
+    subject = pd.Series(numbers(pd.concat([fp32[SUBJECT], table[SUBJECT]]), SUBJECT))
+    of_fp32, of_row = subject[: len(fp32)].set_axis(fp32.index), subject[len(fp32) :].set_axis(table.index)
+    ieee = (~rounded[probed]).groupby(of_fp32[probed], sort=False).all()
+    by_row = of_row.map(ieee)
     return by_row.astype(object).where(by_row.notna(), None)
 
 
 def trainings(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each arm of each cell that was trained, indexed by ``KEY``.
+    """Return one row for each arm of ``numbered`` trials that was trained, by its number.
 
     Figures are means over the seeds that finished; ``time_to_accuracy_s`` is the mean over those that reached
     ``target_accuracy_pct``, and ``reached`` is their number. ``delta_points`` is the mean over seeds of the paired
@@ -145,7 +150,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     rows = trials[trials["phase"] == "train"]
     usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
     table = status_of(rows, usable).to_frame("train_status")
-    done = rows[usable].groupby(KEY, sort=False)
+    done = rows[usable].groupby(ARM, sort=False)
     table = table.join(done[FIGURES].mean().rename(columns=RENAMED))
     table["epochs"] = done["epochs"].max()
     table["data_storage"] = done["data_storage"].first()
@@ -161,22 +166,22 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _paired(done: pd.DataFrame, figure: str) -> pd.DataFrame:
     """Pair a figure of each arm and seed with fp32's of that seed, suffixed ``_fp32``; drop seeds that lack either."""
-    rows = done.loc[done[figure].notna(), [*KEY, "seed", figure]]
-    baseline = rows[rows["precision"] == BASELINE].drop(columns="precision")
-    return rows[rows["precision"] != BASELINE].merge(baseline, on=[*CELL, "seed"], suffixes=("", "_fp32"))
+    rows = done.loc[done[figure].notna(), [ARM, IN_CELL, "precision", "seed", figure]]
+    baseline = rows.loc[rows["precision"] == BASELINE, [IN_CELL, "seed", figure]]
+    return rows[rows["precision"] != BASELINE].merge(baseline, on=[IN_CELL, "seed"], suffixes=("", "_fp32"))
 
 
 def _over_seeds(
     pairs: pd.DataFrame, differences: pd.Series, columns: list[str], judge: Callable[[Values], Sequence[object]]
 ) -> pd.DataFrame:
-    """Apply ``judge`` to each arm's differences over seeds; return its values as ``columns``, indexed by ``KEY``."""
-    groups = differences.groupby([pairs[name] for name in KEY], sort=False)
-    judgements = {key: judge(group.to_numpy(dtype=np.float64)) for key, group in groups}
-    return pd.DataFrame(list(judgements.values()), pd.MultiIndex.from_tuples(list(judgements), names=KEY), columns)
+    """Apply ``judge`` to each arm's differences over seeds; return its values as ``columns``, by its number."""
+    groups = differences.groupby(pairs[ARM], sort=False)
+    judgements = {arm: judge(group.to_numpy(dtype=np.float64)) for arm, group in groups}
+    return pd.DataFrame(list(judgements.values()), pd.Index(list(judgements), dtype="int64"), columns)
 
 
 def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
-    """Return how much faster than fp32 each arm's epochs are, indexed by ``KEY``.
+    """Return how much faster than fp32 each arm's epochs are, by the arm's number.
 
     ``epoch_speedup`` is fp32's time per epoch over the arm's, the geometric mean over the seeds that both finished;
     ``epoch_low`` and ``epoch_high`` are Student's 95 % interval on the logarithms, empty with one seed, and
@@ -197,12 +202,13 @@ def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
 
     In fp32's own row both are the seeds in which it diverged.
     """
-    lost = rows.loc[rows["status"] == "nonfinite", [*KEY, "seed"]].drop_duplicates()
-    fp32 = lost.loc[lost["precision"] == BASELINE, [*CELL, "seed"]].assign(recipe=True)
-    own = lost.merge(fp32, on=[*CELL, "seed"], how="left")
-    attributed = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
-    arms = rows[KEY].drop_duplicates().merge(fp32.groupby(CELL).size().reset_index(name="fp32_diverged"), on=CELL)
-    return arms.set_index(KEY).join(attributed.groupby(KEY).size().rename("diverged"), how="outer")
+    lost = rows.loc[rows["status"] == "nonfinite", [ARM, IN_CELL, "precision", "seed"]].drop_duplicates()
+    fp32 = lost.loc[lost["precision"] == BASELINE, [IN_CELL, "seed"]].assign(recipe=True)
+    own = lost.merge(fp32, on=[IN_CELL, "seed"], how="left")
+    own = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
+    cells = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL]
+    by_cell = fp32.groupby(IN_CELL).size()
+    return pd.DataFrame({"fp32_diverged": cells.map(by_cell), "diverged": own.groupby(ARM).size()}, index=cells.index)
 
 
 def _deltas(done: pd.DataFrame) -> pd.DataFrame:

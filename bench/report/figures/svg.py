@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from bench.report.figures.chart import (
     BAND,
-    CROSS,
     DASHED,
+    FAINT,
+    SIGNS,
     SOLID,
     Band,
     Bar,
@@ -35,9 +36,9 @@ CHARACTER = 6.7
 TOP, BOTTOM, GAP = 24, 36, 18
 
 
-def draw(chart: Chart) -> str:
+def draw(chart: Chart) -> Markup:
     """Return a chart as an SVG element."""
-    columns = min(chart.columns, len(chart.panels))
+    columns = chart.columns
     width = WIDTH / columns
     parts, top = [], 0.0
     for start in range(0, len(chart.panels), columns):
@@ -183,7 +184,7 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
             continue
         place = _n(frame.x(x)), _n(frame.y(y))
         path, pen = f"{path}{pen}{' '.join(place)}", "L"
-        if number % mark.every == 0:
+        if number % mark.every == mark.first and frame.y0 <= y <= frame.y1:
             dots.append(Markup('<circle cx="{}" cy="{}" r="3"/>').format(*place))
     line = Markup('<path d="{}"/>').format(path) if "L" in path else Markup("")
     look = class_of(mark.tint) + " dashed" * mark.dashed
@@ -206,10 +207,10 @@ def _legend(chart: Chart, top: float) -> Iterator[Markup]:
         if tint in (SOLID, DASHED):
             line = Markup('<g class="p-plain{}"><path d="M{} {}h16"/></g>')
             yield line.format(" dashed" * (tint == DASHED), _n(left - 5), _n(top + 8.5))
-        elif tint == CROSS:
-            yield _text((left + 6, top + 12.5), "✕", "middle", "tick")
+        elif tint in SIGNS:
+            yield _text((left + 6, top + 12.5), SIGNS[tint], "middle", "tick")
         else:
-            look = "p-plain faint" if tint == BAND else class_of(tint)
+            look = "p-plain faint" if tint == BAND else class_of(tint) + " faint" * (tint in FAINT)
             box = Markup('<rect class="{}" x="{}" y="{}" width="11" height="11" rx="2"/>')
             yield box.format(look, _n(left), _n(top + 3))
         yield _text((left + 16, top + 12.5), text, "start", "tick")

@@ -74,6 +74,7 @@ def test_time_per_epoch_is_a_matrix_of_its_own_where_it_was_trained(three, tmp_p
     assert set(made(untrained, copy(untrained, tmp_path / "y", device="B", architecture="B"))) == {STEPS}
 
 
+@pytest.mark.slow
 def test_epochs_on_other_images_are_not_compared(three):
     fleet.edit_rows(three[2], lambda row: row.update(data="folder:/other"))
     matrix = made(*three)[EPOCHS]
@@ -113,6 +114,7 @@ def consistent(row):
         row.update(samples_per_s=repr(1000 * float(row["batch_size"]) / float(row["step_ms"])))
 
 
+@pytest.mark.slow
 def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells_are_marked(three, tmp_path):
     fleet.edit_rows(three[1], lambda row: row.update(batch_size="256") or consistent(row))
     out = tmp_path / "out"
@@ -249,6 +251,7 @@ def test_one_process_has_no_interval_and_the_table_says_so_once(three):
     assert not any("?" in cell for row in table.rows for cell in row)
 
 
+@pytest.mark.slow
 def test_more_setups_than_a_table_shows_are_ranked_and_split_by_precision(three, tmp_path):
     more = [
         copy(three[0], tmp_path / f"m{number}", device=f"Card {number}", architecture="X", faster=1 + number / 10)

@@ -1,0 +1,158 @@
+"""A machine with simulated GPUs: which, and the faults that befall them in the middle of a run."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simgpu.build import built
+
+MAX_GPUS, MAX_PROCESSES = 8, 256
+SW_THERMAL, IDLE = 0x20, 0x1
+"""Bits of NVML's clock event reasons."""
+THERMAL = 0x60
+"""Those of which the driver counts the time as heat's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a GPU is known by."""
+
+    name: str
+    capability: str
+    memory_mib: int
+    multiprocessors: int
+    power_w: int
+    nvml_lacks: str = ""
+    """What its NVML does not tell: words of SIM_NVML_OFF."""
+
+
+MODELS = {
+    "P100": Model("Tesla P100-PCIE-16GB", "6.0", 16384, 56, 250, nvml_lacks="energy"),
+    "V100": Model("Tesla V100-SXM2-16GB", "7.0", 16384, 80, 300),
+    "T4": Model("Tesla T4", "7.5", 15360, 40, 70),
+    "A100": Model("NVIDIA A100-SXM4-40GB", "8.0", 40960, 108, 400),
+    "H100": Model("NVIDIA H100 80GB HBM3", "9.0", 81559, 132, 700),
+    "B200": Model("NVIDIA B200", "10.0", 183359, 148, 1000),
+}
+"""Names and memory as NVML tells them; energy is counted from Volta on (nvmlDeviceGetTotalEnergyConsumption)."""
+
+
+class Process(ctypes.Structure):
+    """One process among those on the machine; as in native/machine.h."""
+
+    _fields_ = (
+        ("pid", ctypes.c_int),
+        ("has_context", ctypes.c_int * MAX_GPUS),
+        ("allocated_bytes", ctypes.c_uint64 * MAX_GPUS),
+        ("busy_ns", ctypes.c_uint64 * MAX_GPUS),
+    )
+
+
+class Power(ctypes.Structure):
+    """A GPU's energy counter; as in native/machine.h."""
+
+    _fields_ = (("tick", ctypes.c_uint64), ("energy_mj", ctypes.c_uint64), ("power_mw", ctypes.c_uint64))
+
+
+class Shared(ctypes.Structure):
+    """What all processes on the machine share; as in native/machine.h."""
+
+    _fields_ = (
+        ("processes", Process * MAX_PROCESSES),
+        ("busy_ns", ctypes.c_uint64 * MAX_GPUS),
+        ("power", Power * MAX_GPUS),
+        ("clock_reasons", ctypes.c_uint64 * MAX_GPUS),
+        ("thermal_ns", ctypes.c_uint64 * MAX_GPUS),
+        ("thermal_since_ns", ctypes.c_uint64 * MAX_GPUS),
+        ("taken_bytes", ctypes.c_uint64 * MAX_GPUS),
+        ("lost", ctypes.c_int * MAX_GPUS),
+        ("nvml_error", ctypes.c_int * MAX_GPUS),
+        ("sticky_error", ctypes.c_int * MAX_GPUS),
+    )
+
+
+class Machine:
+    """The state of a machine's GPUs, in the file that SIM_SHM names. GPUs go by CUDA's number."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Open a machine, or make it.
+
+        Args:
+            path: its file; None is the one of this process's environment.
+        """
+        self.path = Path(path or os.environ.get("SIM_SHM") or "/dev/shm/simgpu")
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        os.ftruncate(file, ctypes.sizeof(Shared))
+        self.shared = Shared.from_buffer(mmap.mmap(file, ctypes.sizeof(Shared)))
+        os.close(file)
+
+    def poke(self, what: str, gpu: int, value: int) -> None:
+        """Set a field of ``Shared`` for one GPU."""
+        getattr(self.shared, what)[gpu] = value
+
+    def throttle(self, gpu: int, reasons: int) -> None:
+        """Let the clocks be held down for reasons, of which heat's time is counted; 0 ends it."""
+        shared, now = self.shared, time.monotonic_ns()
+        if shared.thermal_since_ns[gpu]:
+            shared.thermal_ns[gpu] += now - shared.thermal_since_ns[gpu]
+        shared.thermal_since_ns[gpu] = now if reasons & THERMAL else 0
+        shared.clock_reasons[gpu] = reasons
+
+    def take(self, gpu: int, mib: int) -> None:
+        """Let processes outside this container hold so much memory."""
+        self.shared.taken_bytes[gpu] = mib * 2**20
+
+    def computing(self) -> list[int]:
+        """Return the processes that still have a context on a GPU."""
+        return [one.pid for one in self.shared.processes if one.pid and any(one.has_context) and _runs(one.pid)]
+
+    def repair(self) -> None:
+        """End all faults."""
+        for name in ("clock_reasons", "thermal_since_ns", "taken_bytes", "lost", "nvml_error", "sticky_error"):
+            for gpu in range(MAX_GPUS):
+                self.poke(name, gpu, 0)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def environment(**settings: object) -> dict[str, str]:
+    """Return this process's environment with what a process on simulated GPUs needs.
+
+    Args:
+        settings: more variables, such as ``SIM_COUNT=1``.
+
+    Raises:
+        UnavailableError: simulated GPUs cannot be built here.
+    """
+    folder = built()
+    paths = [str(folder / "preload"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {
+        "LD_PRELOAD": f"{folder}/libcudart.so.13:{folder}/libnccl.so.2",
+        "LD_LIBRARY_PATH": str(folder),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        **{name: str(value) for name, value in settings.items()},
+    }
+
+
+def settings(model: Model, count: int = 1) -> dict[str, str]:
+    """Return the variables that make a machine's GPUs a model's."""
+    return {
+        "SIM_COUNT": str(count),
+        "SIM_NAME": model.name,
+        "SIM_CC": model.capability,
+        "SIM_MEM_MB": str(model.memory_mib),
+        "SIM_CORES": str(model.multiprocessors),
+        "SIM_POWER_W": str(model.power_w),
+        "SIM_NVML_OFF": model.nvml_lacks,
+    }

@@ -1,0 +1,84 @@
+"""Six generations of GPUs: what each precision says there, and one report over all of them.
+
+A torch for CUDA 13 has no kernels for P100 and V100. There its refusal is tested, and a run with a made-up list of
+architectures, as a torch for CUDA 12 has it.
+"""
+
+import json
+
+import pytest
+
+from bench.spec.precisions import PRECISIONS
+from tests.simgpu.machine import MODELS
+
+ALL = "fp32,tf32,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
+WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
+MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90"
+"""Architectures of a build for CUDA 12.6."""
+WITHOUT_KERNELS = ("P100", "V100")
+OLD = {"tf32", "amp-bf16", "bf16"}
+"""What no GPU before Ampere can do."""
+CANNOT = {"P100": OLD, "V100": OLD, "T4": OLD, "A100": set(), "H100": set(), "B200": set()}
+ARCHITECTURES = {
+    "P100": "Pascal",
+    "V100": "Volta",
+    "T4": "Turing",
+    "A100": "Ampere",
+    "H100": "Hopper",
+    "B200": "Blackwell",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(host):
+    """Runs of every precision, by model; each made when it is first asked for."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            variables = {"SIM_ARCH_LIST": MADE_UP} if name in WITHOUT_KERNELS else {}
+            one = host(name, **variables)
+            done = one.run(*WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out")
+            assert done.returncode == 0, done.stdout + done.stderr
+            made[name] = one
+        return made[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", WITHOUT_KERNELS)
+def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(host, name):
+    done = host(name).run(*WORDS, "--gpus", 0, "--out", "out")
+    assert done.returncode == 2, done.stdout + done.stderr
+    capability = MODELS[name].capability.replace(".", "")
+    assert f"sm_{capability}" in done.stderr
+    assert "Pascal and Volta need one for CUDA 12.6 or older" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
+    one = runs(name)
+    memory = {row["precision"]: row for row in one.rows("out") if row["phase"] == "memory"}
+    assert set(memory) == set(ALL.split(","))
+    for precision, row in memory.items():
+        assert row["status"] == ("unsupported" if precision in CANNOT[name] else "ok"), row["detail"]
+        if precision in CANNOT[name]:
+            assert f"sm_{MODELS[name].capability.replace('.', '')}" in row["detail"]
+        else:
+            assert int(row["peak_allocated_bytes"]) > 0
+    speed = [row for row in one.rows("out") if row["phase"] == "speed" and row["precision"] not in CANNOT[name]]
+    assert [row["precision"] for row in speed] == [each for each in PRECISIONS if each in memory.keys() - CANNOT[name]]
+    assert {row["status"] for row in speed} <= {"ok", "unconverged"}
+    assert all(row["fp32_matmul"] == ("tf32" if row["precision"] == "tf32" else "ieee") for row in speed)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
+    (device,) = json.loads((runs(name).folder / "out" / "run.json").read_text())["environment"]["devices"]
+    model = MODELS[name]
+    assert (device["name"], device["architecture"]) == (model.name, ARCHITECTURES[name])
+    assert device["compute_capability"] == model.capability
+    assert device["memory_total_bytes"] == model.memory_mib * 2**20
+    assert device["power_limit_w"] == model.power_w
+    assert device["energy"] == ("power" if "energy" in model.nvml_lacks else "counter")
