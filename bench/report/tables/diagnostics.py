@@ -178,7 +178,7 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 
 
-TOLD = ("train", "speed")
+TOLD = ("train", "speed", "energy")
 """Phases whose ``ok`` rows have a detail only where something happened; that of others is part of the result."""
 
 
