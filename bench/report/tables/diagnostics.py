@@ -41,12 +41,12 @@ def machines(runs: list[Run]) -> list[Table | None]:
     devices: list[dict[str, Any]] = []
     for run in runs:
         environment = run.part("environment")
-        removed = ", ".join(environment.get("removed_variables", ()))
-        extra = {"run": run.label, "removed": removed, "started": run.info.get("started")}
-        environments.append(defaultdict(str, environment | extra))
+        joined = {name: ", ".join(environment.get(name, ())) for name in ("removed_variables", "variables")}
+        extra = {"run": run.label, "started": run.info.get("started")}
+        environments.append(defaultdict(str, environment | joined | extra))
         devices += [defaultdict(str, device, run=run.label) for device in environment.get("devices", ())]
     return [
-        table("", environments, [words(header, name) for header, name in HOST.items()]),
+        table("", environments, [*(words(header, name) for header, name in HOST.items()), *optional(VARIABLES)]),
         table("", devices, DEVICE),
     ]
 
@@ -64,10 +64,11 @@ HOST = {
     "CUDA": "cuda",
     "cuDNN": "cudnn",
     "driver": "driver",
-    "overrides removed": "removed",
+    "overrides removed": "removed_variables",
     "started": "started",
 }
 """Headers of the table of hosts, and their fields."""
+VARIABLES = words("environment variables", "variables", wrap=True)
 DEVICE = (
     words("run", "run"),
     words("placement", "placement"),
