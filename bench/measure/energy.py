@@ -29,6 +29,11 @@ FEWEST_STEPS = 8
 POWER_PERIOD_S = 0.02
 """Power is read no more often than this, since the driver renews it every 20 to 100 ms."""
 BURST_S = 0.02
+DISAGREE = 0.1
+"""Counter and power agree within 1 % (github.com/ml-energy/zeus, issue 12), and a sensor is right within 5 % (NVML);
+where they differ by more than this, one of them is wrong."""
+ABOVE_LIMIT = 1.25
+"""A mean power above this multiple of the limit that is enforced is a sensor's fault."""
 AHEAD = 3
 """Bursts that are queued at once: enough to keep the device busy while a meter is read, few enough to stop soon."""
 
@@ -116,6 +121,8 @@ class Window:
     seconds: float
     steps: float
     """Steps done in it; where an end falls within a burst, the share of it that was done."""
+    sampled_w: float | None = None
+    """Mean of the power readings meanwhile, whatever the source; None if half of them are unknown."""
 
     @property
     def power_w(self) -> float:
@@ -164,13 +171,37 @@ def energy_of(window: Window, idle_power_w: float | None) -> Energy:
     )
 
 
+def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | None) -> str:
+    """Return why a GPU's energy is doubtful; an empty text where nothing speaks against it.
+
+    Args:
+        window: of the steps.
+        idle: of the idle GPU; None if unknown.
+        name: the vendor's name of the GPU.
+        limit_w: the power limit that is enforced, of all its GPUs; None if unknown.
+    """
+    causes = []
+    for when, one in (("while steps ran", window), ("idle", idle)):
+        if one is None or one.source != "counter" or not one.sampled_w:
+            continue
+        if abs(one.power_w / one.sampled_w - 1) > DISAGREE:
+            causes.append(f"{when} its counter rose by {one.power_w:.3g} W and its power read {one.sampled_w:.3g} W")
+    if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
+        causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
+    if "GH200" in name and window.source == "counter":  # github.com/ml-energy/zeus, pull request 172
+        causes.append("the counter of a Grace Hopper module is the whole module's, CPU and memory included")
+    return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""
+
+
 def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
     """Integrate samples of power (seconds, watts) from ``begin_s`` to ``end_s``, by trapezoids between samples.
+
+    Samples outside only tell the power at the two ends.
 
     Before the first sample and after the last one that sample is held, since nothing is known of power there.
     """
     times_s, powers_w = zip(*samples, strict=True)
-    moments_s = [begin_s, *times_s, end_s]
+    moments_s = [begin_s, *(time_s for time_s in times_s if begin_s < time_s < end_s), end_s]
     held_w = np.interp(moments_s, times_s, powers_w)
     return float(np.sum(np.diff(moments_s) * (held_w[1:] + held_w[:-1]) / 2))
 
@@ -214,11 +245,12 @@ def _by_counter(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clo
     Several counters tick at different moments: the window begins when each has ticked, and ends at the earliest of
     their last ticks.
     """
-    counters = [_Counter(meter, clock) for meter in meters]
+    counters, powers = [_Counter(meter, clock) for meter in meters], _Powers(meters, clock)
 
     def poll() -> None:
         for counter in counters:
             counter.poll()
+        powers.poll()
 
     while counters and all(counter.sound for counter in counters):
         stream.finish_burst(poll)
@@ -228,36 +260,56 @@ def _by_counter(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clo
             steps = stream.steps_at(end_s) - stream.steps_at(begin_s)
             if end_s - begin_s >= length_s and steps >= FEWEST_STEPS:
                 drawn_j = sum(counter.between(begin_s, end_s) for counter in counters)
-                return Window(source="counter", energy_j=drawn_j, seconds=end_s - begin_s, steps=steps)
+                sampled_w = powers.mean_w(begin_s, end_s)
+                seconds = end_s - begin_s
+                return Window(source="counter", energy_j=drawn_j, seconds=seconds, steps=steps, sampled_w=sampled_w)
     return None
+
+
+@dataclass(slots=True)
+class _Powers:
+    """The sum of the meters' powers, sampled while steps run."""
+
+    meters: Sequence[GpuMeter]
+    clock: Clock
+    samples: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and watts."""
+    readings: int = 0
+    next_s: float = 0.0
+
+    def poll(self) -> None:
+        """Read them, if the driver may have renewed them since the last time."""
+        if self.clock() < self.next_s:
+            return
+        self.next_s = self.clock() + POWER_PERIOD_S
+        self.readings += 1
+        power_w = total([meter.power_w() or None for meter in self.meters])
+        if power_w:
+            self.samples.append((self.clock(), power_w))
+
+    @property
+    def silent(self) -> bool:
+        """Whether half the readings are unknown, as far as a few tell."""
+        return self.readings >= FEWEST_STEPS and len(self.samples) <= self.readings / 2
+
+    def mean_w(self, begin_s: float, end_s: float) -> float | None:
+        """Return the mean power between two moments; None where it is unknown."""
+        if self.silent or not self.samples:
+            return None
+        return integral_j(self.samples, begin_s, end_s) / (end_s - begin_s)
 
 
 def _by_power(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
     """Integrate power from the end of one burst to the end of another; None if half the readings are unknown."""
-    samples: list[tuple[float, float]] = []
-    readings, next_s = 0, clock()
-
-    def poll() -> None:
-        nonlocal readings, next_s
-        if clock() < next_s:
-            return
-        next_s = clock() + POWER_PERIOD_S
-        readings += 1
-        power_w = total([meter.power_w() or None for meter in meters])
-        if power_w:
-            samples.append((clock(), power_w))
-
+    powers = _Powers(meters, clock)
     begin_s, done = stream.times_s[-1], stream.done[-1]
     while stream.times_s[-1] - begin_s < length_s or stream.done[-1] - done < FEWEST_STEPS:
-        stream.finish_burst(poll)
-        if readings >= FEWEST_STEPS and len(samples) <= readings / 2:
+        stream.finish_burst(powers.poll)
+        if powers.silent:
             return None
-    end_s = stream.times_s[-1]
-    if not samples:
+    seconds = stream.times_s[-1] - begin_s
+    mean_w = powers.mean_w(begin_s, stream.times_s[-1])
+    if mean_w is None:
         return None
-    return Window(
-        source="power",
-        energy_j=integral_j(samples, begin_s, end_s),
-        seconds=end_s - begin_s,
-        steps=stream.done[-1] - done,
-    )
+    steps = stream.done[-1] - done
+    return Window(source="power", energy_j=mean_w * seconds, seconds=seconds, steps=steps, sampled_w=mean_w)

@@ -39,7 +39,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     with ExitStack() as stack:
         meters, why = _open_meters(device, stack)
         distributed.from_first(len(meters))
-        send(_measure(trial, meters, send) if meters else _unsupported(trial, why))
+        send(_measure(trial, device, meters, send) if meters else _unsupported(trial, why))
 
 
 def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...], str]:
@@ -107,7 +107,9 @@ def _follow(trial: Trial) -> None:
     distributed.gathered(runner.finite())
 
 
-def _measure(trial: Trial, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]) -> TrialResult:
+def _measure(
+    trial: Trial, device: Device, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]
+) -> TrialResult:
     context = open_context(trial)
     runner = _build(context)
     send(Progress(text=f"{runner.name}: power with nothing running"))
@@ -125,7 +127,7 @@ def _measure(trial: Trial, meters: tuple[GpuMeter, ...], send: Callable[[Message
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
     status: Status = "ok"
-    detail = ""
+    detail = energy.doubt(window, idle, name=device.name, limit_w=device.power_limit_w)
     if not finite:
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif cause := recompilations.cause():

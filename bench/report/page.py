@@ -21,6 +21,7 @@ from bench.report.analysis.verdict import Answer, Sentence, sentences
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
+from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
@@ -28,7 +29,6 @@ from bench.report.reading.load import KEY, Run, Runs
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
-from bench.report.tables import matrix as matrix_tables
 from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
@@ -63,8 +63,9 @@ HOW_TO_READ = (
     LOADED,
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
     "alone in its process.",
-    "In a matrix of setups each figure says how many times as fast the row is as the column. Between devices the "
-    "interval is that of these very boards; another board of the same name may differ by more.",
+    "In a matrix of setups each figure says how many times as fast the row is as the column. Between precisions timed "
+    "side by side its interval is the paired one, else Welch's over the processes or seeds of each: that of these very "
+    "boards, and another board of the same name may differ by more.",
     '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
     "a figure that could not be measured; the notes say why.",
     "A verdict on parity of accuracy needs at least 5 seeds: two runs that differ only in their seed differ "
@@ -119,6 +120,9 @@ class Report:
     how_to_read: list[str]
     reproduce: list[Origin]
     precisions: list[str]
+    """Those of the grid."""
+    drawn: list[str]
+    """Those that figures show."""
     choices: dict[str, list[tuple[str, str]]]
     """What the control bar offers: for each control values, and what they are called."""
     data: dict[str, Any]
@@ -154,7 +158,7 @@ class Report:
     @property
     def files(self) -> list[str]:
         """The names of the report's files beside its pages."""
-        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.svg for kind in ("png", "svg")]
+        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
         return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
 
 
@@ -235,11 +239,12 @@ def compose(
     by_title = {section.title: section for section in sections}
     headline: list[Plot] = []
     for title, plot in plots:
-        (headline if title == OVERVIEW else by_title[title].plots).extend([plot] if plot else [])
+        (headline if title == OVERVIEW else by_title[title].plots).append(plot)
     headline.sort(key=lambda plot: OVERVIEWS.index(plot.name))
     for title, remark in left_out.items():
         by_title[title].remarks.append(remark)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
+    stepped = [str(name) for one in ablations for name in one.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -257,6 +262,7 @@ def compose(
         how_to_read=how_to_read(runs),
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
+        drawn=list(dict.fromkeys([*precisions, *stepped])),
         choices=_choices(summary, precisions),
         data={
             "baseline": BASELINE,
@@ -265,6 +271,9 @@ def compose(
             "length": len(summary),
             "columns": data.columnar(data.rows(summary, data.PAGE)),
             "pairs": data.pairs(summary),
+            "matrices": {
+                one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS
+            },
         },
         ablations=present(*map(ablation_tables.short, ablations)),
     )
@@ -331,20 +340,19 @@ def _draw(
     memory: devices.Memory,
     layers: bool,
     figures: devices.Choice,
-) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
+) -> tuple[list[tuple[str, Plot]], dict[str, str]]:
     """Draw all figures; return each with its section's title, and a remark by title on figures left out.
 
     Those of no section have ``OVERVIEW`` for a title.
     """
-    plots, left_out = devices.draw(summary, epochs, memory, out, figures)
-    overviews = [chart for chart in (devices.across(summary), overview.accuracy_differences(summary)) if chart]
-    plots += [(OVERVIEW, files.draw(chart, out)) for chart in overviews]
-    plots += [(_title(one), comparison_figures.draw_matrix(one, out)) for one in matrices]
-    plots += [(one.name, ablation_figures.draw(one, out)) for one in ablations]
-    plots += [(one.title, comparison_figures.draw_sweep(one, out)) for one in sweeps]
+    charts, left_out = devices.charts(summary, epochs, memory, figures)
+    charts += [(OVERVIEW, chart) for chart in (devices.across(summary), overview.accuracy_differences(summary))]
+    charts += [(_title(one), matrix_figures.heat_map(one)) for one in matrices]
+    charts += [(one.name, ablation_figures.waterfall(one)) for one in ablations]
+    charts += [(one.title, comparison_figures.against_value(one)) for one in sweeps]
     for by_layer in (False, True) if layers else (False,):
-        plots += numerics_figures.draw(summary, figures_of_numerics, out, layers=by_layer)
-    return plots, left_out
+        charts += numerics_figures.charts(summary, figures_of_numerics, layers=by_layer)
+    return [(title, files.draw(chart, out)) for title, chart in charts if chart is not None], left_out
 
 
 def how_to_read(runs: Runs) -> list[str]:
@@ -367,8 +375,9 @@ def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
     sections = {title: Section(title=title, tables=[]) for title in map(_title, matrices)}
     for one in matrices:
-        sections[_title(one)].more.extend(present(*matrix_tables.tables(one)))
-        sections[_title(one)].csvs.append(matrix_tables.write_csv(one, out).name)
+        sections[_title(one)].remarks.extend(matrix_figures.remarks(one))
+        sections[_title(one)].csvs.append(matrix_figures.file_name(one))
+        matrix_figures.write_csv(one, out)
     return list(sections.values())
 
 
@@ -380,7 +389,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
         scaled, unscaled = scaling.scaling(rows, summary, runs)
         against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
-        more = present(*measurements.by_device(rows, hosts), measurements.by_architecture(rows, hosts))
+        more = present(*measurements.by_device(rows, hosts))
         tables = present(
             measurements.best_batch(rows),
             measurements.largest_batch(runs.trials, rows),

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from bench.report.figures.figure import Plot, colour
+from bench.report.figures.figure import colour
 
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
@@ -35,10 +35,10 @@ def render(report: Any, mark: str) -> dict[str, str]:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"md": markdown, "anchor": anchor, "image": image, "precision": precision_class}
-    css = source(environment, "page.css") + colours(report.precisions)  # last, for they are more specific
+    environment.filters |= {"md": markdown, "anchor": anchor, "precision": precision_class}
+    css = source(environment, "page.css") + colours(report.drawn)  # last, for they are more specific
     script = source(environment, "page.js")
-    policy = f"default-src 'none'; img-src data:; style-src '{digest(css)}'; script-src '{digest(script)}'"
+    policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
     values = {
         "report": report,
         "mark": mark,
@@ -90,11 +90,3 @@ def markdown(text: str) -> str:
 def anchor(title: str) -> str:
     """Return the anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-
-
-def image(plot: Plot) -> Markup:
-    """Return a plot as it is on the page: as SVG, or as an image whose caption stands for it."""
-    if plot.page:
-        return Markup(plot.page)
-    data = base64.b64encode(plot.svg.encode()).decode()
-    return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(plot.caption, Markup(data))

@@ -73,6 +73,8 @@ class FakeGpu:
     memory_reserved: int = GiB
     power_w: float | Callable[[float], float] = 200.0
     """Constant, or a function of the clock's time: spikes, ramps."""
+    counter_power_w: float | Callable[[float], float] | None = None
+    """What the energy counter adds up; None is the same as ``power_w``."""
     average_power_w: float | None = None
     """What nvmlDeviceGetPowerUsage says; None is the same as ``power_w``."""
     has_power_instant: bool = True
@@ -109,15 +111,20 @@ class FakeGpu:
     _used_mj: list[float] = field(default_factory=lambda: [0.0])
 
     def power_mw(self, now_s: float) -> int:
-        return round(1000 * (self.power_w(now_s) if callable(self.power_w) else self.power_w))
+        return round(1000 * _at(self.power_w, now_s))
 
     def energy_mj(self, now_s: float) -> int:
         """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when first looked at."""
         steps = round(math.floor(now_s / self.energy_tick_s + 1e-9) * self.energy_tick_s / 0.01)
         for step in range(len(self._used_mj) - 1, steps):
-            self._used_mj.append(self._used_mj[step] + self.power_mw((step + 0.5) * 0.01) * 0.01)
+            power_w = self.power_w if self.counter_power_w is None else self.counter_power_w
+            self._used_mj.append(self._used_mj[step] + round(1000 * _at(power_w, (step + 0.5) * 0.01)) * 0.01)
         used_j = self.energy_start_j + self._used_mj[steps] / 1000
         return round(1000 * (used_j % self.energy_wraps_at_j if self.energy_wraps_at_j else used_j))
+
+
+def _at(power_w: float | Callable[[float], float], now_s: float) -> float:
+    return power_w(now_s) if callable(power_w) else power_w
 
 
 _READINGS: dict[str, Callable[[FakeGpu], Any]] = {

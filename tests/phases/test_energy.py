@@ -54,6 +54,13 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
         assert (found.mean_power_w, found.idle_power_w) == (pytest.approx(100), pytest.approx(100))
 
 
+def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
+    result = run(FakeGpu("GPU-a", power_w=200.0, counter_power_w=100.0, energy_tick_s=0.01))
+    assert (result.status, result.energy.energy_source) == ("ok", "counter")
+    assert result.detail.startswith("the GPU's energy is doubtful: while steps ran its counter rose by")
+    assert "its power read 200 W; idle its counter" in result.detail
+
+
 @pytest.mark.parametrize(
     ("gpus", "uuid", "why"),
     [

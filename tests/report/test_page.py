@@ -123,14 +123,12 @@ def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path):
     assert "<li><bdi>The GPU is &lt;shared&gt;.</bdi></li>" in html
 
 
-def test_merged_runs_keep_their_rows_and_are_compared_by_architecture(tmp_path):
+def test_merged_runs_keep_their_rows(tmp_path):
     runs = [RunBuilder(tmp_path / name).speed().memory("fp32", 100).memory("amp-bf16", 60) for name in ("one", "two")]
     text = written(*runs)[0]
     assert text.count("| one (box) | 128 | amp-bf16 |") == 1
     assert text.count("| two (box) | 128 | amp-bf16 |") == 1
     assert text.count("### Hopper · NVIDIA Test 1") == 1
-    comparison = text.split("### By architecture")[1].split("###")[0]
-    assert comparison.count("| Hopper | NVIDIA Test 1 |") == 2
 
 
 def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path):
@@ -141,6 +139,7 @@ def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path):
     assert "| NVIDIA Test 1 | amp-bf16 | 256 | 25,600 | 4.000 | 1.000 |" in best
 
 
+@pytest.mark.slow
 def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole):
     _, text, html, out = whole
     shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", text, flags=re.M)
@@ -262,6 +261,7 @@ def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path)
     assert files(out) == REPORT
 
 
+@pytest.mark.slow
 def test_what_no_report_wrote_stays(pair, tmp_path):
     out, beside = tmp_path / "out", tmp_path / "kept.svg"
     write_report(pair, out, figures="none")
@@ -275,6 +275,7 @@ def test_what_no_report_wrote_stays(pair, tmp_path):
     assert beside.exists()
 
 
+@pytest.mark.slow
 def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
     run = RunBuilder(tmp_path / "run").speed().folder
     there = files(run)
@@ -289,6 +290,7 @@ def begun(folder, when, speedup=2.0):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", [("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00"), (None, None)])
 def test_runs_of_one_name_have_reports_of_their_own(tmp_path, monkeypatch, starts):
     monkeypatch.chdir(tmp_path)

@@ -1,102 +1,134 @@
-"""An ablation as a step plot: time per epoch, peak memory and accuracy of each ablation step."""
+"""An ablation as a waterfall: what each ablation step changes in time per epoch and memory, and its accuracy."""
 
 from __future__ import annotations
 
 import re
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.report.analysis.ablation import AblationSummary
 from bench.report.figures import figure
-from bench.report.figures.figure import Plot
-from bench.report.format import MIB, known, number
+from bench.report.figures.chart import LESS, MORE, PLAIN, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Text
+from bench.report.format import MIB, known, number, records
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-DRAWN = "bar: median step × steps of an epoch\ndot and whisker: fp32's bar ÷ speedup over fp32, with its 95 % interval"
-"""Two estimates of time per epoch; the verdict rests on the second, in which the machine's drift cancels."""
+Row = Mapping[Hashable, Any]
+Dot = tuple[float, float, float]
+"""An estimate: the lower end of its interval, its center, the upper end."""
+ABOUT = (
+    "Pale, with the figure: the median step × steps of an epoch, and the peak memory of each step alone in a process. "
+    "Blue and red: what the step changes in the one that it builds on. Dot and line: fp32's time ÷ the speedup over "
+    "fp32, with its 95 % interval; the verdict rests on it, for in it the machine's drift cancels."
+)
 MOST = 2.5
-"""The axis ends at this multiple of the highest bar: a wider interval is cut off."""
+"""The axis ends at this multiple of the longest bar: a wider interval is cut off."""
+ROOM = 1.3
+"""How far beyond that it ends, for the longest bar's figure."""
+WHOLE, INNER = (0.1, 0.9), (0.3, 0.7)
+"""Where bars are within their rows."""
 
 
-def draw(ladder: AblationSummary, folder: Path) -> Plot | None:
-    """Draw time per epoch, peak memory, and accuracy where it was trained; None where no step was timed."""
+def waterfall(ladder: AblationSummary) -> Chart | None:
+    """Describe time per epoch, peak memory, and accuracy where it was trained; None where no step was timed."""
     rows = ladder.rows
     if rows["step_ms"].isna().all():
         return None
-    name = re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower())
-    drawn = {_times: True, _memories: rows["memory_bytes"].notna().any(), _accuracies: rows["accuracy"].notna().any()}
-    panels = [partial(panel, rows=rows) for panel, wanted in drawn.items() if wanted]
-    return figure.save([panels], name=name, caption=f"Ladder: {ladder.title}", folder=folder, panel_inches=(5.0, 4.3))
+    panels = [_times(rows)]
+    panels += [_memories(rows)] if rows["memory_bytes"].notna().any() else []
+    panels += [_accuracies(rows)] if rows["accuracy"].notna().any() else []
+    drawn = rows[rows["epoch_s"].notna() | rows["memory_bytes"].notna()]
+    changes = [mark.tint for panel in panels for mark in panel.marks if isinstance(mark, Bar) and not mark.faint]
+    words = {LESS: "less than the step that it builds on", MORE: "more"}
+    return Chart(
+        name=re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower()),
+        caption=f"Ladder: {ladder.title}",
+        about=ABOUT,
+        panels=panels,
+        columns=max(2, len(panels)),
+        legend=[
+            *((name, name) for name, _ in figure.arms(drawn)),
+            *((text, tint) for tint, text in words.items() if tint in changes),
+        ],
+    )
 
 
-def _times(axes: Axes, rows: pd.DataFrame) -> None:
+def _times(rows: pd.DataFrame) -> Panel:
     base = rows.loc[rows["added"] == BASELINE, "epoch_s"].max()
-    bounds = np.full((len(rows), 3), np.nan)
-    for place, over in enumerate(rows["over_first"]):
-        if isinstance(over, Interval) and over.low is not None and over.high is not None:
-            bounds[place] = base / over.high, base / over.center, base / over.low
     unit, seconds = figure.time_unit(float(rows["epoch_s"].max()))
-    _bars(axes, rows, rows["epoch_s"] / seconds, bounds / seconds)
-    axes.set_ylabel(f"time per epoch ({unit})")
-    axes.set_title("Time per epoch, 95 % interval against fp32")
-    axes.set_xlabel(DRAWN, fontsize=8)
+    dots: dict[int, Dot] = {}
+    for place, over in enumerate(rows["over_first"]):
+        if isinstance(over, Interval) and over.low is not None and over.high is not None and known(base):
+            dots[place] = (base / over.high / seconds, base / over.center / seconds, base / over.low / seconds)
+    return _panel("Time per epoch", unit, rows, rows["epoch_s"] / seconds, dots, names=True)
 
 
-def _memories(axes: Axes, rows: pd.DataFrame) -> None:
-    _bars(axes, rows, rows["memory_bytes"] / MIB)
-    axes.set_ylabel("peak memory (MiB)")
-    axes.set_title("Peak memory, each alone in a process")
+def _memories(rows: pd.DataFrame) -> Panel:
+    return _panel("Peak memory", "MiB", rows, rows["memory_bytes"] / MIB, {})
 
 
-def _accuracies(axes: Axes, rows: pd.DataFrame) -> None:
-    for place, interval in enumerate(rows["accuracy"]):
-        if not isinstance(interval, Interval):
-            continue
-        error = None if interval.half_width is None else [[interval.half_width]] * 2
-        axes.errorbar(place, interval.center, yerr=error, fmt="o", color=figure.INK, capsize=3, markersize=4)
-        at = (place, interval.center)
-        axes.annotate(f"{interval.center:.2f}", at, (6, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_ylabel("test accuracy (%)")
-    axes.set_title("Accuracy where trained, 95 % over seeds")
-    _x_axis(axes, rows)
+def _panel(
+    title: str, unit: str, rows: pd.DataFrame, values: pd.Series, dots: Mapping[int, Dot], *, names: bool = False
+) -> Panel:
+    """Describe a bar for each step, with its difference from the step that it builds on.
 
-
-def _x_axis(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.set_xticks(np.arange(len(rows)), list(rows["added"]), rotation=25, ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.5, len(rows) - 0.5)
-    axes.grid(visible=False, axis="x")
-
-
-def _bars(axes: Axes, rows: pd.DataFrame, heights: pd.Series, bounds: np.ndarray | None = None) -> None:
-    """Draw bars and steps of these heights, in the colour of the precision that each ablation step computes in.
-
-    ``bounds`` are low, middle and high of each one's interval. What is unknown is NaN.
+    Args:
+        title: of the panel.
+        unit: of the values.
+        rows: of the ablation.
+        values: the bars' lengths; NaN is unknown.
+        dots: estimates, by the number of the row.
+        names: whether the steps are named beside the axis.
     """
-    centers = np.arange(len(rows))
-    colours = [figure.colour(name) for name in rows["precision"]]
-    labels = rows["precision"].where(heights.notna(), "_").tolist()  # no legend of "_"
-    axes.bar(centers, heights, width=0.7, color=colours, alpha=0.25, zorder=2, label=labels)
-    axes.stairs(heights, np.arange(len(rows) + 1) - 0.5, color=figure.INK, linewidth=1.4, zorder=3)
-    tops = heights.to_numpy(dtype=float)
-    if bounds is not None:
-        low, middle, high = bounds.T
-        errors = [middle - low, high - middle]
-        axes.errorbar(centers, middle, yerr=errors, fmt="o", markersize=4, color=figure.INK, capsize=3, zorder=4)
-        tops = np.minimum(np.fmax(tops, high), MOST * float(np.nanmax(tops)))
-    style: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-    box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}  # over a bar of its error
-    for center, height, top, step, word in zip(centers, heights, tops, rows["step_ms"], rows["status"], strict=True):
-        if known(height):
-            axes.annotate(number(height), (center, top), **style, bbox=box, zorder=5)
-        elif not known(step):
-            axes.annotate(f"× {word}", (center, 0), **style, rotation=90, va="bottom", color=figure.INK)
-    axes.set_ylim(0, 1.15 * float(np.nanmax(tops)) if np.isfinite(tops).any() else 1.0)
-    _x_axis(axes, rows)
+    longest = float(values.max())
+    most = min(MOST * longest, max([longest, *(high for _, _, high in dots.values())]))
+    marks: list[Mark] = []
+    lengths = dict(zip(rows["added"], values, strict=True))
+    for place, (row, value) in enumerate(zip(records(rows), values, strict=True)):
+        if known(value):
+            marks += _bar(row, place, value, lengths.get(row["builds_on"]), f"{number(value)} {unit}")
+        elif not known(row["step_ms"]):
+            marks.append(Text(x=0.0, y=place + 0.5, text=f"{SPACE}× {row['status']}", anchor="start"))
+    for place, dot in dots.items():
+        marks += _estimate(dot, place, PLAIN)
+    for place, (row, value) in enumerate(zip(records(rows), values, strict=True)):
+        if known(value):
+            ends = [value, lengths.get(row["builds_on"], 0.0), *dots.get(place, ())]
+            end = min(most, max(filter(known, ends)))
+            marks.append(Text(x=end, y=place + 0.5, text=f"{SPACE}{number(value)}", anchor="start"))
+    x = Axis(label=unit, low=0.0, high=ROOM * most if known(most) and most > 0 else 1.0)
+    return Panel(title=title, x=x, y=_names(rows, names), marks=marks, rows=len(rows))
+
+
+def _bar(row: Row, place: int, value: float, before: float | None, text: str) -> list[Mark]:
+    whole, inner = ((place + low, place + high) for low, high in (WHOLE, INNER))
+    bars: list[Mark] = [Bar(x=(0.0, value), y=whole, tint=str(row["precision"]), faint=True, says=text)]
+    if before is not None and known(before) and before != value:
+        bars.append(Bar(x=(before, value), y=inner, tint=LESS if value < before else MORE))
+    return bars
+
+
+def _estimate(dot: Dot, place: int, tint: str) -> list[Mark]:
+    """Describe an estimate as a dot, with its interval as a line."""
+    (low, center, high), y = dot, place + 0.5
+    return [Line(points=[(low, y), (high, y)], tint=tint, dots=False), Line(points=[(center, y)], tint=tint)]
+
+
+def _accuracies(rows: pd.DataFrame) -> Panel:
+    marks: list[Mark] = []
+    for place, (row, interval) in enumerate(zip(records(rows), rows["accuracy"], strict=True)):
+        if isinstance(interval, Interval):
+            center = interval.center
+            low, high = (center if end is None else end for end in (interval.low, interval.high))
+            marks += _estimate((low, center, high), place, str(row["precision"]))
+            marks.append(Text(x=high, y=place + 0.5, text=f"{SPACE}{center:.2f}", anchor="start"))
+    x = Axis(label="test accuracy (%), 95 % over seeds")
+    return Panel(title="Accuracy where trained", x=x, y=_names(rows, False), marks=marks, rows=len(rows))
+
+
+def _names(rows: pd.DataFrame, shown: bool) -> Axis:
+    """Return the axis of steps; beside other panels they have their names at the first."""
+    ticks = [(place + 0.5, str(name)) for place, name in enumerate(rows["added"])]
+    return Axis(scale="words", ticks=ticks if shown else ())

@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Scale = Literal["linear", "log", "words"]
 Tint = str
-"""What gives a mark its colour: a precision's name, or one of ``KINDS``, ``SOFT`` and ``HEAT``."""
+"""What gives a mark its colour: a precision's name, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
-SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
-"""Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
+LESS, MORE = "less", "more"
+LOST, COARSE = "lost", "coarse"
+"""Magnitudes that a format makes zero, and those that it holds with fewer digits."""
+SOLID, DASHED, BAND, CROSS, STROKE = "solid", "dashed", "band", "cross", "stroke"
+"""Tints of a legend's entries that tell no colours apart but lines, bands and signs."""
+FAINT = (LOST, COARSE)
+"""Tints of areas behind what is drawn."""
+SIGNS = {CROSS: "✕", STROKE: "|"}
+"""How these are written."""
+SHADES = tuple(f"shade-{number}" for number in range(8))
+"""Tints of a sequence, such as a model's layers."""
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 """What memory is used for, in the order in which bars are stacked."""
+
+
+SPACE = "\u00a0"
+"""Between a mark and a word that starts there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +54,9 @@ class Line:
     tint: Tint
     dashed: bool = False
     dots: bool = True
+    first: int = 0
     every: int = 1
-    """Which points have a dot: every one, every second, and so on."""
+    """Which points have a dot: from which on, and every one, every second, and so on."""
     says: str = ""
     """What it shows, in words."""
 
@@ -117,7 +131,9 @@ class Chart:
     """How to read it, in a sentence."""
     panels: Sequence[Panel]
     columns: int
-    legend: Sequence[tuple[str, Tint]] = field(default_factory=tuple)
+    legend: Sequence[tuple[str, Tint]] = ()
+    in_files: bool = True
+    """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
 
 
 def limits(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float]:
@@ -162,6 +178,6 @@ def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
         places = [step * decade for decade in decades for step in steps]
     else:
         size = 10.0 ** math.floor(math.log10((high - low) / 4))
-        step = next(step * size for step in (1, 2, 5, 10) if (high - low) / (step * size) <= 5)
+        step = next(step * size for step in (1, 2, 5, 10) if (high - low) / (step * size) <= 6)
         places = [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return [(place, f"{place:,.10g}".replace("-", "−")) for place in places if low <= place <= high]

@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
-from bench.report.figures import figure, files
+from bench.report.figures import figure
 from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text
-from bench.report.figures.figure import Plot
 from bench.report.figures.training import course
 from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT, Run
 from bench.spec.precisions import BASELINE
 
-Job = Callable[[], Plot | None]
-"""Draws one figure, if there is anything to draw."""
+Job = Callable[[], Chart | None]
+"""Describes one figure, if there is anything to draw, once it is called: many descriptions take seconds."""
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
 Memory = Mapping[tuple[Hashable, Hashable], float]
@@ -39,7 +37,6 @@ MEASURED = ("speedup", "samples_per_s", "memory_bytes")
 """The columns that the figure of a single device shows."""
 CHARACTER = 0.024
 """Width of a digit as a share of a panel's axis, where three panels stand side by side."""
-GAP = (math.nan, math.nan)
 ACROSS = "devices"
 """The name of the figure of all devices."""
 
@@ -54,49 +51,38 @@ def memories(runs: list[Run]) -> Memory:
     }
 
 
-def draw(
-    summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, folder: Path, figures: Choice = "overview"
-) -> tuple[list[tuple[str, Plot | None]], dict[str, str]]:
-    """Draw the figures of all recipes; return each with its workload, and a remark by workload on figures left out.
+def charts(
+    summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, figures: Choice = "overview"
+) -> tuple[list[tuple[str, Chart | None]], dict[str, str]]:
+    """Describe the figures of all recipes, each with its workload; and a remark by workload on figures left out.
 
     Where there would be more than ``MOST`` figures of single devices, ``overview`` has one of each recipe instead, on
     the page alone.
     """
-    jobs = _of_devices(summary, epochs, memory, folder)
+    jobs = _of_devices(summary, epochs, memory)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
     remarks = {}
     for name, file in zip(jobs, slugs([f"batches {name}" for name in jobs]), strict=True):
         if crowded and jobs[name]:
             remarks[name] = LEFT_OUT.format(count=len(jobs[name]))
             rows = summary[summary["workload"] == name]
-            chart = batches(rows, memory, name=file)
-            jobs[name] = [partial(files.on_page, chart)] if chart is not None else []
+            jobs[name] = [partial(batches, rows, memory, name=file)]
     return [(name, job()) for name, own in jobs.items() for job in own], remarks
 
 
-def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, folder: Path) -> dict[str, list[Job]]:
-    """Return the functions that draw the figures of single devices, by workload."""
+def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory) -> dict[str, list[Job]]:
+    """Return the functions that describe the figures of single devices, by workload."""
     jobs: dict[str, list[Job]] = {str(name): [] for name in summary["workload"].unique()}
     courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
         workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
         if rows[list(MEASURED)].notna().any(axis=None):
-            describe = partial(single, rows, memory, name=f"{name}-speed")
-            jobs[workload].append(partial(_described, describe, folder))
+            jobs[workload].append(partial(single, rows, memory, name=f"{name}-speed"))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            jobs[workload].append(partial(_described, partial(course, trained, name=file, caption=caption), folder))
+            jobs[workload].append(partial(course, trained, name=file, caption=caption))
     return jobs
-
-
-def _described(describe: Callable[[], Chart | None], folder: Path) -> Plot | None:
-    """Draw what a function describes, once it is asked for: descriptions of many devices take seconds."""
-    return _drawn(describe(), folder)
-
-
-def _drawn(chart: Chart | None, folder: Path) -> Plot | None:
-    return files.draw(chart, folder) if chart is not None else None
 
 
 # Against batch size.
@@ -113,7 +99,7 @@ def single(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
     first = rows.iloc[0]
     panels = [panel for panel in (_speedup(rows), _throughput(rows), _memory(rows, memory)) if panel is not None]
     caption = f"{first['workload']} on {first['where']}: speed and memory"
-    return _of_panels(panels, rows, name=name, caption=caption, columns=3)
+    return _of_panels(panels, rows, name=name, caption=caption, columns=max(1, len(panels)))
 
 
 def batches(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
@@ -128,10 +114,12 @@ def batches(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
             if any(one is not None for one in drawn):
                 panels += [one or _empty() for one in drawn] + [_empty()] * (columns - len(some))
     caption = f"{rows['workload'].iloc[0]}: speedup and memory against batch size"
-    return _of_panels(panels, rows, name=name, caption=caption, columns=columns)
+    return _of_panels(panels, rows, name=name, caption=caption, columns=columns, in_files=False)
 
 
-def _of_panels(panels: list[Panel], rows: pd.DataFrame, *, name: str, caption: str, columns: int) -> Chart | None:
+def _of_panels(
+    panels: list[Panel], rows: pd.DataFrame, *, name: str, caption: str, columns: int, in_files: bool = True
+) -> Chart | None:
     if not any(panel.marks for panel in panels):
         return None
     about = (
@@ -139,7 +127,9 @@ def _of_panels(panels: list[Panel], rows: pd.DataFrame, *, name: str, caption: s
         "size that did not fit."
     )
     legend = [(arm, arm) for arm, own in figure.arms(rows) if own[["step_ms", "memory_bytes"]].notna().any(axis=None)]
-    return Chart(name=name, caption=caption, about=about, panels=panels, columns=columns, legend=legend)
+    return Chart(
+        name=name, caption=caption, about=about, panels=panels, columns=columns, legend=legend, in_files=in_files
+    )
 
 
 def _empty() -> Panel:
@@ -177,23 +167,8 @@ def _speedup(rows: pd.DataFrame, *, title: str = "Speedup over fp32") -> Panel |
     timed = rows[rows["speedup"].notna()]
     if timed.empty:
         return None
-    marks: list[Mark] = [Rule(at=1.0, axis="y")]
-    for name, arm in figure.arms(timed, "batch_size"):
-        ends = [
-            point
-            for row in records(arm[arm["low"].notna()])
-            for point in ((row["batch_size"], row["low"]), (row["batch_size"], row["high"]), GAP)
-        ]
-        marks += [Line(points=ends, tint=name, dots=False)] if ends else []
-        says = "; ".join(
-            f"batch {row['batch_size']}: {times(row['speedup'], row['low'], row['high'])}" for row in records(arm)
-        )
-        points = list(zip(arm["batch_size"], arm["speedup"], strict=True))
-        marks.append(Line(points=points, tint=name, says=f"{name}, {says}"))
-    most = float(timed["high"].fillna(timed["speedup"]).clip(upper=2 * timed["speedup"].max()).max())
-    return Panel(
-        title=title, x=_sizes(rows), y=Axis(label="speedup (×)", low=0.0, high=max(1.1, most) * 1.08), marks=marks
-    )
+    marks = figure.speedups(timed.assign(called=timed["batch_size"].map("batch {:.0f}".format)), "batch_size", "called")
+    return Panel(title=title, x=_sizes(rows), y=figure.speedup_axis(timed), marks=marks)
 
 
 def _throughput(rows: pd.DataFrame) -> Panel | None:
@@ -300,8 +275,3 @@ def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     reference = pd.concat([group.assign(line=line) for line, group in enumerate(groups)], ignore_index=True)
     sizes = reference["batch_size"].map("{:.0f}".format)
     return reference.assign(text=reference["label"] + (", batch " + sizes if sizes.nunique() > 1 else ""))
-
-
-def draw_across(summary: pd.DataFrame, folder: Path) -> Plot | None:
-    """Draw ``across``."""
-    return _drawn(across(summary), folder)

@@ -1,17 +1,30 @@
-"""Charts as files: SVG and PNG by matplotlib, for markdown and papers."""
+"""Charts as files: SVG and PNG by matplotlib, for markdown and papers.
+
+matplotlib takes half a second to import, so only the functions that use it import it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+import io
+import logging
+import math
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report.figures import chart, figure, svg
 from bench.report.figures.chart import (
+    COARSE,
+    FAINT,
     KINDS,
+    LESS,
+    LOST,
+    MORE,
     PLAIN,
+    SHADES,
     SOFT,
     Band,
     Bar,
@@ -30,60 +43,138 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-INCHES = 10.0
-"""Width of a figure."""
+INK, GREY = "#24292f", "#8c959f"
+STYLE: Any = {
+    "text.parse_math": False,
+    "svg.hashsalt": "ampmeter",
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#d0d7de",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+}
+INCHES, NARROWEST_INCHES = 10.0, 6.0
+"""Width of a figure with all its columns, and of the narrowest."""
 TEST: Any = (0, (3, 1.5))
 """The dashes of test data."""
 ROW_INCHES = 0.21
-GREYS = ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9")
-"""Colours of ``KINDS``: activations, which the precision changes most, stand out."""
+FAINT_ALPHA = 0.18
+COLOURS = {
+    SOFT: GREY,
+    PLAIN: INK,
+    LESS: "#2166ac",
+    MORE: "#b2182b",
+    LOST: "#d55e00",
+    COARSE: "#e69f00",
+    # activations, which the precision changes most, stand out
+    **dict(zip(KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
+    # viridis
+    **dict(
+        zip(
+            SHADES,
+            ("#440154", "#472d7b", "#3a538b", "#2b748e", "#20938c", "#2db27d", "#69cd5b", "#bddf26"),
+            strict=True,
+        )
+    ),
+}
+"""Tints that are no precision's."""
 HEAT = "RdBu"
 
 
 def draw(what: Chart, folder: Path) -> Plot:
-    """Write a chart as SVG and PNG, and return it with its SVG for the page."""
+    """Return a chart as it is on the page, after writing it as SVG and PNG."""
+    if what.in_files:
+        write(what, folder)
+    page = svg.draw(what)
+    return Plot(name=what.name, caption=what.caption, about=what.about, page=page, in_files=what.in_files)
+
+
+def write(what: Chart, folder: Path) -> None:
+    """Draw a chart as SVG and PNG, under its name."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     rows = max(panel.rows for panel in what.panels)
-    columns = min(what.columns, len(what.panels))
     height = max(1.3 + ROW_INCHES * rows, 2.0) if rows else 2.7
-    panels = figure.grid([partial(_panel, panel=panel) for panel in what.panels], columns)
-    handles = [_handle(text, tint) for text, tint in what.legend]
-    inches = (INCHES / columns, height)
-    plot = figure.save(panels, name=what.name, caption=what.caption, folder=folder, panel_inches=inches, legend=handles)
-    return replace(plot, about=what.about, page=svg.draw(what))
+    columns = min(what.columns, len(what.panels))
+    lines = math.ceil(len(what.panels) / columns)
+    width = max(INCHES * columns / what.columns, NARROWEST_INCHES)
+    with mpl.rc_context(STYLE), quiet():
+        drawing = Figure(figsize=(width, height * lines), layout="constrained")
+        frames = list(drawing.subplots(lines, columns, squeeze=False).flat)
+        for axes, panel in zip(frames, what.panels, strict=False):
+            _panel(axes, panel=panel)
+        for axes in frames[len(what.panels) :]:
+            axes.set_axis_off()
+        drawing.suptitle(textwrap.fill(what.caption, int(10 * width)), fontsize=11, fontweight="bold")
+        if what.legend:
+            handles = [_handle(text, tint) for text, tint in what.legend]
+            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), int(width / 1.4)))
+        text = io.StringIO()
+        drawing.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        drawing.set_layout_engine(None)  # keeps the layout that the first drawing found, and need not find it again
+        drawing.savefig(folder / f"{what.name}.png", dpi=144, metadata={"Software": None})
+    (folder / f"{what.name}.svg").write_text(text.getvalue(), encoding="utf-8")
 
 
-def on_page(what: Chart) -> Plot:
-    """Return a chart that is on the page alone, for drawing it to files takes seconds or could not be read."""
-    return Plot(name=what.name, caption=what.caption, about=what.about, svg="", page=svg.draw(what))
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what matplotlib has to say from the user, who cannot mend it: that a font lacks a glyph, for one."""
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def colour(tint: str) -> str:
     """Return what a tint is in a file."""
-    if tint in KINDS:
-        return GREYS[KINDS.index(tint)]
-    return {SOFT: "#8c959f", PLAIN: figure.INK}.get(tint) or figure.colour(tint)
+    return COLOURS.get(tint) or figure.colour(tint)
 
 
 def _handle(text: str, tint: str) -> Artist:
     """Return an entry of the legend."""
-    look: dict[str, Any] = {"color": figure.INK}
+    from matplotlib.lines import Line2D
+
+    look: dict[str, Any] = {"color": INK}
     match tint:
         case chart.SOLID:
             look |= {"linestyle": "-"}
         case chart.DASHED:
             look |= {"linestyle": TEST}
-        case chart.CROSS:
-            look |= {"linestyle": "none", "marker": "x", "markersize": 7}
+        case chart.CROSS | chart.STROKE:
+            look |= {"linestyle": "none", "marker": "x" if tint == chart.CROSS else "|", "markersize": 7}
         case chart.BAND:
-            look |= {"linewidth": 7, "alpha": 0.18}
+            look |= {"linewidth": 7, "alpha": FAINT_ALPHA}
+        case _ if tint in FAINT:
+            look = {"color": colour(tint), "linewidth": 7, "alpha": FAINT_ALPHA}
         case _:
             look = {"color": colour(tint), "marker": marker(tint), "linestyle": "none", "markersize": 7}
-    return figure.handle(text, **look)
+    return Line2D([], [], label=text, **look)
 
 
 def marker(tint: str) -> str:
     """Return the marker of what has a tint: a precision's own, which tells it apart without colour."""
-    return "s" if tint in KINDS else str(figure.look(tint)["marker"])
+    if tint in COLOURS:
+        return "o" if tint in (SOFT, PLAIN) else "s"
+    return str(figure.look(tint)["marker"])
 
 
 def _panel(axes: Axes, *, panel: Panel) -> None:
@@ -115,7 +206,7 @@ def _panel(axes: Axes, *, panel: Panel) -> None:
 def _mark(axes: Axes, mark: Mark) -> None:
     match mark:
         case Rule():
-            look: dict[str, Any] = {"color": "#8c959f", "linewidth": 1.2, "linestyle": "--", "zorder": 1.5}
+            look: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--", "zorder": 1.5}
             (axes.axvline if mark.axis == "x" else axes.axhline)(mark.at, **look)
             if mark.label:
                 place: dict[str, Any] = {"fontsize": 7.5, "color": "#59636e"}
@@ -145,16 +236,15 @@ def _mark(axes: Axes, mark: Mark) -> None:
             axes.text(mark.x, mark.y, mark.text, ha=align, va="center", fontsize=8, color=shade, clip_on=True)
         case Band():
             x, low, high = zip(*mark.points, strict=True)
-            axes.fill_between(x, low, high, color=colour(mark.tint), alpha=0.18, linewidth=0)
+            axes.fill_between(x, low, high, color=colour(mark.tint), alpha=FAINT_ALPHA, linewidth=0)
         case Line():
-            look = {} if mark.tint in (SOFT, PLAIN) else {"marker": marker(mark.tint)}
+            look = {"marker": marker(mark.tint), "markevery": (mark.first, mark.every)} if mark.dots else {}
             axes.plot(
                 [x for x, _ in mark.points],
                 [y for _, y in mark.points],
                 color=colour(mark.tint),
                 linestyle=TEST if mark.dashed else "-",
-                markevery=mark.every,
-                **(look if mark.dots else {}),
+                **look,
             )
 
 
@@ -167,7 +257,7 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
     faces = [
         mpl.colormaps[HEAT](0.5 + bar.heat / 2.4)
         if bar.heat is not None
-        else mpl.colors.to_rgba(colour(bar.tint), 0.18 if bar.faint else 1.0)
+        else mpl.colors.to_rgba(colour(bar.tint), FAINT_ALPHA if bar.faint else 1.0)
         for bar in bars
     ]
     axes.add_collection(PolyCollection(corners, facecolors=faces, linewidths=0, zorder=1))

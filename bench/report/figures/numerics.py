@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.report.figures import figure
-from bench.report.figures.figure import Panel, Plot
-from bench.report.figures.training import falls_far
+from bench.report.figures.chart import (
+    COARSE,
+    CROSS,
+    LOST,
+    PLAIN,
+    SHADES,
+    SIGNS,
+    STROKE,
+    Axis,
+    Bar,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Rule,
+    Text,
+)
+from bench.report.figures.training import falls_far, whole_numbers
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.numerics import first_seed, last_steps
 
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
-CROSS: dict[str, Any] = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 5}
-SHADES = "viridis"
-"""Colours of layers, from the first, dark, to the last."""
 ZERO_AT = -25
 """Magnitudes of 2^-25 or less are zero in float16, rounded to nearest."""
 NORMAL_FROM = -14
 """From 2^-14 on a number is normal in float16."""
 FEWEST_BINS = (-30, 0)
 """Exponents that are always drawn, so that float16's limits have a place."""
+SHARES = (0.001, 1500.0)
+"""The ends of the axis of shares, in per cent; above 100 there is room for words."""
+LEGEND = (("zero in fp16", LOST), ("subnormal in fp16", COARSE))
+EVERY = 4
+"""Which powers of two have a dot; those of each precision are others, for the lines may lie on each other."""
+MARKS = 8
+"""About so many dots on a line."""
 
 
-def draw(
-    summary: pd.DataFrame, numerics: pd.DataFrame, folder: Path, *, layers: bool = False
-) -> Iterator[tuple[str, Plot]]:
-    """Draw the figures of each subject and batch size; yield each with its workload.
+def charts(
+    summary: pd.DataFrame, numerics: pd.DataFrame, *, layers: bool = False
+) -> Iterator[tuple[str, Chart | None]]:
+    """Describe the figures of each subject and batch size; yield each with its workload.
 
     With ``layers`` gradients are drawn layer by layer, instead of all together.
     """
@@ -47,8 +62,8 @@ def draw(
         for batch, seen in watched[key].groupby("batch_size") if key in watched else ():
             name, subject = f"{slug}-b{batch:.0f}", f"{workload} on {where} at batch size {batch:.0f}"
             has_gradients = (seen["kind"] == "gradient").any()
-            for paint in [_layers] if layers else [_gradients, _course] if has_gradients else [_course]:
-                yield workload, paint(seen, name=name, subject=subject, folder=folder)
+            for describe in [_by_layer] if layers else [_gradients, _course] if has_gradients else [_course]:
+                yield workload, describe(seen, name=name, subject=subject)
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -62,123 +77,147 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     return 100 * counts.div(counts.sum(axis=1), axis=0)
 
 
+# Histograms: lines over powers of two, and at the left the share of zeros.
+
+
+def _gradients(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
+    """Describe the gradients' magnitudes in the first step and in the last steps."""
+    found = rows[(rows["kind"] == "gradient") & (rows["layer"] == "")]
+    scales = rows.loc[(rows["kind"] == "step") & (rows["name"] == "loss_scale"), "value"]
+    scale = float(scales.max()) if len(scales) else None
+    exponents = _bins(found, FEWEST_BINS[0] if scale is None else ZERO_AT - math.ceil(math.log2(scale)) - 3)
+    panels = [
+        _histogram(title, found, last=last, exponents=exponents, scale=scale)
+        for title, last in (("First step", False), ("Last steps", True))
+    ]
+    return Chart(
+        name=f"{name}-gradients",
+        caption=f"{subject}: magnitudes of gradients",
+        about="The share of all values at each power of two, and of zeros.",
+        panels=panels,
+        columns=2,
+        legend=[*((arm, arm) for arm, _ in figure.arms(found)), *LEGEND],
+    )
+
+
+def _histogram(title: str, rows: pd.DataFrame, *, last: bool, exponents: np.ndarray, scale: float | None) -> Panel:
+    arms = figure.arms(rows)
+    zero = int(exponents[0]) - 3 - len(arms)
+    marks: list[Mark] = []
+    for index, (name, arm) in enumerate(arms):
+        seen = last_steps(arm) if last else arm[arm["step"] == 0]
+        counts = seen.groupby("name")["value"].sum()
+        own = 100 * counts / counts.sum()
+        marks.append(
+            Line(points=_heights(own, exponents), tint=name, first=index % EVERY, every=EVERY, says=_says(name, own))
+        )
+        marks.append(Line(points=[(zero + index, own.get("zero", 0.0) or math.nan)], tint=name, says=_says(name, own)))
+    if scale is not None:
+        moved = ZERO_AT - math.log2(scale)
+        text = f"zero at a scale of 2^{math.log2(scale):g}"
+        marks += [
+            Rule(at=moved, axis="x"),
+            Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start", tint=PLAIN),
+        ]
+    return _magnitudes(title, "share of all values (%)", marks, exponents, zero + (len(arms) - 1) / 2)
+
+
+def _by_layer(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
+    """Describe the last steps' gradients in a panel for each precision, with a line for each layer group."""
+    layers, exponents = [str(layer) for layer in rows["layer"].unique()], _bins(rows)
+    tints = {layer: SHADES[place * len(SHADES) // len(layers)] for place, layer in enumerate(layers)}
+    zero, panels = int(exponents[0]) - 5, []
+    for precision, arm in figure.arms(rows):
+        marks: list[Mark] = []
+        for layer, own in shares(arm).iterrows():
+            look: dict[str, Any] = {"tint": tints[str(layer)], "dots": False, "says": _says(f"layer {layer}", own)}
+            marks.append(Line(points=_heights(own, exponents), **look))
+            at_zero = own.get("zero", 0.0) or math.nan
+            marks.append(Line(points=[(zero - 1, at_zero), (zero + 1, at_zero)], **look))
+        panels.append(_magnitudes(precision, "share of the layer's values (%)", marks, exponents, zero))
+    return Chart(
+        name=f"{name}-gradients-by-layer",
+        caption=f"{subject}: gradients by layer, last steps",
+        about="The share of a layer's values at each power of two, and of zeros. The first layer is the darkest.",
+        panels=panels,
+        columns=max(2, min(3, len(panels))),
+        legend=[*((f"layer {layer}", tint) for layer, tint in tints.items()), *LEGEND],
+    )
+
+
+def _says(name: str, shares: Any) -> str:
+    return f"{name}, {shares.get('zero', 0.0):.3g} % zeros"
+
+
 def _bins(rows: pd.DataFrame, lowest: int = FEWEST_BINS[0]) -> np.ndarray:
     """Return the exponents that are drawn, at least from ``lowest`` on."""
     powers = [int(word) for word in rows["name"].unique() if word.lstrip("-").isdigit()]
     return np.arange(min([lowest, *powers]), max([FEWEST_BINS[1], *powers]) + 1)
 
 
-def _layers(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> Plot:
-    """Draw a panel for each precision and a line for each layer group."""
-    layers, exponents = list(rows["layer"].unique()), _bins(rows)
-    grid = figure.grid(
-        [
-            partial(_layer_panel, rows=arm, title=precision, layers=layers, exponents=exponents)
-            for precision, arm in figure.arms(rows)
-        ]
-    )
-    name, caption = f"{name}-gradients-by-layer", f"{subject}: gradients by layer, last steps"
-    return figure.save(grid, name=name, caption=caption, folder=folder, panel_inches=(4.2, 3.2), share_y=True)
+def _heights(shares: Any, exponents: np.ndarray) -> list[tuple[float, float]]:
+    """Return a line over powers of two, which falls to the axis beside what there is, and is interrupted elsewhere."""
+    heights = np.array([0.0, *(float(shares.get(str(exponent), 0.0)) for exponent in exponents), 0.0])
+    empty = (heights[1:-1] == 0) & (heights[:-2] == 0) & (heights[2:] == 0)
+    return list(zip(exponents + 0.5, np.where(empty, math.nan, heights[1:-1]), strict=True))
 
 
-def _layer_panel(axes: Axes, *, rows: pd.DataFrame, title: str, layers: list[str], exponents: np.ndarray) -> None:
-    import matplotlib as mpl
+def _magnitudes(title: str, label: str, marks: Sequence[Mark], exponents: np.ndarray, zero: float) -> Panel:
+    """Return a panel over powers of two; what float16 makes zero or subnormal is shaded.
 
-    found, zero = shares(rows), int(exponents[0]) - 5
-    colours = mpl.colormaps[SHADES](np.linspace(0, 0.9, len(layers)))
-    for layer, colour in zip(layers, colours, strict=True):
-        if layer in found.index:
-            style: Any = {"color": colour, "linewidth": 1.2}
-            axes.plot(exponents + 0.5, _heights(found.loc[layer], exponents), **style, label=f"layer {layer}")
-            axes.plot(zero, found.loc[layer].get("zero", np.nan), marker="_", markersize=12, **style)
-    _magnitude_axis(axes, exponents, zero, zero - 3)
-    axes.set_ylabel("share of the layer's values (%)")
-    axes.set_title(title)
-
-
-def _heights(shares: Any, exponents: np.ndarray) -> np.ndarray:
-    return np.array([shares.get(str(exponent), 0.0) for exponent in exponents])
-
-
-def _magnitude_axis(axes: Axes, exponents: np.ndarray, zero: float, left: float) -> None:
-    """Make x an axis of powers of two from ``left``, zeros at ``zero``, and y one of shares in per cent.
-
-    What float16 makes zero or subnormal is shaded.
+    Args:
+        title: of the panel.
+        label: of the axis of shares.
+        marks: what is drawn.
+        exponents: the powers of two.
+        zero: where the share of zeros is.
     """
     low, high = int(exponents[0]), int(exponents[-1])
-    axes.axvspan(low - 1, ZERO_AT, color="#d55e00", alpha=0.12, linewidth=0)
-    axes.axvspan(ZERO_AT, NORMAL_FROM, color="#e69f00", alpha=0.12, linewidth=0)
-    figure.log_axis(axes)
-    axes.set_yticks([10.0**power for power in range(-3, 3)])
-    axes.set_ylim(0.001, 1500)
-    for place, text in ((ZERO_AT - 0.3, "zero\nin fp16"), (NORMAL_FROM - 0.3, "subnormal\nin fp16")):
-        _note(axes, place, text)
-    ticks = [exponent for exponent in range(low, high + 1) if exponent % 10 == 0]
-    axes.set_xticks([zero, *ticks], ["zero", *map(_power, ticks)])
-    axes.set_xlim(left, high + 1.5)
-    axes.set_xlabel("magnitude")
-
-
-def _note(axes: Axes, place: float, text: str, **style: Any) -> None:
-    """Write to the left of a place on x, at the top."""
-    axes.text(place, 0.985, text, transform=axes.get_xaxis_transform(), fontsize=7.5, ha="right", va="top", **style)
+    left = min(x for mark in marks if isinstance(mark, Line) for x, _ in mark.points)
+    areas = [
+        Bar(x=(low - 1, ZERO_AT), y=SHARES, tint=LOST, faint=True),
+        Bar(x=(ZERO_AT, NORMAL_FROM), y=SHARES, tint=COARSE, faint=True),
+    ]
+    powers = [(float(at), _power(at)) for at in range(low, high + 1) if at % 10 == 0]
+    ticks = [(zero, "zero"), *powers]
+    return Panel(
+        title=title,
+        x=Axis(label="magnitude", ticks=ticks, low=left - 1.5, high=high + 1.5),
+        y=Axis(
+            label=label,
+            scale="log",
+            ticks=[(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)],
+            low=SHARES[0],
+            high=SHARES[1],
+        ),
+        marks=[*areas, *marks],
+    )
 
 
 def _power(exponent: float) -> str:
     return f"2^{exponent:g}".replace("-", "−")
 
 
-def _gradients(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> Plot:
-    """Draw the gradients' magnitudes in the first step and in the last steps."""
-    found = rows[(rows["kind"] == "gradient") & (rows["layer"] == "")]
-    scales = rows.loc[(rows["kind"] == "step") & (rows["name"] == "loss_scale"), "value"]
-    scale = float(scales.max()) if len(scales) else None
-    exponents = _bins(found, FEWEST_BINS[0] if scale is None else ZERO_AT - math.ceil(math.log2(scale)) - 3)
-    panels: list[Panel] = [
-        partial(_histogram, rows=found, title=title, last=last, exponents=exponents, scale=scale)
-        for title, last in (("First step", False), ("Last steps", True))
-    ]
-    name, caption = f"{name}-gradients", f"{subject}: magnitudes of gradients"
-    return figure.save([panels], name=name, caption=caption, folder=folder, panel_inches=(5.0, 3.7), share_y=True)
+# The first steps.
 
 
-def _histogram(
-    axes: Axes, *, rows: pd.DataFrame, title: str, last: bool, exponents: np.ndarray, scale: float | None
-) -> None:
-    """Draw shares of all values: a line over powers of two, and at the left the share of zeros."""
-    arms = figure.arms(rows)
-    zero = int(exponents[0]) - 3 - len(arms)
-    for index, (name, arm) in enumerate(arms):
-        seen = last_steps(arm) if last else arm[arm["step"] == 0]
-        counts = seen.groupby("name")["value"].sum()
-        shares = 100 * counts / counts.sum()
-        style = figure.look(name)
-        heights = _heights(shares, exponents)
-        axes.plot(exponents + 0.5, heights, **style, markevery=(index % 4, 4), label=name)
-        axes.plot(zero + index, shares.get("zero", math.nan), **style, linestyle="none")
-    _magnitude_axis(axes, exponents, zero + (len(arms) - 1) / 2, zero - 1.5)
-    if scale is not None:
-        moved = ZERO_AT - math.log2(scale)
-        axes.axvline(moved, color=figure.INK, linewidth=1, linestyle=":")
-        _note(axes, moved - 0.2, f"zero at a scale of 2^{math.log2(scale):g}", rotation=90)
-    axes.set_ylabel("share of all values (%)" if not last else "")
-    axes.set_title(title)
-
-
-def _course(rows: pd.DataFrame, *, name: str, subject: str, folder: Path) -> Plot:
-    """Draw the loss of the first steps, and the loss scale where there is one."""
+def _course(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
+    """Describe the loss of the first steps, and the loss scale where there is one."""
     steps = rows[rows["kind"] == "step"]
-    panels: list[Panel] = [partial(_loss, steps=steps)]
-    panels += [partial(_loss_scale, steps=steps)] if _scaled(steps) else []
-    handles: list[Artist] = [figure.handle(arm, **figure.look(arm)) for arm, _ in figure.arms(steps)]
-    if _failed(steps).any():
-        handles.append(figure.handle("not finite after this", **CROSS, color=figure.INK, linestyle="none"))
+    panels = [_loss(steps), *([_loss_scale(steps)] if _scaled(steps) else [])]
+    legend = [(arm, arm) for arm, _ in figure.arms(steps)]
+    legend += [("not finite after this", CROSS)] if _failed(steps).any() else []
     skipped = (steps["name"] == "skipped") & (steps["value"] > 0)
     if len(panels) > 1 and steps[skipped]["precision"].isin(_scaled(steps)).any():
-        handles.append(figure.handle("step skipped", marker="|", markersize=9, color=figure.INK, linestyle="none"))
-    name, caption = f"{name}-loss-scale", f"{subject}: the first {steps['step'].max() + 1:.0f} steps"
-    inches = (5.0, 3.4)
-    return figure.save([panels], name=name, caption=caption, folder=folder, panel_inches=inches, legend=handles)
+        legend.append(("step skipped", STROKE))
+    return Chart(
+        name=f"{name}-loss-scale",
+        caption=f"{subject}: the first {steps['step'].max() + 1:.0f} steps",
+        about="Of one training, that of the first seed.",
+        panels=panels,
+        columns=2,
+        legend=legend,
+    )
 
 
 def _scaled(steps: pd.DataFrame) -> set[str]:
@@ -194,40 +233,41 @@ def _failed(steps: pd.DataFrame) -> pd.Series:
     return pd.Series((steps["step"] == ended) & (no_loss | (infinite & fatal)))
 
 
-def _loss(axes: Axes, steps: pd.DataFrame) -> None:
+def _loss(steps: pd.DataFrame) -> Panel:
     losses = steps[steps["name"] == "loss"]
     failed = set(steps.loc[_failed(steps), "precision"])
+    marks: list[Mark] = []
     for index, (name, arm) in enumerate(figure.arms(losses, "step")):
         finite = arm[np.isfinite(arm["value"])]
-        every = max(1, math.ceil(len(finite) / 8))
-        marks = (index * every // 4 % every, every)
-        axes.plot(finite["step"] + 1, finite["value"], **figure.look(name), markevery=marks)
-        if name in failed and len(finite):
-            end = finite.iloc[-1]
-            axes.plot(end["step"] + 1, end["value"], **CROSS, color=figure.colour(name), linestyle="none")
-    if falls_far(losses["value"].to_numpy()):
-        axes.set_yscale("log")
-    axes.set_ylabel("training loss")
-    axes.set_title("Loss")
-    _step_axis(axes)
+        every = max(1, math.ceil(len(finite) / MARKS))
+        points = list(zip(finite["step"] + 1.0, finite["value"], strict=True))
+        marks.append(Line(points=points, tint=name, first=index * every // 4 % every, every=every, says=name))
+        if name in failed and points:
+            x, y = points[-1]
+            marks.append(Text(x=x, y=y, text=SIGNS[CROSS], tint=name))
+    logarithmic = falls_far(losses["value"].to_numpy())
+    y = Axis(label="training loss", scale="log" if logarithmic else "linear")
+    return Panel(title="Loss", x=_steps(steps), y=y, marks=marks)
 
 
-def _loss_scale(axes: Axes, steps: pd.DataFrame) -> None:
-    for index, (name, scales) in enumerate(figure.arms(steps[steps["name"] == "loss_scale"], "step")):
-        style = {**figure.look(name), "drawstyle": "steps-post", "markevery": (3 * index, 10)}
-        axes.plot(scales["step"] + 1, np.log2(scales["value"]), **style)
-        skipped = steps[(steps["precision"] == name) & (steps["name"] == "skipped") & (steps["value"] > 0)]["step"]
-        at = scales[scales["step"].isin(skipped)]
-        axes.plot(at["step"] + 1, np.log2(at["value"]), marker="|", markersize=11, color=figure.INK, linestyle="none")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low - 1, high + 1)
-    axes.locator_params(axis="y", nbins=6, integer=True)
-    axes.yaxis.set_major_formatter(lambda value, _: _power(value))
-    axes.set_ylabel("loss scale")
-    axes.set_title("Loss scale")
-    _step_axis(axes)
+def _loss_scale(steps: pd.DataFrame) -> Panel:
+    """Describe the loss scale, which holds until the step at which it changes."""
+    marks: list[Mark] = []
+    found = steps[steps["name"] == "loss_scale"]
+    for name, scales in figure.arms(found, "step"):
+        powers = dict(zip(scales["step"] + 1.0, np.log2(scales["value"]), strict=True))
+        points = list(powers.items())
+        held = [(after[0], before[1]) for before, after in itertools.pairwise(points)]
+        corners = [point for pair in zip(points, [*held, points[-1]], strict=True) for point in pair]
+        marks.append(Line(points=corners, tint=name, every=2 * MARKS, says=name))
+        own = steps[(steps["precision"] == name) & (steps["name"] == "skipped") & (steps["value"] > 0)]
+        lost = [step + 1.0 for step in own["step"] if step + 1.0 in powers]
+        marks += [Text(x=step, y=powers[step], text=SIGNS[STROKE]) for step in lost]
+    low, high = math.floor(np.log2(found["value"].min())) - 1, math.ceil(np.log2(found["value"].max())) + 1
+    ticks = [(float(at), _power(at)) for at in range(low, high + 1) if at % math.ceil((high - low) / 5) == 0]
+    y = Axis(label="loss scale", ticks=ticks, low=low, high=high)
+    return Panel(title="Loss scale", x=_steps(steps), y=y, marks=marks)
 
 
-def _step_axis(axes: Axes) -> None:
-    axes.locator_params(axis="x", nbins=8, integer=True)
-    axes.set_xlabel("step")
+def _steps(steps: pd.DataFrame) -> Axis:
+    return whole_numbers("step", int(steps["step"].max()) + 1)

@@ -10,7 +10,7 @@ import pandas as pd
 from bench.report.analysis.summary import PARITY_MARGIN_POINTS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
-from bench.report.figures.chart import KINDS, SOFT, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
+from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.format import memory_unit, number, records, signed
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
@@ -72,7 +72,7 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
                 ends = (start / size, (start + value) / size)
                 marks.append(Bar(x=ends, y=(place + 0.15, place + 0.85), tint=kind))
                 start += value
-        marks.append(Text(x=start / size, y=place + 0.5, text=f" {number(start / size, 3)}", anchor="start"))
+        marks.append(Text(x=start / size, y=place + 0.5, text=f"{SPACE}{number(start / size, 3)}", anchor="start"))
     ticks = [(place + 0.5, label) for place, (label, _) in enumerate(lines)]
     return Panel(
         title=workload,

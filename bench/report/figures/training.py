@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -50,7 +52,11 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
             for name, arm in figure.arms(scaled):
                 marks += _line(arm, x, column, dashed=dashed, precision=name)
     logarithmic = what == LOSS and falls_far(rows[list(COLUMNS[LOSS])].to_numpy(dtype=float))
-    against = Axis(label=f"training time ({unit})", low=0.0) if x == "elapsed_s" else _epochs(int(rows["epoch"].max()))
+    against = (
+        Axis(label=f"training time ({unit})", low=0.0)
+        if x == "elapsed_s"
+        else whole_numbers("epoch", int(rows["epoch"].max()))
+    )
     return Panel(
         title=f"{what.capitalize()} against {'epochs' if x == 'epoch' else 'training time'}",
         x=against,
@@ -65,11 +71,15 @@ def falls_far(losses: np.ndarray) -> bool:
     return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
 
 
-def _epochs(last: int) -> Axis:
-    """Return an axis of whole epochs."""
-    step = max(1, math.ceil(last / 8))
-    places = [1, *(epoch for epoch in range(step, last + 1, step) if epoch > 1)]
-    return Axis(label="epoch", ticks=[(place, str(place)) for place in places])
+def whole_numbers(label: str, last: int) -> Axis:
+    """Return an axis of whole numbers from 1 to the last."""
+    step = next(size for size in _round_sizes() if last / size <= MARKS)
+    places = [1, *(place for place in range(step, last + 1, step) if place > 1)]
+    return Axis(label=label, ticks=[(place, str(place)) for place in places])
+
+
+def _round_sizes() -> Iterator[int]:
+    return (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
 
 
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:

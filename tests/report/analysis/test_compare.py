@@ -210,6 +210,7 @@ def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, noisy, verdict):
     assert found["fp32"]["speed"] == verdict
 
 
+@pytest.mark.slow
 def test_fail_over_decides_the_exit_code_and_the_form_what_is_printed(old, tmp_path):
     new = later(old, 1 / 1.05)
     printed = {

@@ -163,6 +163,7 @@ def test_another_recipe_text_and_another_clock_limit_are_other_circumstances(tmp
     assert "another text of the recipe and another clock limit" in made(tmp_path / "one", tmp_path / "two")[1][0]
 
 
+@pytest.mark.slow
 def test_another_device_of_the_run_or_a_device_of_another_name_is_none_of_them(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "0+1", 64, (1500.0,))

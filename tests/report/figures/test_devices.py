@@ -12,7 +12,6 @@ from bench.report.analysis.verdict import sentences
 from bench.report.figures import devices, figure, files, overview, svg
 from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
 from bench.report.figures.devices import across, at_verdicts, labelled, single
-from bench.report.figures.figure import Plot
 from bench.report.reading.load import load
 from bench.spec.errors import UsageError
 from perf.synthetic_run import Shape, write_run
@@ -27,43 +26,36 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def summary(run):
-    return summarise(load([run]).trials)
+def runs(run):
+    return load([run])
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Names of the figures that would be drawn; nothing is drawn."""
-    names = []
-
-    def save(*_, name, **__):
-        names.append(name)
-        return Plot(name=name, caption="", svg="<svg/>")
-
-    monkeypatch.setattr(figure, "save", save)
-    return names
+@pytest.fixture(scope="module")
+def summary(runs):
+    return summarise(runs.trials)
 
 
-def left_out(run, tmp_path, figures="overview"):
-    """Draw the figures of a run; return the remarks on those that were left out."""
-    runs = load([run])
-    return devices.draw(summarise(runs.trials), runs.epochs, {}, tmp_path, figures)[1]
+def described(summary, runs, figures="overview"):
+    """Return the figures of a run, and the remarks on those that are left out."""
+    charts, remarks = devices.charts(summary, runs.epochs, {}, figures)
+    return [chart for _, chart in charts], remarks
 
 
-def test_few_figures_are_drawn_device_by_device(run, tmp_path, drawn):
-    assert left_out(run, tmp_path) == {}
-    assert [name.rsplit("-", 1)[-1] for name in drawn] == ["speed", "b64"] * 3
+def test_few_figures_are_drawn_device_by_device(summary, runs):
+    charts, remarks = described(summary, runs)
+    assert remarks == {}
+    assert [chart.name.rsplit("-", 1)[-1] for chart in charts] == ["speed", "b64"] * 3
+    assert all(chart.in_files for chart in charts)
 
 
-def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(run, tmp_path, drawn, monkeypatch):
+def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(summary, runs, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
-    remark = left_out(run, tmp_path)["model0"]
-    assert drawn == []  # it is on the page alone
-    assert "6 figures" in remark
-    assert "--figures all" in remark
-    drawn.clear()
-    assert left_out(run, tmp_path, "all") == {}
-    assert len(drawn) == 6
+    (chart,), remarks = described(summary, runs)
+    assert not chart.in_files
+    assert "6 figures" in remarks["model0"]
+    assert "--figures all" in remarks["model0"]
+    charts, remarks = described(summary, runs, "all")
+    assert (len(charts), remarks) == (6, {})
 
 
 @pytest.mark.slow
@@ -79,9 +71,9 @@ def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkey
     assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
 
 
-def test_without_figures_there_is_none_and_every_table(run, tmp_path, drawn):
+@pytest.mark.slow
+def test_without_figures_there_is_none_and_every_table(run, tmp_path):
     page = write_report([run], tmp_path / "none", figures="none").read_text()
-    assert drawn == []
     assert "![" not in page
     whole = write_report([run], tmp_path / "whole").read_text()
     assert [line for line in whole.splitlines() if line[:1] == "|"] == [
@@ -115,7 +107,7 @@ def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary)
     arm = arm[arm["precision"] == "tf32"]
     expected = list(zip(arm["samples_per_s"], [0.5, 1.5, 2.5], strict=True))
     assert points(panel, "tf32") == expected
-    with mpl.rc_context(figure.STYLE):
+    with mpl.rc_context(files.STYLE):
         axes = Figure().subplots()
         files._panel(axes, panel=panel)
     marker = figure.look("tf32")["marker"]
@@ -124,7 +116,7 @@ def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary)
     ] == expected
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first device on top
     text = svg.draw(chart)
-    assert text.count('<g class="p-tf32"><circle') == 3
+    assert text.count('<g class="p-tf32"><path class="dots"') == 3
     assert all(f"Synthetic {index}</text>" in text for index in range(3))
     assert "style=" not in text
 
@@ -152,8 +144,8 @@ def test_intervals_memory_of_the_device_and_what_did_not_fit_are_drawn(tmp_path)
     assert [(mark.text, mark.tint) for mark in memory.marks if isinstance(mark, Text)] == [("✕", "fp32")]
 
 
-def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(run, summary):
-    trials = load([run]).trials
+def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary):
+    trials = runs.trials
     answers = [sentence.answer for sentence in sentences(summary)]
     (panel,) = overview.memory_by_kind(summary, trials, answers).panels
     assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].precision}"]

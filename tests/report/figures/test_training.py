@@ -60,7 +60,7 @@ def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0]).train("amp-bf16", [80.0])
     panel = training.panel(epochs_of(run), training.LOSS, "epoch")
     assert len({(line.tint, line.dashed) for line in marks(panel, Line)}) == 4
-    with mpl.rc_context(figure.STYLE):
+    with mpl.rc_context(files.STYLE):
         axes = Figure().subplots()
         files._panel(axes, panel=panel)
     found = [line for line in axes.lines if len(line.get_xdata())]

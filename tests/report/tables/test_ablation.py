@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bench.report import report
-from bench.report.figures.ablation import draw
+from bench.report.figures.ablation import waterfall
+from bench.report.figures.chart import Text
 from bench.report.page import LOADED, RESIDENT, how_to_read
 from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
@@ -71,6 +72,7 @@ def test_where_nothing_gains_the_advice_is_fp32(tmp_path):
     assert verdict.evidence.startswith("nothing gains: the fastest, amp-bf16, is 0.800")
 
 
+@pytest.mark.slow
 def test_ablation_steps_are_not_precisions_and_the_page_has_their_plot(run, tmp_path):
     runs = load([run.folder])
     assert runs.trials.empty
@@ -121,9 +123,10 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path):
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.00 [")
     ladder = ablation_of(builder)
     assert sentence(ladder).advice == "no verdict"
-    assert draw(ladder, tmp_path) is not None
+    assert waterfall(ladder) is not None
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
     steps = {name: [4.0, 4.1] for name in ("fp32", "amp-bf16", "amp-bf16+set-to-none")}
     steps["amp-bf16+set-to-none+checkpointing"] = [5.0, 5.1]
@@ -136,9 +139,9 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
         "89.50 (one seed, no interval)",
         "not trained",
     ]
-    plot = draw(ablation_of(builder), tmp_path)
-    assert plot is not None
-    assert "Accuracy where trained" in plot.svg
+    panel = waterfall(ablation_of(builder)).panels[-1]
+    assert panel.title == "Accuracy where trained"
+    assert [mark.text.strip() for mark in panel.marks if isinstance(mark, Text)] == ["90.50", "89.50", "89.50"]
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run):

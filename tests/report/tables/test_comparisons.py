@@ -4,10 +4,12 @@ import json
 import math
 
 import numpy as np
+import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.summary import summarise
-from bench.report.figures.comparisons import draw_sweep, positions
+from bench.report.figures.chart import Line
+from bench.report.figures.comparisons import against_value, positions
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import sweep as sweep_table
@@ -98,12 +100,16 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path):
     numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
     run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers)
     (sweep,) = swept_in(run)
-    plot = draw_sweep(sweep, tmp_path)
-    assert plot.name == "sweep-mlp-width"
-    assert (tmp_path / "sweep-mlp-width.svg").exists()
+    chart = against_value(sweep)
+    assert chart.name == "sweep-mlp-width"
+    (panel,) = chart.panels
+    assert panel.x.ticks == [(8.0, "8"), (1024.0, "1024")]
+    assert [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.dots] == [
+        [(8.0, pytest.approx(2.0)), (1024.0, pytest.approx(2.0))]
+    ]
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
     (sweep,) = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
-    assert draw_sweep(sweep, tmp_path) is None
+    assert against_value(sweep) is None
     assert len(sweep_table(sweep).rows) == 4
     report = compose(load([run.folder]), tmp_path, figures="none")
     assert report.sections[1].title == "Sweep of mlp's width"

@@ -15,8 +15,8 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.page import NO_NOTES
 from bench.report.reading.load import load
-from bench.report.tables.diagnostics import how_timed, notes, warnings, what_ran
-from bench.results.records import Block, Operations, TrialResult
+from bench.report.tables.diagnostics import how_timed, machines, notes, warnings, what_ran
+from bench.results.records import Block, Energy, Operations, TrialResult
 from bench.results.store import Store
 from bench.stats import SEQUENTIAL
 from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
@@ -162,6 +162,27 @@ def test_each_machine_is_crowded_by_its_own_most(tmp_path):
             builder.add(trial, TrialResult(precision="fp32", status="ok", speed=timing))
     rows = lines(notes(load([tmp_path / "a", tmp_path / "b"]).trials))
     assert [(row["trials"], re.findall(r"\d+ %", row["detail"])) for row in rows] == [("2", ["80 %"]), ("2", ["20 %"])]
+
+
+def test_energy_that_is_doubtful_although_ok_is_among_the_notes(tmp_path):
+    builder = RunBuilder(tmp_path)
+    why = "the GPU's energy is doubtful: 588 W is more than its power limit of 35 W"
+    drawn = Energy(energy_source="power", energy_j_per_step=1.0, mean_power_w=588.0, energy_window_s=5.0)
+    for precision, detail in (("fp32", why), ("amp-bf16", "")):
+        trial = builder.trial("energy", [precision], 64)
+        builder.add(trial, TrialResult(precision=precision, status="ok", detail=detail, energy=drawn))
+    (row,) = lines(notes(load([tmp_path]).trials))
+    assert (row["precision"], row["status"], row["detail"]) == ("fp32", "ok", why)
+
+
+def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
+    for name in ("a", "b"):
+        RunBuilder(tmp_path / name).memory("fp32", 100)
+    header = "environment variables"
+    assert header not in machines(load([tmp_path / "a"]).runs)[0].headers
+    edit_run(tmp_path / "a", lambda run: run["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]))
+    told = [row[header] for row in lines(machines(load([tmp_path / "a", tmp_path / "b"]).runs)[0])]
+    assert told == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2", "–"]
 
 
 def test_a_run_without_notes_has_a_remark_in_their_place(tmp_path):

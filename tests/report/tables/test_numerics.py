@@ -7,7 +7,8 @@ import torch
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
-from bench.report.figures.numerics import draw, shares
+from bench.report.figures.chart import SHADES, Bar, Line, Rule, Text
+from bench.report.figures.numerics import charts, shares
 from bench.report.page import compose, publish
 from bench.report.reading.load import load
 from bench.report.tables.numerics import FINITE_ONLY, FORMATS, error, extremes, formats, last_steps, numerics
@@ -112,6 +113,7 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
     assert list(last_steps(frame.iloc[:2].assign(step=[0.0, 1.0]))["step"]) == [1.0]
 
 
+@pytest.mark.slow
 def test_the_page_shows_tables_plots_and_formats_and_only_where_there_are_numerics(run, tmp_path):
     page = publish(run, tmp_path / "report")[0].with_name("details.md")
     text = page.read_text()
@@ -136,14 +138,38 @@ def test_layers_are_drawn_on_request_only(run, tmp_path):
     assert names(layers=True)[-1] == "mlp-nvidia-test-1-b128-gradients-by-layer"
 
 
-def test_layers_are_drawn_in_the_models_order(run, tmp_path):
-    ((workload, plot),) = draw(summarise(run.trials), run.numerics, tmp_path, layers=True)
-    assert (workload, plot.name) == ("mlp", "mlp-nvidia-test-1-b128-gradients-by-layer")
+def test_layers_are_drawn_in_the_models_order(run):
+    ((workload, chart),) = charts(summarise(run.trials), run.numerics, layers=True)
+    assert (workload, chart.name) == ("mlp", "mlp-nvidia-test-1-b128-gradients-by-layer")
+    assert chart.legend[:2] == [("layer fc", SHADES[0]), ("layer conv1", SHADES[4])]
     rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
     found = shares(rows[rows["precision"] == "fp32"])
     assert list(found.index) == ["fc", "conv1"]
     assert found.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
     assert found.loc["fc", "-10"] == 100.0
+
+
+def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
+    (_, chart), _ = charts(summarise(run.trials), run.numerics)
+    first, _ = chart.panels
+    drawn = [mark for mark in first.marks if isinstance(mark, Line) and mark.tint == "amp-fp16"]
+    line, zeros = ({x: y for x, y in mark.points if y > 0} for mark in drawn)
+    assert line == {-29.5: pytest.approx(12.5), -19.5: pytest.approx(37.5)}
+    assert list(zeros.values()) == [pytest.approx(50.0)]
+    assert [mark.x[1] for mark in first.marks if isinstance(mark, Bar)] == [-25, -14]
+    assert [mark.at for mark in first.marks if isinstance(mark, Rule)] == [-25 - 10]  # at its scale of 1024
+
+
+def test_the_course_crosses_what_failed_and_strikes_steps_that_were_skipped(run):
+    _, (_, chart) = charts(summarise(run.trials), run.numerics)
+    assert [text for text, _ in chart.legend][3:] == ["not finite after this", "step skipped"]
+    loss, scale = chart.panels
+    signs = [(mark.text, mark.x, mark.y) for panel in chart.panels for mark in panel.marks if isinstance(mark, Text)]
+    assert signs == [("✕", 1.0, 2.0), ("|", 2.0, 10.0)]
+    assert [mark.points for mark in scale.marks if isinstance(mark, Line)] == [
+        [(1.0, 10.0), (2.0, 10.0), (2.0, 10.0), (3.0, 10.0), (3.0, 10.0), (3.0, 10.0)]
+    ]
+    assert {mark.tint for mark in loss.marks if isinstance(mark, Line)} == {"fp32", "amp-fp16", "fp16"}
 
 
 def test_where_only_numerics_were_looked_at_the_verdict_says_so(run):

@@ -1,0 +1,217 @@
+"""What drivers answered on machines of others: each record is judged right, or said to be doubtful or unknown.
+
+The figures are those that the source beside them tells; the fake driver gives them back under the real nvidia-ml-py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from bench.devices.monitor import GpuMeter, energy_source, open_monitor
+from bench.measure.disturbance import open_watch
+from bench.measure.energy import Nap, Window, doubt, measure
+from bench.results.records import Device
+from tests.devices import fake_amdsmi
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
+from tests.measure.test_energy import COUNTER, NO_COUNTER, SimulatedLoad
+
+POWER = "nvmlDeviceGetPowerUsage"
+NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}
+POWER_CAP = 74
+"""Number of NVML_FI_DEV_PERF_POLICY_POWER."""
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Return a function that measures a GPU for five seconds, idle or in steps of some length."""
+
+    def make(gpu: FakeGpu, *, idle: bool = False, step_s: float = 0.007) -> Window | None:
+        clock = FakeClock()
+        FakeDriver([gpu], clock=clock).install(monkeypatch)
+        monitor = open_monitor()
+        assert monitor is not None
+        load = Nap(clock) if idle else SimulatedLoad(clock, step_s)
+        burst = 1 if idle else max(1, math.ceil(0.02 / step_s))
+        return measure(load, GpuMeter(monitor, gpu.uuid), burst=burst, clock=clock, sleep=clock.advance)
+
+    return make
+
+
+def judged(window: Window, idle: Window | None = None, **about) -> str:
+    return doubt(window, idle, **{"name": "GPU", "limit_w": None, **about})
+
+
+class Record(NamedTuple):
+    """Counter and power of the same seconds."""
+
+    source: str
+    joules: float
+    seconds: float
+    power_w: float
+    right: bool
+
+
+RECORDS = [
+    Record("github.com/ml-energy/zeus/issues/181, an idle GPU", 187.443, 5.0045, 326.883 / 5.0045, right=False),
+    Record("github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX idle", 952.494, 60.0, 16.0, right=True),
+    Record("github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX active", 16_522.288, 60.0, 280.0, right=True),
+    Record("github.com/powerapi-ng/pyJoules/issues/23, RTX 2080 active", 1_245.978, 6.0, 200.0, right=True),
+]
+
+
+@pytest.mark.parametrize("recorded", RECORDS, ids=[row.source for row in RECORDS])
+def test_a_counter_beside_the_power_of_the_same_seconds(record, recorded):
+    idle, counted_w = "idle" in recorded.source, recorded.joules / recorded.seconds
+    window = record(FakeGpu("GPU-a", power_w=recorded.power_w, counter_power_w=counted_w), idle=idle)
+    assert (window.source, window.power_w) == ("counter", pytest.approx(counted_w, rel=0.01))
+    assert window.sampled_w == pytest.approx(recorded.power_w, rel=0.01)
+    steps = Window(source="counter", energy_j=1500.0, seconds=5.0, steps=100.0, sampled_w=299.0)
+    told = judged(steps, window) if idle else judged(window)
+    assert (told == "") == recorded.right
+    if not recorded.right:
+        assert "idle its counter rose by 37.5 W and its power read 65.3 W" in told
+
+
+def test_the_counter_of_a_grace_hopper_module_is_doubtful_even_if_it_agrees_with_the_power(record):
+    # github.com/ml-energy/zeus/pull/172: there the counter is that of the module, not of the GPU.
+    window = record(FakeGpu("GPU-a", power_w=400.0))
+    assert judged(window) == ""
+    assert "the whole module's" in judged(window, name="NVIDIA GH200 480GB")
+    assert judged(record(FakeGpu("GPU-a", power_w=400.0, errors=NO_COUNTER)), name="NVIDIA GH200 480GB") == ""
+
+
+@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
+def test_power_that_stands_far_above_the_limit_is_doubtful(record, errors):
+    # github.com/NVIDIA/open-gpu-kernel-modules/issues/1237: an RTX 2000 Ada laptop of 35 W reads 588 W all the time.
+    window = record(FakeGpu("GPU-a", power_w=588.0, errors=errors))
+    assert "588 W is more than its power limit of 35 W" in judged(window, limit_w=35.0)
+    assert judged(window, limit_w=600.0) == ""
+
+
+def test_a_power_cap_that_holds_all_the_time_is_told_and_discards_nothing(monkeypatch):
+    # The same laptop: the time under the power cap grew by 91.97 s in 92.6 s.
+    clock, gpu = FakeClock(), FakeGpu("GPU-a", fields={POWER_CAP: 0}, reasons=0x4)
+    FakeDriver([gpu], clock=clock).install(monkeypatch)
+    device = Device(placement="0", kind="cuda", name="Laptop", architecture="Ada", uuid="GPU-a")
+    with open_watch(device, clock) as watch:
+        for _ in range(100):
+            clock.advance(0.926)
+            gpu.fields[POWER_CAP] += 919_700_000
+            assert watch.poll() == ""
+        assert watch.label() == "the power cap held the clocks down 99 % of the time"
+
+
+def test_without_a_counter_the_power_is_the_source_and_not_doubted(record):
+    # github.com/mlco2/codecarbon/issues/608 (Titan X) and github.com/rust-nvml/nvml-wrapper/pull/54 (Pascal).
+    window = record(FakeGpu("GPU-a", capability=(6, 1), power_w=150.0, errors={COUNTER: fake.NOT_SUPPORTED}))
+    assert (window.source, judged(window, limit_w=250.0)) == ("power", "")
+
+
+def test_without_power_the_counter_stands_alone(record):
+    # github.com/msminhas93/nviwatch/pull/28: an RTX 4060 that does not support power readings.
+    window = record(FakeGpu("GPU-a", power_w=115.0, errors=NO_POWER))
+    assert (window.source, window.sampled_w, judged(window)) == ("counter", None, "")
+
+
+def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
+    # github.com/HazyResearch/intelligence-per-watt/issues/40: a Jetson Orin, driver 595.78, on which NVML starts.
+    gpu = FakeGpu("GPU-a", errors={**NO_COUNTER, **NO_POWER})
+    assert record(gpu) is None
+    monitor = open_monitor()
+    assert energy_source(GpuMeter(monitor, "GPU-a"), FakeClock(), lambda _seconds: None) is None
+    assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
+
+
+def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards(monkeypatch):
+    # github.com/guilbaults/slurm-job-exporter/pull/55: the power that is reported for a slice is the whole GPU's.
+    answered = {"PowerUsage", "TotalEnergyConsumption", "FieldValues", "EnforcedPowerLimit"}
+    monkeypatch.setattr(fake, "_FOR_SLICES", fake._FOR_SLICES | answered)
+    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s", power_w=250.0)])]).install(monkeypatch)
+    monitor = open_monitor()
+    meter = GpuMeter(monitor, "MIG-s")
+    assert (meter.energy_j(), meter.power_w(), monitor.gpu("MIG-s").power_limit_w) == (None, None, None)
+
+
+def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported(monkeypatch):
+    # github.com/XuehaiPan/nvitop/issues/5: an A100 of 42,505,273,344 B in MIG mode, driver 470.42.01.
+    total, used = 42_505_273_344, 14_987_362_304
+    no_rates = {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
+    gpu = FakeGpu("GPU-a", memory_total=total, memory_used=used, memory_reserved=0, errors=no_rates)
+    FakeDriver([gpu], missing=fake.DRIVER_470, version="470.42.01").install(monkeypatch)
+    sample = open_monitor().sample("GPU-a", "0", frozenset({os.getpid()}))
+    assert (sample.utilization_pct, sample.memory_used_bytes) == (None, used)
+
+
+def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):
+    # github.com/gpuopenanalytics/pynvml/pull/18: the value changed about every 10 ms; elsewhere it is 100 ms.
+    window = record(FakeGpu("GPU-a", power_w=200.0, energy_tick_s=0.01))
+    assert window.energy_j / window.steps == pytest.approx(200 * 0.007, rel=0.003)
+
+
+@pytest.mark.parametrize(
+    ("power_w", "source"),
+    [
+        (35, "power"),  # github.com/ROCm/amdsmi/issues/38: 16.43 J before and after a second at 35 W
+        (0, None),  # github.com/ml-energy/zeus/pull/203: the second die of an MI250X reads 0 W
+    ],
+)
+def test_a_counter_that_stands_still_is_no_source(monkeypatch, power_w, source):
+    # github.com/AMDResearch/hpcfund/issues/21: an MI100 whose accumulator stayed at 8,152,136 under full load.
+    still = {"energy_accumulator": 8_152_136, "counter_resolution": 15.3, "timestamp": 3_824_190_842_400_799}
+    power = {"current_socket_power": power_w, "average_socket_power": power_w}
+    gpu = fake_amdsmi.AmdGpu(readings={"get_energy_count": still, "get_power_info": power})
+    fake.without_driver(monkeypatch)
+    fake_amdsmi.install(monkeypatch, gpu)
+    clock = FakeClock()
+    assert energy_source(GpuMeter(open_monitor(), gpu.uuid), clock, clock.advance) == source
+
+
+def part_time(true_w: Callable[[float], float]) -> Callable[[float], float]:
+    """Return what a sensor reads that sees a quarter of each tenth of a second."""
+
+    def read(now_s: float) -> float:
+        begin_s = math.floor(now_s / 0.1 + 1e-9) * 0.1
+        return sum(true_w(begin_s + 0.025 * (part + 0.5) / 25) for part in range(25)) / 25
+
+    return read
+
+
+def pulses(period_s: float) -> Callable[[float], float]:
+    """Return the power of steps that draw 600 W in their first quarter and 200 W in the rest."""
+    return lambda now_s: 600.0 if (now_s % period_s) < 0.25 * period_s else 200.0
+
+
+@pytest.mark.parametrize(
+    ("period_s", "right"),
+    [
+        (0.007, True),  # many steps in each look
+        (0.13, True),  # long steps, out of step with the sensor
+        (0.1, False),  # in step with it: it sees nothing but the first quarter
+    ],
+)
+def test_power_that_is_sampled_a_quarter_of_the_time(record, period_s, right):
+    # arXiv 2312.02741: A100 and H100 sample 25 % of the run time.
+    true_w = pulses(period_s)
+    window = record(FakeGpu("GPU-a", power_w=part_time(true_w), counter_power_w=true_w), step_s=period_s)
+    assert window.power_w == pytest.approx(300, rel=0.05)
+    assert (judged(window) == "") == right
+    only = record(FakeGpu("GPU-a", power_w=part_time(true_w), errors=NO_COUNTER), step_s=period_s)
+    assert (only.power_w == pytest.approx(300, rel=0.1)) == right  # alone it cannot be told: docs/measuring.md
+
+
+@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
+def test_power_that_is_averaged_over_a_second_is_right_after_the_lead_in(record, errors):
+    # NVML API Reference, nvmlDeviceGetPowerUsage: on Ampere and later, GA100 apart, it is averaged over one second.
+    def averaged(now_s: float) -> float:
+        return 50.0 + (300.0 - 50.0) * min(1.0, now_s)  # steps begin at 0 s
+
+    gpu = FakeGpu("GPU-a", power_w=averaged, counter_power_w=300.0, errors=errors)
+    window = record(gpu)
+    assert window.power_w == pytest.approx(300, rel=0.01)
+    assert judged(window) == ""
