@@ -63,6 +63,19 @@ def test_a_memory_trial_that_breaks_is_a_row_and_other_precisions_go_on(host, fa
     assert one.left_behind() == []
 
 
+def test_a_ladder_that_runs_out_of_memory_is_a_row_for_each_step_and_memory_is_measured(host):
+    one = host("A100")
+    broken = with_fault(fault="oom", at=AFTER_MEMORY, value=VALUE["oom"])
+    done = one.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = one.rows("out")
+    assert {row["status"] for row in rows if row["phase"] == "ladder"} <= {"oom", "unsupported"}
+    assert {row["status"] for row in rows if row["phase"] == "ladder_memory"} <= {"ok", "unsupported"}
+    assert sum(row["status"] == "oom" for row in rows) > 2
+    assert sum(row["phase"] == "ladder_memory" and row["status"] == "ok" for row in rows) > 2
+    assert one.left_behind() == []
+
+
 def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch(host):
     one = host("A100")
     words = (*WORDS, "--gpus", 0, *BOTH, "--phases", "speed", "--time-budget", 6)
