@@ -3,6 +3,7 @@
 import pytest
 
 from tests.simgpu.conftest import ROOT
+from tests.simgpu.machine import MODELS
 
 WORDS = ("--suite", ROOT / "tests" / "simgpu" / "faulty.py", "--quick", "--target-ci", "99%", "--batch-sizes", 4)
 SHORT = (*WORDS, "--time-budget", 0.3, "--gpus", 0)
@@ -74,6 +75,15 @@ def test_a_ladder_that_runs_out_of_memory_is_a_row_for_each_step_and_memory_is_m
     assert sum(row["status"] == "oom" for row in rows) > 2
     assert sum(row["phase"] == "ladder_memory" and row["status"] == "ok" for row in rows) > 2
     assert one.left_behind() == []
+
+
+def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_the_next_gpu_is_measured(host):
+    one = host("A100", 2)
+    one.machine.take(0, MODELS["A100"].memory_mib - 300)
+    words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
+    done = one.run(*words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["placement"], row["status"]) for row in one.rows("out")] == [("0", "oom"), ("1", "ok")]
 
 
 def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch(host):
