@@ -1,6 +1,7 @@
 """What only GPUs have, by the command line: several of them, NCCL, energy, graphs, memory's end, NVML's gaps."""
 
 import contextlib
+import json
 import subprocess
 import sys
 
@@ -56,7 +57,7 @@ def test_gpus_that_train_together_learn_what_one_learns(pair):
 @pytest.fixture(scope="module")
 def single(host):
     """A machine with one GPU on which energy and inference were measured, the ladder climbed, and steps captured."""
-    one = host("H100")
+    one = host("H100", NVIDIA_TF32_OVERRIDE="1")
     words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "energy,inference")
     done = one.run(*TINY, *words, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -72,6 +73,12 @@ def test_energy_is_that_of_the_power_that_nvml_tells(single):
     assert {row["energy_source"] for row in rows} == {"counter"}
     assert floats(rows, "idle_power_w") == pytest.approx([60, 60], rel=0.1)  # native/nvml.cpp
     assert all(60 < power < 301 for power in floats(rows, "mean_power_w"))
+
+
+def test_a_variable_that_forces_tf32_is_unset_and_recorded(single):
+    run = json.loads((single.folder / "out" / "run.json").read_text())
+    assert run["environment"]["removed_variables"] == ["NVIDIA_TF32_OVERRIDE=1"]
+    assert {row["fp32_matmul"] for row in single.rows("out")} == {"ieee"}
 
 
 def test_inference_agrees_with_fp32(single):
