@@ -1,26 +1,55 @@
 #!/usr/bin/env python3
-"""Every check that needs a GPU, in one command with a short table at its end.
+"""Every check that needs a GPU, in one command: first, within ten minutes, what only a real one can show.
 
-    python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--only tests,doctor]
+    python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--first | --only tests,doctor]
 
-Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at most). On a GPU that is
-available for minutes only, ``--only`` names a few checks at a time, and runs resume where they ended.
+After the first checks (docs/what-is-tested-where.md lists them) a table is printed to paste, and kept in OUT/first.md;
+``--first`` ends there. Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at
+most). On a GPU that is available for minutes only, ``--only`` names a few checks at a time, and runs resume where they
+ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = "memory,floor,speed,energy"
 SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_16": "64,128"}
 """Suites whose speed is measured, with the batch sizes of ``--quick``; without it they are the suite's own."""
+FIRST = {"card": 180, "doctor": 330, "first run": 90}
+"""The checks that only a real GPU can do, and the seconds after which each is ended: ten minutes in all."""
+ENDED = -int(signal.SIGKILL)
+"""Exit code of a check that took too long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """How a check went."""
+
+    name: str
+    code: int
+    seconds: float
+    last: str
+    """The last line that it printed."""
+
+    @property
+    def result(self) -> str:
+        """The outcome in a word or two."""
+        return "pass" if self.code == 0 else "too long" if self.code == ENDED else f"exit {self.code}"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -30,37 +59,50 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", help="cifar10 or folder:DIR, to train resnet50 on; nothing is trained without it")
     parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm, few batch sizes and images")
     parser.add_argument("--only", help="checks, by the first column of the table (default: all)")
+    parser.add_argument("--first", action="store_true", help=f"only {', '.join(FIRST)}")
     options = parser.parse_args(words)
     options.out = options.out.resolve()  # the commands run in the repository's folder
     known = checks(options)
-    wanted = [name.strip() for name in options.only.split(",")] if options.only else list(known)
+    wanted = (
+        [name.strip() for name in options.only.split(",")] if options.only else list(FIRST if options.first else known)
+    )
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"there is no check {', '.join(unknown)}; there are {', '.join(known)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = [run(name, command, options.out) for name, command in known.items() if name in wanted]
+    rows: list[Row] = []
+    first = [name for name in known if name in wanted and name in FIRST]
+    for name in [*first, *(name for name in known if name in wanted and name not in FIRST)]:
+        rows.append(run(name, known[name], options.out, FIRST.get(name)))
+        if first and name == first[-1]:
+            table = "\n".join(to_paste(rows, options.out))
+            (options.out / "first.md").write_text(table + "\n")
+            print(f"\n{table}", flush=True)
     for report in sorted((ROOT / "reports").glob("*")):
         if (options.out / report.name).is_dir():
             shutil.copytree(report, options.out / f"{report.name}-report", dirs_exist_ok=True)
     print(f"\n{'check':<20} {'result':<8} {'time':>7}  last line")
-    for name, code, seconds, last in rows:
-        print(f"{name:<20} {'pass' if code == 0 else f'exit {code}':<8} {seconds:>5.0f} s  {last}")
-    return int(any(code for _, code, _, _ in rows))
+    for row in rows:
+        print(f"{row.name:<20} {row.result:<8} {row.seconds:>5.0f} s  {row.last}")
+    return int(any(row.code for row in rows))
 
 
 def checks(options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the command of each check, in their order."""
     depth = ["--quick"] if options.quick else []
-    bench = [sys.executable, "run_bench.py"]
+    bench, tests = [sys.executable, "run_bench.py"], [sys.executable, "-m", "pytest", "-q"]
+    brief = [*bench, "--gpus", "0", "--quick", "--suite"]
     commands = {
-        "tests": [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"],
+        "card": [*tests, "-m", "card", f"--junitxml={options.out / 'card.xml'}", "tests/gpu"],
         "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(options.out / "doctor")],
+        "first run": [*brief, "resnet20", "--batch-sizes", "512", "--phases", "memory,speed,energy"],
+        "tests": [*tests, "-m", "gpu and not card", "tests/gpu"],
         "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if options.quick else "40"],
     }
+    commands["first run"] += ["--precisions", "fp32,amp-bf16,amp-fp16", "--resume", str(options.out / "first-run")]
     for suite, sizes in SUITES.items():
         sizes_asked = ["--quick", "--batch-sizes", sizes] if options.quick else []
         command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *sizes_asked]
         commands[f"{suite} speed"] = [*command, "--resume", str(options.out / f"{suite}-speed")]
-    brief = [*bench, "--gpus", "0", "--quick", "--suite"]
     more = ["--data", options.data] if options.data else []
     commands["ladder"] = [*brief, "vit_b_16", "--ladder", *more, "--resume", str(options.out / "ladder")]
     largest = [*brief, "resnet50", "--batch-sizes", "128,max"]
@@ -79,14 +121,64 @@ def checks(options: argparse.Namespace) -> dict[str, list[str]]:
     return commands
 
 
-def run(name: str, command: list[str], out: Path) -> tuple[str, int, float, str]:
-    """Run one command, keep its output, and return its name, exit code, seconds and last line."""
+def run(name: str, command: list[str], out: Path, limit_s: float | None = None) -> Row:
+    """Run one command, keep its output, and return how it went; after ``limit_s`` it is ended with all it started."""
     start = time.monotonic()
     log = out / f"{name.replace(' ', '-')}.log"
     with log.open("w") as file:
-        code = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(limit_s)
+        except BaseException as error:  # Ctrl-C too: the command is in a session of its own
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
     lines = log.read_text().strip().splitlines()
-    return name, code, time.monotonic() - start, lines[-1] if lines else ""
+    return Row(name=name, code=code, seconds=time.monotonic() - start, last=lines[-1] if lines else "")
+
+
+def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
+    """Yield the lines of a Markdown table of the first checks: each test of the card and each of the doctor's."""
+    record: dict[str, Any] = {}
+    with suppress(FileNotFoundError):
+        record = json.loads((out / "doctor" / "doctor.json").read_text())
+    machine = ", ".join(record.get("devices", {}).values()) or "unknown GPU"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    driver, torch = (record.get(name) or "unknown" for name in ("driver", "torch"))
+    yield f"{machine}; driver {driver}; torch {torch}; commit {commit}."
+    yield ""
+    yield "| check | result | measured |"
+    yield "| --- | --- | --- |"
+    for row in rows:
+        yield f"| **{row.name}** | {row.result} | {row.seconds:.0f} s: {_cell(row.last)} |"
+        if row.name == "card":
+            for name, (result, seconds) in outcomes(out / "card.xml").items():
+                yield f"| card: {name} | {result} | {seconds:.0f} s |"
+        if row.name == "doctor":
+            for check in record.get("checks", ()):
+                yield f"| doctor: {_cell(check['name'])} | {check['result']} | {_cell(check['measured'])} |"
+
+
+def outcomes(path: Path) -> dict[str, tuple[str, float]]:
+    """Return the outcome of each test in a JUnit file and its seconds; of those with parameters, their worst."""
+    found: dict[str, tuple[str, float]] = {}
+    with suppress(FileNotFoundError, ElementTree.ParseError):  # the tests took too long, or did not start
+        for case in ElementTree.parse(path).iter("testcase"):
+            name = case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " ")
+            failed = case.find("failure") is not None or case.find("error") is not None
+            result = "FAIL" if failed else "skipped" if case.find("skipped") is not None else "pass"
+            before, seconds = found.get(name, ("skipped", 0.0))
+            worst = next(word for word in ("FAIL", "pass", "skipped") if word in (before, result))
+            found[name] = worst, seconds + float(case.get("time", 0.0))
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ def memory(probe: Probe, device: Device) -> Iterator[Check]:
 
 
 def energy(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check that the energy of a step does not depend on the length of the window."""
+    """Check that the energy of a step does not depend on the length of the window, nor on what it is read from."""
     joules = probe("energy_windows") if device.energy else None
     why = NO_NVML if device.kind == "cpu" else "this GPU tells neither energy nor power"
     yield Check(
@@ -229,6 +229,13 @@ def energy(probe: Probe, device: Device) -> Iterator[Check]:
         measured=f"{joules[0]:.4g} and {joules[1]:.4g} J/step" if joules else why,
         passed=abs(joules[0] / joules[1] - 1) <= 0.05 if joules else None,
         meaning="joules per step depend on the length of the window: believe no difference of energy below 5 %",
+    )
+    yield Check(
+        name="counter and power agree",
+        expected="within 10 %, and no more than the power limit",
+        measured=(joules[2] or "nothing speaks against the energy") if joules else why,
+        passed=not joules[2] if joules else None,
+        meaning="one of the two is wrong, so every energy may be",
     )
 
 

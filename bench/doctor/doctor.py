@@ -44,6 +44,8 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
+    for note in environment.left_out:
+        print_plain(f"Warning: {note}")
     print_plain(f"any: {checks.SIMULATED_ARMS} simulated arms")
     rows: Rows = [("any", checks.estimator())]
     for device in environment.devices:

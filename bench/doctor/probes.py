@@ -22,7 +22,7 @@ from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.devices.survey import describe_gpu
 from bench.doctor.checks import Identity
 from bench.measure import memory
-from bench.measure.energy import burst_steps, measure
+from bench.measure.energy import burst_steps, doubt, measure
 from bench.measure.operations import observe
 from bench.measure.rounds import Clock, Runner, Sizes, compare
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
@@ -182,8 +182,11 @@ def identify(device: Device, _send: Send) -> Identity | None:
     )
 
 
-def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:
-    """Return the joules per step of a window of 5 s and one of 10 s; None where the GPU tells neither."""
+def energy_windows(device: Device, send: Send) -> tuple[float, float, str] | None:
+    """Return the joules per step of a window of 5 s and one of 10 s, and why they are doubtful, or an empty text.
+
+    None where the GPU tells neither energy nor power.
+    """
     nvml = open_monitor()
     if nvml is None or device.uuid is None:
         return None
@@ -193,7 +196,10 @@ def energy_windows(device: Device, send: Send) -> tuple[float, float] | None:
         meter, load = GpuMeter(nvml, device.uuid), TrainingLoad(runner, send)
         windows = [measure(load, meter, burst=burst, seconds=seconds) for seconds in WINDOWS_S]
     first, second = windows
-    return (first.energy_j / first.steps, second.energy_j / second.steps) if first and second else None
+    if not first or not second:
+        return None
+    why = doubt(second, None, name=device.name, limit_w=device.power_limit_w)
+    return first.energy_j / first.steps, second.energy_j / second.steps, why
 
 
 def torch_device(device: Device) -> torch.device:

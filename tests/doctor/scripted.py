@@ -47,7 +47,7 @@ def healthy(device):
             for held in (0, checks.HELD_BYTES)
         },
         "take": True,
-        "energy_windows": (10.0, 10.1),
+        "energy_windows": (10.0, 10.1, ""),
         "beside_sampler": log(1.0),
     }
 

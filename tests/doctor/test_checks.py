@@ -86,7 +86,12 @@ CASES = [
     (DRIVER, peaks(10, 290, driver=True), peaks(10, 293, driver=True)),
     (ISOLATED, again(100, 106), again(100, 108)),
     (ISOLATED, again(100, 94), again(100, 92)),
-    (("energy", "energy", GPU), {"energy_windows": (10.0, 10.4)}, {"energy_windows": (10.0, 11.0)}),
+    (("energy", "energy", GPU), {"energy_windows": (10.0, 10.4, "")}, {"energy_windows": (10.0, 11.0, "")}),
+    (
+        ("energy", "counter and power agree", GPU),
+        {"energy_windows": (10.0, 10.4, "")},
+        {"energy_windows": (10.0, 10.4, "they differ")},
+    ),
     (SAMPLER, {"beside_sampler": interval(1.005, 0.01)}, {"beside_sampler": interval(1.02, 0.001)}),
     (IDENTICAL, identity(), identity(nvml_name="NVIDIA Y")),
     (IDENTICAL, identity(cuda_bytes=79 * GIB, nvml_bytes=80 * GIB), identity(nvml_bytes=40 * GIB)),

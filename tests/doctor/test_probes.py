@@ -231,19 +231,21 @@ def test_a_gpu_that_nvml_does_not_know_cannot_be_checked(two_gpus):
 
 
 def test_energy_is_told_by_the_step_of_each_window(two_gpus, monkeypatch):
-    asked = []
+    asked, sampled = [], 300.0
 
     def measure(load, meter, *, burst, seconds):
         asked.append((seconds, burst))
-        return Window(source="counter", energy_j=300 * seconds, seconds=seconds, steps=100 * seconds)
+        return Window(source="counter", energy_j=300 * seconds, seconds=seconds, steps=100 * seconds, sampled_w=sampled)
 
     runner = SimulatedRunner("fp32", SimulatedMachine(), 1e6)
     monkeypatch.setattr(probes, "training_runner", lambda device: runner)
     monkeypatch.setattr(probes, "warm_up", lambda runner, cap_s: WarmUp(steady=True, steps=12, step_ns=5e6))
     monkeypatch.setattr(probes, "measure", measure)
     known = replace(cuda(0), uuid=UUIDS[1])
-    assert probes.energy_windows(known, print) == (3.0, 3.0)
+    assert probes.energy_windows(known, print) == (3.0, 3.0, "")
     assert asked == [(5.0, 4), (10.0, 4)]
+    sampled = 200.0
+    assert "its power read 200 W" in probes.energy_windows(known, print)[2]
     monkeypatch.setattr(probes, "measure", lambda *load, **more: None)
     assert probes.energy_windows(known, print) is None
 

@@ -46,6 +46,7 @@ def test_cuda_and_nvml_mean_the_same_gpu(environment):
     assert environment.driver
 
 
+@pytest.mark.card
 def test_fp32_is_ieee_and_tf32_is_not():
     for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3)):
         if backend_of(GPU).unsupported_reason(PRECISIONS[name]):
@@ -69,6 +70,7 @@ def test_an_allocation_of_256_mib_is_seen():
     assert peaks.peak_reserved_bytes >= peaks.peak_allocated_bytes
 
 
+@pytest.mark.card
 def test_a_block_waits_for_the_device():
     class Sleeper(TrainingRunner):
         cycles = 0
@@ -139,6 +141,7 @@ def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
     assert torch.cuda.memory_allocated(0) - before < 64 * 2**20  # cuBLAS keeps its workspace
 
 
+@pytest.mark.card
 def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(tiny_trial, environment):
     (device,) = environment.devices
     cell = replace(tiny_trial.cell, placement=Placement(name="0"))

@@ -43,6 +43,7 @@ def train(techniques, precision="fp32", model=layers):
     return arm, losses
 
 
+@pytest.mark.card
 @pytest.mark.parametrize("model", [layers, norms])
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
 @pytest.mark.parametrize(
@@ -66,6 +67,7 @@ def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, mo
     assert (arm.graph is not None and arm.graph.graph is not None) == techniques.cuda_graphs
 
 
+@pytest.mark.card
 def test_a_graph_draws_other_random_numbers_in_each_replay():
     arm = make(Techniques(cuda_graphs=True), model=lambda data: nn.Sequential(nn.Dropout(0.5), layers(data)))
     (batch,) = (to_device(batch, GPU) for batch in batches(1))
@@ -86,6 +88,7 @@ def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
     assert state(arm).isfinite().all()
 
 
+@pytest.mark.card
 def test_captures_go_on_while_a_loader_pins_batches():
     samples = torch.utils.data.TensorDataset(torch.randn(4096, 3, 64, 64), torch.randint(0, 3, (4096,)))
     loader = torch.utils.data.DataLoader(samples, 256, num_workers=2, prefetch_factor=8, pin_memory=True)
@@ -99,6 +102,7 @@ def test_captures_go_on_while_a_loader_pins_batches():
     assert captured == 10
 
 
+@pytest.mark.card
 def test_captures_go_on_while_another_thread_allocates_pinned_memory():
     stop, held = threading.Event(), []
 
@@ -119,6 +123,7 @@ def test_captures_go_on_while_another_thread_allocates_pinned_memory():
     assert state(arm).isfinite().all()
 
 
+@pytest.mark.card
 def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_busy():
     mean, held = torch.tensor(0.25, device=GPU), []
 
@@ -140,6 +145,7 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
         torch.testing.assert_close(total, wanted.sum())
 
 
+@pytest.mark.card
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_TRITON)])
 def test_the_phases_run_with_techniques(tiny_trial, compiled):
     launcher = LocalLauncher()

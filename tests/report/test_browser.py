@@ -2,8 +2,10 @@
 
 import re
 
+import pandas as pd
 import pytest
 
+from bench.report.figures import files
 from bench.results.columns import COLUMNS
 from perf.synthetic_fleet import Shape, write_run
 from tests.report import fleet
@@ -22,9 +24,12 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory, chromium):
+    """A page with its figures, of which no files are drawn."""
     folder = tmp_path_factory.mktemp("browser")
     run = write_run(folder / "run", SMALL)
-    return write_report([run], folder / "out", figures="none").with_name("report.html")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write", lambda *_: None)
+        return write_report([run], folder / "out").with_name("report.html")
 
 
 def lines(page):
@@ -89,6 +94,29 @@ def test_a_ratio_of_two_precisions_is_that_of_their_processes(chromium, page_fil
         (says,) = page.locator(".line:visible td.strip svg").evaluate_all("all => all.map(one => one.ariaLabel)")
         assert re.search(r"amp-fp16: 1\.\d+× \[1\.\d+, 1\.\d+\]", says)
         assert re.search(r"fp32: 0\.\d+× \[0\.\d+, 0\.\d+\]", says)
+
+
+def test_a_column_of_a_heat_map_is_chosen_as_the_baseline_and_its_ratios_are_those_of_the_csv(chromium, page_file):
+    ratios = pd.read_csv(page_file.with_name("matrix-resnet50.csv"))
+    with opened(chromium, page_file) as page:
+        figure = page.locator("figure[data-name=matrix-resnet50]")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        box, names = figure.locator(".cells").bounding_box(), list(ratios["setup"].drop_duplicates())
+        for column in (0, 3):
+            figure.locator(".cells").click(position={"x": box["width"] * (column + 0.5) / len(names), "y": 9})
+            own = ratios[ratios["over_setup"] == names[column]]
+            shown = [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
+            assert [cells[0] for cells in shown] == [f"{place}. {name}" for place, name in enumerate(names, 1)]
+            assert [float(cells[1]) for cells in shown] == pytest.approx(list(own["times_as_fast"]), rel=6e-3)
+            assert [cells[2] for cells in shown].count("–") == 1
+        assert figure.locator("rect.picked").count() == 1
+        fragment = page.url.partition("#")[2]
+        figure.locator(".cells").click(position={"x": box["width"] * 3.5 / len(names), "y": 9})
+        assert (figure.locator("tbody").count(), "#" in page.url) == (0, False)
+    with opened(chromium, page_file, fragment=f"#{fragment}") as page:
+        assert page.locator("figure[data-name=matrix-resnet50] select").input_value() == "matrix-resnet50:4"
+    with opened(chromium, page_file, fragment="#over=matrix-resnet50:99") as page:
+        assert page.locator("rect.picked").count() == 0
 
 
 def test_without_a_script_the_advised_view_stands(chromium, page_file):

@@ -15,7 +15,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.page import NO_NOTES
 from bench.report.reading.load import load
-from bench.report.tables.diagnostics import how_timed, notes, warnings, what_ran
+from bench.report.tables.diagnostics import how_timed, machines, notes, warnings, what_ran
 from bench.results.records import Block, Energy, Operations, TrialResult
 from bench.results.store import Store
 from bench.stats import SEQUENTIAL
@@ -173,6 +173,16 @@ def test_energy_that_is_doubtful_although_ok_is_among_the_notes(tmp_path):
         builder.add(trial, TrialResult(precision=precision, status="ok", detail=detail, energy=drawn))
     (row,) = lines(notes(load([tmp_path]).trials))
     assert (row["precision"], row["status"], row["detail"]) == ("fp32", "ok", why)
+
+
+def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
+    for name in ("a", "b"):
+        RunBuilder(tmp_path / name).memory("fp32", 100)
+    header = "environment variables"
+    assert header not in machines(load([tmp_path / "a"]).runs)[0].headers
+    edit_run(tmp_path / "a", lambda run: run["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]))
+    told = [row[header] for row in lines(machines(load([tmp_path / "a", tmp_path / "b"]).runs)[0])]
+    assert told == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2", "–"]
 
 
 def test_a_run_without_notes_has_a_remark_in_their_place(tmp_path):

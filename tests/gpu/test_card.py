@@ -1,0 +1,92 @@
+"""What only a real card shows: its arithmetic, its rates, its driver, and two of them together.
+
+``perf/gpu_checklist.py`` runs these tests first, with the others that are marked ``card``.
+"""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.devices.backend import backend_of
+from bench.launch.local import LocalLauncher
+from bench.measure.disturbance import GpuWatch, open_watch
+from bench.measure.operations import peak_tflops
+from bench.results.records import TrialResult
+from bench.spec.precisions import PRECISIONS
+from bench.spec.trial import Placement
+from bench.training import amp
+from tests.arms import arms
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.card,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+GPU = torch.device("cuda", 0)
+REAL = pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither cuDNN nor rates")
+WATCHED_S = 3.0
+
+
+def lacks(name):
+    return backend_of(GPU).unsupported_reason(PRECISIONS[name])
+
+
+@REAL
+def test_convolutions_are_ieee_fp32_unless_tf32_is_asked_for():
+    inputs = torch.randn(16, 64, 32, 32, device=GPU)
+    conv = nn.Conv2d(64, 64, 3, padding=1, device=GPU)
+    exact = nn.Conv2d(64, 64, 3, padding=1, device=GPU).double()
+    exact.load_state_dict(conv.state_dict())
+    for name, low, high in (("fp32", 0.0, 1e-5), ("tf32", 5e-5, 5e-3)):
+        if lacks(name):
+            continue
+        amp.apply(PRECISIONS[name])
+        wanted, leaf = exact(inputs.double()), inputs.clone().requires_grad_()
+        got = conv(leaf)
+        got.sum().backward()
+        assert low <= float((got - wanted).norm() / wanted.norm()) < high, name
+    amp.apply(PRECISIONS["fp32"])
+
+
+@REAL
+@pytest.mark.parametrize("name", ["tf32", "amp-fp16", "amp-bf16"])
+def test_tensor_cores_multiply_faster_than_fp32(name):
+    if lacks(name) or torch.cuda.get_device_capability(0) < (7, 0):
+        pytest.skip("this GPU has no tensor cores for it")
+    plain, faster = (peak_tflops(PRECISIONS[each], GPU) for each in ("fp32", name))
+    amp.apply(PRECISIONS["fp32"])
+    assert faster > 1.3 * plain
+
+
+def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturbed():
+    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+    a = torch.randn(1024, 1024, device=GPU)
+    with open_watch(device) as watch:
+        assert isinstance(watch, GpuWatch)
+        causes, end_s = set(), time.monotonic() + WATCHED_S
+        while time.monotonic() < end_s:
+            a @ a
+            torch.cuda.synchronize(GPU)
+            causes.add(watch.poll())
+        assert not {cause for cause in causes if "process" in cause or "lost" in cause}
+        assert watch._throttle.counted  # no counter outgrew the clock, as another quantity would
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_train_together_and_each_process_knows_its_own(tiny_trial):
+    launcher = LocalLauncher()
+    (device,) = launcher.call("bench.devices.survey:survey", ("0+1",)).devices
+    cell = replace(tiny_trial.cell, placement=Placement(name="0+1"))
+    for phase in ("memory", "speed"):
+        found = []
+        trial = replace(tiny_trial, cell=cell, phase=phase, arms=arms("fp32"))
+        ending = launcher.run(trial, device, found.append)
+        assert ending.kind == "done", ending.text
+        (result,) = [message for message in found if isinstance(message, TrialResult)]
+        assert result.status in ("ok", "unconverged"), result.detail
+        if phase == "memory":
+            assert result.memory.driver_used_bytes > result.memory.peak_reserved_bytes
+            assert result.memory.all_devices_bytes > result.memory.peak_allocated_bytes
