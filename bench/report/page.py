@@ -21,6 +21,7 @@ from bench.report.analysis.verdict import Answer, Sentence, sentences
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
+from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
@@ -28,7 +29,6 @@ from bench.report.reading.load import KEY, Run, Runs
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
-from bench.report.tables import matrix as matrix_tables
 from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
@@ -63,8 +63,9 @@ HOW_TO_READ = (
     LOADED,
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
     "alone in its process.",
-    "In a matrix of setups each figure says how many times as fast the row is as the column. Between devices the "
-    "interval is that of these very boards; another board of the same name may differ by more.",
+    "In a matrix of setups each figure says how many times as fast the row is as the column. Between precisions timed "
+    "side by side its interval is the paired one, else Welch's over the processes or seeds of each: that of these very "
+    "boards, and another board of the same name may differ by more.",
     '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
     "a figure that could not be measured; the notes say why.",
     "A verdict on parity of accuracy needs at least 5 seeds: two runs that differ only in their seed differ "
@@ -270,6 +271,9 @@ def compose(
             "length": len(summary),
             "columns": data.columnar(data.rows(summary, data.PAGE)),
             "pairs": data.pairs(summary),
+            "matrices": {
+                one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS
+            },
         },
         ablations=present(*map(ablation_tables.short, ablations)),
     )
@@ -343,7 +347,7 @@ def _draw(
     """
     charts, left_out = devices.charts(summary, epochs, memory, figures)
     charts += [(OVERVIEW, chart) for chart in (devices.across(summary), overview.accuracy_differences(summary))]
-    charts += [(_title(one), comparison_figures.heat_map(one)) for one in matrices]
+    charts += [(_title(one), matrix_figures.heat_map(one)) for one in matrices]
     charts += [(one.name, ablation_figures.waterfall(one)) for one in ablations]
     charts += [(one.title, comparison_figures.against_value(one)) for one in sweeps]
     for by_layer in (False, True) if layers else (False,):
@@ -371,8 +375,9 @@ def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
     sections = {title: Section(title=title, tables=[]) for title in map(_title, matrices)}
     for one in matrices:
-        sections[_title(one)].more.extend(present(*matrix_tables.tables(one)))
-        sections[_title(one)].csvs.append(matrix_tables.write_csv(one, out).name)
+        sections[_title(one)].remarks.extend(matrix_figures.remarks(one))
+        sections[_title(one)].csvs.append(matrix_figures.file_name(one))
+        matrix_figures.write_csv(one, out)
     return list(sections.values())
 
 
@@ -384,7 +389,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
         scaled, unscaled = scaling.scaling(rows, summary, runs)
         against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
-        more = present(*measurements.by_device(rows, hosts), measurements.by_architecture(rows, hosts))
+        more = present(*measurements.by_device(rows, hosts))
         tables = present(
             measurements.best_batch(rows),
             measurements.largest_batch(runs.trials, rows),

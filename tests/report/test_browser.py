@@ -2,13 +2,14 @@
 
 import re
 
+import pandas as pd
 import pytest
 
-from bench.results.columns import COLUMNS
+from bench.report.figures import files
 from perf.synthetic_fleet import Shape, write_run
 from tests.report import fleet
 from tests.report.browser import WIDTHS, axe, browser, opened
-from tests.report.builders import RunBuilder, write_report
+from tests.report.builders import write_report
 
 SMALL = Shape(gpus=["P100", "A100"], models=["resnet50", "mlp"], batch_sizes=(64, 128), processes=3, seeds=5, epochs=2)
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'>&\u202e*|`"
@@ -22,9 +23,12 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory, chromium):
+    """A page with its figures, of which no files are drawn."""
     folder = tmp_path_factory.mktemp("browser")
     run = write_run(folder / "run", SMALL)
-    return write_report([run], folder / "out", figures="none").with_name("report.html")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write", lambda *_: None)
+        return write_report([run], folder / "out").with_name("report.html")
 
 
 def lines(page):
@@ -89,6 +93,29 @@ def test_a_ratio_of_two_precisions_is_that_of_their_processes(chromium, page_fil
         (says,) = page.locator(".line:visible td.strip svg").evaluate_all("all => all.map(one => one.ariaLabel)")
         assert re.search(r"amp-fp16: 1\.\d+× \[1\.\d+, 1\.\d+\]", says)
         assert re.search(r"fp32: 0\.\d+× \[0\.\d+, 0\.\d+\]", says)
+
+
+def test_a_column_of_a_heat_map_is_chosen_as_the_baseline_and_its_ratios_are_those_of_the_csv(chromium, page_file):
+    ratios = pd.read_csv(page_file.with_name("matrix-resnet50.csv"))
+    with opened(chromium, page_file) as page:
+        figure = page.locator("figure[data-name=matrix-resnet50]")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        box, names = figure.locator(".cells").bounding_box(), list(ratios["setup"].drop_duplicates())
+        for column in (0, 3):
+            figure.locator(".cells").click(position={"x": box["width"] * (column + 0.5) / len(names), "y": 9})
+            own = ratios[ratios["over_setup"] == names[column]]
+            shown = [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
+            assert [cells[0] for cells in shown] == [f"{place}. {name}" for place, name in enumerate(names, 1)]
+            assert [float(cells[1]) for cells in shown] == pytest.approx(list(own["times_as_fast"]), rel=6e-3)
+            assert [cells[2] for cells in shown].count("–") == 1
+        assert figure.locator("rect.picked").count() == 1
+        fragment = page.url.partition("#")[2]
+        figure.locator(".cells").click(position={"x": box["width"] * 3.5 / len(names), "y": 9})
+        assert (figure.locator("tbody").count(), "#" in page.url) == (0, False)
+    with opened(chromium, page_file, fragment=f"#{fragment}") as page:
+        assert page.locator("figure[data-name=matrix-resnet50] select").input_value() == "matrix-resnet50:4"
+    with opened(chromium, page_file, fragment="#over=matrix-resnet50:99") as page:
+        assert page.locator("rect.picked").count() == 0
 
 
 def test_without_a_script_the_advised_view_stands(chromium, page_file):
@@ -156,17 +183,15 @@ def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(c
 
 
 @pytest.mark.slow
-def test_hostile_text_in_any_field_shows_as_text(chromium, tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
-    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")
-    words = [name for name, field in COLUMNS["trials.csv"].items() if field.kind == "word" and not field.words]
-    free = [name for name in words if name not in ("trial", "precision", "arm_precision", "placement", "members")]
-    fleet.edit_rows(run.folder, lambda row: row.update({name: HOSTILE for name in free if row[name]}))
-    fleet.edit_run(run.folder, lambda info: info.update(warnings=[HOSTILE], request={"argv": [HOSTILE]}))
-    html = write_report([run.folder], tmp_path / "out").with_name("report.html")
+def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "write", lambda *_: None)
+    folder = fleet.with_words(tmp_path / "run", HOSTILE)
+    html = write_report([folder], tmp_path / "out", layers=True).with_name("report.html")
     with opened(chromium, html) as page:
-        assert page.locator("img[src=x]").count() == 0
-        assert "<img src=x" in page.inner_text("#answers .group")
         page.locator(".line button").first.click()
-        assert page.locator("img[src=x]").count() == 0
-        assert "<img src=x" in page.inner_text("#answers .device")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 2
+        for selector in ("#answers .group", "#answers .device", "#sentences", "#warnings", "dd"):
+            assert "<img src=x" in page.locator(selector).first.inner_text(), selector
+        assert any("layer <img src=x" in text for text in page.locator("svg.chart text").all_text_contents())

@@ -123,14 +123,12 @@ def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path):
     assert "<li><bdi>The GPU is &lt;shared&gt;.</bdi></li>" in html
 
 
-def test_merged_runs_keep_their_rows_and_are_compared_by_architecture(tmp_path):
+def test_merged_runs_keep_their_rows(tmp_path):
     runs = [RunBuilder(tmp_path / name).speed().memory("fp32", 100).memory("amp-bf16", 60) for name in ("one", "two")]
     text = written(*runs)[0]
     assert text.count("| one (box) | 128 | amp-bf16 |") == 1
     assert text.count("| two (box) | 128 | amp-bf16 |") == 1
     assert text.count("### Hopper · NVIDIA Test 1") == 1
-    comparison = text.split("### By architecture")[1].split("###")[0]
-    assert comparison.count("| Hopper | NVIDIA Test 1 |") == 2
 
 
 def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path):

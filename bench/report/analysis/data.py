@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from bench.report.analysis.matrix import Matrix
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 from bench.report.reading.load import CELL
@@ -135,7 +136,9 @@ PAGE = {
     not in {
         *("suite", "parameters", "techniques", "data", "run", "device", "architecture", "device_kind", "placement"),
         *("process_samples_per_s", "process_speedups", "noise_ratio", "matmul_error", "tflops", "discarded_rounds"),
-        *("host_ratio", "measured_in", "accuracy_sd_points", "test_loss", "data_wait_pct", "label"),
+        *("host_ratio", "measured_in", "accuracy_sd_points", "test_loss", "data_wait_pct", "label", "train_status"),
+        *("memory_change_ratio", "energy_status", "energy_change_ratio", "epochs", "seeds", "time_to_accuracy_s"),
+        *("accuracy_change_low_points", "accuracy_change_high_points"),
     }
 }
 """What the page carries with it: what its script shows."""
@@ -189,6 +192,21 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
     return found
 
 
+def ratios(matrix: Matrix) -> dict[str, Any]:
+    """Return a matrix as the page carries it.
+
+    ``names`` and ``batch_sizes`` are those of its setups, the fastest first. ``over`` has three figures for each pair:
+    how many times as fast the first setup is as the second, and the ends of the interval; then the first over the
+    third, and so on.
+    """
+    over = [matrix.over(one, other) for one, other in itertools.combinations(matrix.setups, 2)]
+    return {
+        "names": [setup.name for setup in matrix.setups],
+        "batch_sizes": [setup.batch for setup in matrix.setups],
+        "over": [_rounded(end) for ratio in over for end in (ratio.center, ratio.low, ratio.high)],
+    }
+
+
 def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
     """Return objects column by column, as they take least room.
 
@@ -214,7 +232,10 @@ def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() else short
 
 
 def _value(value: Any, kind: Type) -> Json:

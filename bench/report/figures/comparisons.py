@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,66 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.matrix import Matrix
 from bench.report.figures import figure
-from bench.report.figures.chart import PLAIN, Axis, Bar, Chart, Mark, Panel, Text
+from bench.report.figures.chart import Axis, Chart, Panel
 from bench.report.tables.comparisons import BATCH_SIZE, Swept
-from bench.report.tables.matrix import LARGEST, has_intervals, legend, written
 
-MOST_SETUPS = 20
-"""Setups of the largest matrix that can be read as a figure."""
-DARK = 0.6
-"""Share of the strongest tint above which a cell's text is white."""
-LONGEST_NAME = 44
 MOST_TICKS = 20
 """An axis with more values than this has no tick at each."""
 APART = 0.11
 """Share of an axis below which two short labels would touch."""
-
-
-def heat_map(matrix: Matrix) -> Chart | None:
-    """Describe a matrix of at most ``MOST_SETUPS``: how many times as fast a row's setup is as a column's."""
-    if len(matrix.setups) > MOST_SETUPS:
-        return None
-    setups, marked, size = matrix.setups, has_intervals(matrix), len(matrix.setups)
-    logs = {
-        (row, column): math.log2(matrix.over(one, other).center)
-        for (row, one), (column, other) in itertools.product(enumerate(setups), repeat=2)
-    }
-    reach = max(0.05, *map(abs, logs.values()))
-    marks: list[Mark] = []
-    for (row, column), log in logs.items():
-        one, other = setups[row], setups[column]
-        text, heat = written(matrix, one, other, marked), log / reach
-        marks.append(Bar(x=(column, column + 1), y=(row, row + 1), tint=PLAIN, heat=heat))
-        marks.append(Text(x=column + 0.5, y=row + 0.5, text=text, inverse=abs(heat) > DARK))
-    panel = Panel(
-        title="",
-        x=Axis(
-            label=f"over setup number, {matrix.batches.split(',')[0]}",
-            scale="words",
-            ticks=[(place + 0.5, str(place + 1)) for place in range(size)],
-        ),
-        y=Axis(
-            scale="words", ticks=[(place + 0.5, f"{place + 1}. {_short(one.name)}") for place, one in enumerate(setups)]
-        ),
-        marks=marks,
-        rows=size,
-    )
-    return Chart(
-        name=matrix.slug,
-        caption=f"{matrix.title}: times as fast, by {matrix.basis}",
-        about=". ".join(["Each figure is how many times as fast its row is as its column", *legend(matrix)]) + ".",
-        panels=[panel],
-        columns=1,
-        in_files=len(setups) <= LARGEST,
-    )
-
-
-def _short(name: str) -> str:
-    """Keep both ends of a long name: the device and the precision."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
 
 
 def against_value(sweep: Swept) -> Chart | None:

@@ -167,7 +167,7 @@ def _speedup(rows: pd.DataFrame, *, title: str = "Speedup over fp32") -> Panel |
     timed = rows[rows["speedup"].notna()]
     if timed.empty:
         return None
-    marks = figure.speedups(timed.assign(called="batch " + timed["batch_size"].map(str)), "batch_size", "called")
+    marks = figure.speedups(timed.assign(called=timed["batch_size"].map("batch {:.0f}".format)), "batch_size", "called")
     return Panel(title=title, x=_sizes(rows), y=figure.speedup_axis(timed), marks=marks)
 
 

@@ -97,12 +97,13 @@ HEAT = "RdBu"
 def draw(what: Chart, folder: Path) -> Plot:
     """Return a chart as it is on the page, after writing it as SVG and PNG."""
     if what.in_files:
-        _write(what, folder)
+        write(what, folder)
     page = svg.draw(what)
     return Plot(name=what.name, caption=what.caption, about=what.about, page=page, in_files=what.in_files)
 
 
-def _write(what: Chart, folder: Path) -> None:
+def write(what: Chart, folder: Path) -> None:
+    """Draw a chart as SVG and PNG, under its name."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -104,18 +105,34 @@ def _panel(panel: Panel, left: float, top: float, width: float, height: float) -
     if panel.y.label:
         middle = (frame.top + frame.bottom) / 2
         parts.append(_text((left + 9, middle), panel.y.label, "middle", "tick", turned=True))
-    return parts + _marks(frame)
+    parts += _marks(frame)
+    if panel.x.scale == panel.y.scale == "words" and panel.rows:  # cells, of which the page's script picks a column
+        place = frame.left, frame.top, frame.right - frame.left, frame.bottom - frame.top
+        parts.append(Markup('<rect class="cells" x="{}" y="{}" width="{}" height="{}"/>').format(*map(_n, place)))
+    return parts
 
 
 def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Markup:
-    """Return words of one look."""
-    texts = [Markup('<text x="{}" y="{}">{}</text>').format(*map(_n, at), text) for at, text in placed]
+    """Return words of one look; many in rows say their row's height once."""
+    rows: dict[str, list[tuple[float, str]]] = {}
+    for (x, y), text in placed:
+        rows.setdefault(_n(y), []).append((x, text))
+    if len(placed) > 3 * len(rows):
+        texts = [
+            Markup('<g transform="translate(0 {})">{}</g>').format(
+                y, _joined([Markup('<text x="{:.0f}">{}</text>').format(x, text) for x, text in own])
+            )
+            for y, own in rows.items()
+        ]
+    else:
+        texts = [Markup('<text x="{}" y="{}">{}</text>').format(*map(_n, at), text) for at, text in placed]
     return Markup('<g class="{}">{}</g>').format(look, _joined(texts)) if texts else Markup("")
 
 
 def _marks(frame: _Frame) -> list[Markup]:
     """Draw the marks of a panel: bars that say nothing and words are gathered by their look, for there may be many."""
-    bars: dict[str, list[str]] = {}
+    cells = [mark for mark in frame.panel.marks if isinstance(mark, Bar) and mark.heat is not None]
+    bars = _cells(frame, cells)
     words: dict[str, list[tuple[tuple[float, float], str]]] = {}
     others: list[Markup] = []
     for mark in frame.panel.marks:
@@ -126,7 +143,7 @@ def _marks(frame: _Frame) -> list[Markup]:
                 at = frame.x(mark.x), frame.y(mark.y) + 3.5
                 look = f"{class_of(mark.tint)}{' inverse' * mark.inverse} {mark.anchor}"
                 words.setdefault(look, []).append((at, mark.text))
-            case Bar():
+            case Bar() if mark.heat is None:
                 path = _rectangle(frame, mark)
                 if mark.says:
                     others.append(
@@ -146,6 +163,17 @@ def _marks(frame: _Frame) -> list[Markup]:
     ]
 
 
+def _cells(frame: _Frame, cells: Sequence[Bar]) -> dict[str, list[str]]:
+    """Return a heat map's cells by their look; neighbours of one look in a row are one, and white ones are left out."""
+    paths: dict[str, list[str]] = {}
+    for (look, y), row in itertools.groupby(cells, lambda cell: (_look(cell), cell.y)):
+        run = list(row)
+        if round(8 * abs(run[0].heat or 0.0)):
+            whole = Bar(x=(run[0].x[0], run[-1].x[1]), y=y, tint=run[0].tint)
+            paths.setdefault(look, []).append(_rectangle(frame, whole))
+    return paths
+
+
 def _area(frame: _Frame, band: Band) -> str:
     upper = [f"{_n(frame.x(x))} {_n(frame.y(high))}" for x, _, high in band.points]
     lower = [f"{_n(frame.x(x))} {_n(frame.y(low))}" for x, low, _ in reversed(band.points)]
@@ -160,7 +188,8 @@ def _look(bar: Bar) -> str:
 
 def _rectangle(frame: _Frame, bar: Bar) -> str:
     x, y = sorted(map(frame.x, bar.x)), sorted(map(frame.y, bar.y))
-    return f"M{x[0]:.0f} {y[0]:.0f}H{x[1]:.0f}V{y[1]:.0f}H{x[0]:.0f}z"
+    (left, right), (top, bottom) = map(round, x), map(round, y)
+    return f"M{left} {top}h{right - left}v{bottom - top}h{left - right}z"
 
 
 def _rule(frame: _Frame, mark: Rule) -> Iterator[Markup]:
@@ -185,10 +214,10 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
         place = _n(frame.x(x)), _n(frame.y(y))
         path, pen = f"{path}{pen}{' '.join(place)}", "L"
         if number % mark.every == mark.first and frame.y0 <= y <= frame.y1:
-            dots.append(Markup('<circle cx="{}" cy="{}" r="3"/>').format(*place))
+            dots.append(f"M{' '.join(place)}h.01")
     line = Markup('<path d="{}"/>').format(path) if "L" in path else Markup("")
     look = class_of(mark.tint) + " dashed" * mark.dashed
-    shown = _joined(dots) if mark.dots else Markup("")
+    shown = Markup('<path class="dots" d="{}"/>').format("".join(dots)) if mark.dots and dots else Markup("")
     return Markup('<g class="{}">{}{}{}</g>').format(look, line, shown, _says(mark.says))
 
 

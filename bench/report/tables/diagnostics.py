@@ -193,7 +193,7 @@ def unsupported(trials: pd.DataFrame) -> Table | None:
 def notes(trials: pd.DataFrame) -> Table | None:
     """Return notes on trials that were not ``ok``, not steady or crowded, or have a detail although ``ok``.
 
-    Equal notes share a row, which counts their trials; so do equal notes on the steps of one ablation.
+    Equal notes share a row, which counts their trials; so do equal notes on the steps of one ablation, and on phases.
     """
     measured = trials[trials["status"].isin(MEASURED)]
     rows = pd.concat(
@@ -210,18 +210,24 @@ def notes(trials: pd.DataFrame) -> Table | None:
     highest_load = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
     rows["detail"] = rows["detail"].mask(rows["status"] == "crowded", highest_load.map(CROWDED.format))
     equal = rows.sort_values("batch_size", kind="stable").groupby([*key, "detail"], sort=False)
-    counted = equal.agg(sizes=("batch_size", "unique"), shown=("shown", "unique"), trials=("trial", "nunique"))
+    counted = equal.agg(
+        sizes=("batch_size", lambda sizes: tuple(sizes.unique())),
+        shown=("shown", lambda names: tuple(names.unique())),
+        trials=("trial", "nunique"),
+    )
+    alike = counted.reset_index().groupby([*SUBJECT, "arm", "status", "detail", "sizes", "shown"], sort=False)
+    together = alike.agg(phases=("phase", "unique"), trials=("trials", "sum")).reset_index()
     columns = [
         words("suite", "workload"),
         words("device", "where"),
         words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
-        words("phase", "phase"),
+        words("phase", lambda row: ", ".join(row["phases"])),
         words("precision", lambda row: ", ".join(row["shown"])),
         words("status", "status"),
         figures("trials", "trials", whole),
         words("detail", lambda row: _short(row["detail"]), wrap=True),
     ]
-    return table("", records(counted.reset_index().merge(subjects(trials), on=SUBJECT, how="left")), columns)
+    return table("", records(together.merge(subjects(trials), on=SUBJECT, how="left")), columns)
 
 
 def _short(detail: str) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.report.analysis import batches
-from bench.report.analysis.batches import reference_batch
 from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records
 from bench.report.reading.load import KEY, SUBJECT
 from bench.report.tables.numerics import error
@@ -102,28 +101,13 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     return table(title, records(rows), columns, SUM if rows["all_devices_bytes"].notna().any() else "")
 
 
-def by_architecture(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
-    """Return the speedups of one workload on several devices side by side; None on one device."""
-    lines = []
-    for _, subject in rows.groupby(SUBJECT, sort=False):
-        batch = reference_batch(subject)
-        arms = records(subject[subject["batch_size"] == batch])
-        lines.append(records(subject)[0] | {"batch_size": batch} | {row["precision"]: _speedup(row) for row in arms})
-    columns = [
-        words("architecture", "architecture"),
-        words("device", "device"),
-        words("placement", "placement"),
-        words("run (host)", lambda row: hosts[row["run"]]),
-        BATCH,
-        *(_of_precision(name, name) for name in _precisions(rows) if name != BASELINE),
-    ]
-    about = "Speedup over fp32 of the same device, with its 95 % interval, at the batch size of the verdict."
-    return table("By architecture", lines if len(lines) > 1 else [], columns, about)
-
-
 def best_batch(rows: pd.DataFrame) -> Table | None:
-    """Return each precision at its own best batch size, and the ratios of throughput between precisions."""
+    """Return each precision at its own best batch size, and the ratios of throughput between precisions.
+
+    Where all of a device have the same one, the other tables and the figures have these ratios.
+    """
     best = batches.best_rows(rows)
+    best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
     lines: list[Row] = []
     for _, subject in best.groupby(SUBJECT, sort=False):
         arms = records(subject)
@@ -139,7 +123,8 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
         "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
         "saved makes possible. A training at another batch size may need another learning rate. The ratios are of "
         "throughputs, with 95 % intervals: at one batch size the ratio to fp32 is the speedup itself; other pairs were "
-        "not measured side by side, and have Welch's interval over their processes, which is wider."
+        "not measured side by side, and have Welch's interval over their processes, which is wider. Devices of which "
+        "all precisions are fastest at the same batch size are left out."
     )
     return table("Best batch", lines, columns, about)
 
@@ -182,7 +167,7 @@ def memory(trials: pd.DataFrame) -> Table | None:
         for name, kind in kinds.items()
     ]
     about = ABOUT_MEMORY + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_DISTRIBUTED if distributed else "")
-    return table("Where the memory went", records(rows), [SUITE, *ARM, *columns], about)
+    return table("Where the memory went", records(rows), [*ARM, *columns], about)
 
 
 def energy(rows: pd.DataFrame) -> Table | None:
@@ -193,7 +178,6 @@ def energy(rows: pd.DataFrame) -> Table | None:
         return "baseline" if is_baseline else ratio(1 + row["energy_change"])
 
     columns = [
-        SUITE,
         *ARM,
         words("source", "energy_source"),
         figures("energy/step (J)", "energy_j_per_step", status="energy_status"),

@@ -9,7 +9,7 @@ const valueOf = (column, at) => (column.words ? column.words[column.at[at]] : co
 const rows = Array.from({ length: data.length }, (_, at) =>
   Object.fromEntries(Object.entries(data.columns).map(([name, column]) => [name, valueOf(column, at)])));
 const form = $("#controls"), table = $("#answers"), tip = $("#tip");
-const DEFAULTS = { metric: "speed", model: "", device: "", batch: "", baseline: data.baseline, precision: "", sort: "", theme: "" };
+const DEFAULTS = { metric: "speed", model: "", device: "", batch: "", baseline: data.baseline, precision: "", sort: "", over: "", theme: "" };
 const METRICS = { // value of a row over its baseline: above 1 is better, as the strips show it
   speed: { of: row => row.samples_per_s, better: 1, title: "speedup", ends: ["speedup", "speedup_low", "speedup_high"] },
   memory: { of: row => row.peak_memory_bytes, better: -1, title: "peak memory" },
@@ -179,6 +179,7 @@ function draw() {
   $("#faster-title").textContent = usual || measured ? "faster" : title;
   $("#view").textContent = usual ? "" : `Not the advice: the best of what is shown${state.batch ? ` at batch ${state.batch}` : ""}, over ${state.baseline}.`;
   $("#reset").hidden = Object.keys(DEFAULTS).every(name => name === "theme" || state[name] === DEFAULTS[name]);
+  maps.forEach(drawMap);
   if (state.theme) document.documentElement.dataset.theme = state.theme;
   else delete document.documentElement.dataset.theme;
 }
@@ -216,6 +217,47 @@ function toggle(line) {
   button.setAttribute("aria-expanded", "true");
 }
 
+// Heat maps of setups: a column becomes the baseline, of which a table tells the intervals.
+
+const maps = Object.entries(data.matrices).map(([name, matrix]) => {
+  const figure = $$("figure").find(one => one.dataset.name === name);
+  const select = element("select", {}, element("option", { value: "" }, "none"),
+    ...matrix.names.map((setup, at) => element("option", { value: `${name}:${at + 1}` }, `${at + 1}. ${setup}`)));
+  const label = element("label", { class: "soft" }, "baseline ", select), cells = $(".cells", figure);
+  select.addEventListener("change", () => set({ over: select.value }));
+  cells.addEventListener("click", event => {
+    const { left, width } = cells.getBoundingClientRect(), own = `${name}:${1 + Math.floor(matrix.names.length * (event.clientX - left) / width)}`;
+    set({ over: state.over === own ? "" : own });
+  });
+  $("figcaption", figure).after(label);
+  return { name, matrix, figure, select, cells, shown: [] };
+});
+function ratio({ names, over }, one, other) {
+  if (one === other) return { center: 1, low: null, high: null };
+  const [first, second] = [Math.min(one, other), Math.max(one, other)];
+  const at = 3 * (first * names.length - first * (first + 1) / 2 + second - first - 1), [center, low, high] = over.slice(at, at + 3);
+  return one < other ? { center, low, high } : { center: 1 / center, low: known(high) ? 1 / high : null, high: known(low) ? 1 / low : null };
+}
+function drawMap({ name, matrix, select, cells, shown }) {
+  const at = state.over.startsWith(`${name}:`) ? Number(state.over.slice(name.length + 1)) - 1 : -1, count = matrix.names.length;
+  for (const old of shown.splice(0)) old.remove();
+  select.value = matrix.names[at] === undefined ? "" : state.over;
+  if (!select.value) return;
+  const [left, width] = ["x", "width"].map(key => Number(cells.getAttribute(key)));
+  const picked = element("svg:rect", { class: "picked", x: left + at * width / count, y: cells.getAttribute("y"), width: width / count, height: cells.getAttribute("height") });
+  const body = matrix.names.map((setup, row) => {
+    const value = ratio(matrix, row, at), unequal = matrix.batch_sizes[row] === matrix.batch_sizes[at] ? "" : "*";
+    return element("tr", {}, element("td", {}, element("bdi", {}, `${row + 1}. ${setup}`)),
+      element("td", { class: "n" }, number(value.center, 3) + unequal), element("td", {}, interval(value).trim() || "–"));
+  });
+  const heads = ["setup", "times as fast", "95 % interval"].map(text => element("th", { scope: "col" }, text));
+  const table = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "over the baseline" }, element("table", {},
+    element("caption", {}, "Over ", element("bdi", {}, matrix.names[at])), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)));
+  cells.before(picked);
+  cells.closest("svg").after(table);
+  shown.push(picked, table);
+}
+
 // The fragment.
 
 function read() {
@@ -228,6 +270,7 @@ function read() {
     if (![...select.options].some(option => option.value === state[select.name])) state[select.name] = DEFAULTS[select.name];
     select.value = state[select.name];
   }
+  if (!maps.some(map => [...map.select.options].some(option => option.value === state.over))) state.over = "";
   for (const box of $$("input", form)) box.checked = chosen().includes(box.value);
 }
 function write() {

@@ -15,8 +15,9 @@ from scipy import stats as scipy_stats
 from bench import stats
 from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup, _names, matrices
 from bench.report.analysis.summary import summarise
+from bench.report.figures.chart import Bar, Text
+from bench.report.figures.matrix import MOST_IN_FILES, MOST_SETUPS, heat_map, remarks, write_csv, written
 from bench.report.reading.load import load
-from bench.report.tables.matrix import LARGEST, legend, tables
 from bench.results.records import TrialResult
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder, timed, write_report
@@ -114,11 +115,8 @@ def consistent(row):
         row.update(samples_per_s=repr(1000 * float(row["batch_size"]) / float(row["step_ms"])))
 
 
-@pytest.mark.slow
 def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells_are_marked(three, tmp_path):
     fleet.edit_rows(three[1], lambda row: row.update(batch_size="256") or consistent(row))
-    out = tmp_path / "out"
-    page = write_report(three, out, figures="none").read_text()
     matrix = made(*three)[STEPS]
     assert matrix.batches == "at batch 128, but for those that were not measured at it"
     assert {setup.name: setup.batch for setup in matrix.setups if "fp32" in setup.name} == {
@@ -126,18 +124,14 @@ def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells
         "Card B (batch 256), fp32": 256,
         "Card C (batch 128), fp32": 128,
     }
-    table, ends = tables(matrix)
-    for shown in (table, ends):
-        for row, cells in zip(matrix.setups, shown.rows, strict=True):
-            starred = ["*" in cell for cell in cells[-len(matrix.setups) :]]
-            assert starred == [row.batch != column.batch for column in matrix.setups]
-    assert "*: unequal batch sizes" in table.about
-    assert "\\*: unequal batch sizes" in page
-    assert "*: unequal batch sizes" in legend(matrix)[-1]
-    rows = pd.read_csv(out / "matrix-mlp.csv")
+    for row, cells in zip(matrix.setups, written(matrix), strict=True):
+        assert ["*" in cell for cell in cells] == [row.batch != column.batch for column in matrix.setups]
+    assert "*: unequal batch sizes" in heat_map(matrix).about
+    write_csv(matrix, tmp_path)
+    rows = pd.read_csv(tmp_path / "matrix-mlp.csv")
     assert ((rows["batch_size"] == rows["over_batch_size"]) == (rows["equal_batch"] == "yes")).all()
     assert set(rows["equal_batch"]) == {"yes", "no"}
-    assert not any("*" in said for said in legend(made(three[0], three[2])[STEPS]))
+    assert "*" not in heat_map(made(three[0], three[2])[STEPS]).about
 
 
 def test_a_setup_that_did_not_fit_at_the_common_batch_is_compared_at_its_own(three, tmp_path):
@@ -228,46 +222,56 @@ def test_what_did_not_fit_is_named_with_its_status(three):
     fleet.edit_rows(three[0], lose)
     matrix = made(*three)[STEPS]
     assert matrix.absent == ["Card A, fp32 (oom)"]
-    assert "Without a figure: Card A, fp32 (oom)." in tables(matrix)[0].footnotes
+    assert remarks(matrix)[1:] == ["Without a figure: Card A, fp32 (oom)."]
 
 
 def test_a_difference_that_may_be_none_is_marked(three, tmp_path):
     twin = copy(three[0], tmp_path / "twin", device="Card D", architecture="Volta", faster=1.001)
     matrix = made(three[0], twin)[STEPS]
-    (table, ends) = tables(matrix)
-    row = next(row for row in table.rows if "Card D, fp32" in row[0])
+    row = next(
+        cells for setup, cells in zip(matrix.setups, written(matrix), strict=True) if setup.name == "Card D, fp32"
+    )
     assert "1.00≈" in row
-    assert any(re.fullmatch(r"0\.\d+ – 1\.\d+", cell) for row in ends.rows for cell in row)
+    assert "≈: the 95 % interval holds 1" in heat_map(matrix).about
 
 
-def test_one_process_has_no_interval_and_the_table_says_so_once(three):
+def test_one_process_has_no_interval_and_that_is_said_once(three):
     for folder in three:
         lines = (folder / "trials.csv").read_text().splitlines(keepends=True)
         kept = [line for line in lines if not re.search(r"-speed-r[12],", line) and "-train-" not in line]
         (folder / "trials.csv").write_text("".join(kept))
         fleet.edit_rows(folder, lambda row: row.update(speedup_low="", speedup_high=""))
-    (table,) = tables(made(*three)[STEPS])
-    assert "No ratio has an interval" in table.about
-    assert not any("?" in cell for row in table.rows for cell in row)
+    matrix = made(*three)[STEPS]
+    assert "No ratio has an interval" in remarks(matrix)[0]
+    assert not any("?" in cell for row in written(matrix) for cell in row)
+
+
+def many(count: int) -> Matrix:
+    setups = [
+        replace(setup_of("fp32", 64, None), subject=(number,), logs=(-number / 5,) * 2) for number in range(count)
+    ]
+    return Matrix(title="mlp", slug="matrix-mlp", basis=STEPS, batches="at batch 64", setups=setups, absent=[])
+
+
+def test_a_heat_map_diverges_at_1_and_of_many_setups_is_on_the_page_alone_or_nowhere():
+    chart = heat_map(many(MOST_IN_FILES))
+    assert chart.in_files
+    (panel,) = chart.panels
+    heats = {(mark.y[0], mark.x[0]): mark.heat for mark in panel.marks if isinstance(mark, Bar)}
+    assert {heats[place, place] for place in range(MOST_IN_FILES)} == {0}
+    assert all((heat > 0) == (column > row) for (row, column), heat in heats.items() if row != column)
+    assert (heats[0, MOST_IN_FILES - 1], heats[MOST_IN_FILES - 1, 0]) == (pytest.approx(1), pytest.approx(-1))
+    texts = {(mark.y, mark.x): mark.text for mark in panel.marks if isinstance(mark, Text)}
+    assert texts[0.5, 2.5] == "1.49"
+    assert not heat_map(many(MOST_IN_FILES + 1)).in_files
+    assert heat_map(many(MOST_SETUPS + 1)) is None
+    said = [remarks(many(count))[0] for count in (MOST_IN_FILES, MOST_IN_FILES + 1, MOST_SETUPS + 1)]
+    assert ["report.html has the figure" in remark for remark in said] == [False, True, False]
+    assert all("matrix-mlp.csv" in remark for remark in said)
 
 
 @pytest.mark.slow
-def test_more_setups_than_a_table_shows_are_ranked_and_split_by_precision(three, tmp_path):
-    more = [
-        copy(three[0], tmp_path / f"m{number}", device=f"Card {number}", architecture="X", faster=1 + number / 10)
-        for number in range(LARGEST // 2)
-    ]
-    ranking, *split = tables(made(*three, *more)[STEPS])
-    assert len(ranking.rows) == 2 * (3 + len(more)) > LARGEST
-    assert ranking.rows[-1][-1] == "1"
-    assert [table.title.rpartition(": ")[2] for table in split] == [
-        *("amp-bf16 alone", "95 % intervals", "fp32 alone", "95 % intervals")
-    ]
-    assert all(len(table.rows) == 3 + len(more) for table in split)
-
-
-@pytest.mark.slow
-def test_the_report_has_table_plot_and_csv(three, tmp_path):
+def test_the_report_has_plot_and_csv(three, tmp_path):
     page = write_report(three, tmp_path / "out").read_text()
     assert "## Setups of mlp against each other" in page
     for name in ("matrix-mlp", "matrix-mlp-epochs"):

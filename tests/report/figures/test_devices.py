@@ -116,7 +116,7 @@ def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary)
     ] == expected
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first device on top
     text = svg.draw(chart)
-    assert text.count('<g class="p-tf32"><circle') == 3
+    assert text.count('<g class="p-tf32"><path class="dots"') == 3
     assert all(f"Synthetic {index}</text>" in text for index in range(3))
     assert "style=" not in text
 

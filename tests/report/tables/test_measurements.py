@@ -17,7 +17,7 @@ KINDS_MIB = {"tracked_peak": 90, "parameter": 20, "gradient": 18, "optimizer": 4
 GPU_MIB = {"peak_allocated": 100, "first_peak": 150, "peak_reserved": 200, "driver_used": 500}
 KINDS = {f"{name}_bytes": size * MIB for name, size in KINDS_MIB.items()}
 ON_A_GPU = KINDS | {f"{name}_bytes": size * MIB for name, size in GPU_MIB.items()}
-NAMED = {"suite": "vit", "device": "NVIDIA Test 1", "batch size": "128"}
+NAMED = {"device": "NVIDIA Test 1", "batch size": "128"}
 
 
 class Run(RunBuilder):
@@ -58,14 +58,14 @@ def test_every_kind_of_memory_has_its_own_column(run):
     shown = {f"{kind} (MiB)": f"{size}.0" for kind, size in kinds.items()}
     assert lines(table) == [{**NAMED, "precision": "fp32", **shown}]
     assert table is not None
-    assert words(table) == ["suite", "device", "precision"]
+    assert words(table) == ["device", "precision"]
 
 
 def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path):
     table = Run(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB).memory_table
     kinds = ("peak", "tensors", "parameters", "gradients", "optimizer", "activations", "temporaries")
     assert table is not None
-    assert table.headers[4:] == [f"{kind} (MiB)" for kind in kinds]
+    assert table.headers[3:] == [f"{kind} (MiB)" for kind in kinds]
     assert column(table, "peak (MiB)") == ["95.0"]
     assert "driver" not in table.about
 
@@ -156,8 +156,8 @@ def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(
     run.drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None).lost("energy", "amp-bf16", "unsupported")
     table = run.drew("tf32", 1.0, status="nonfinite").energy_table
     assert table is not None
-    assert (table.rows[0][6], table.rows[0][9]) == ("–", "–")
-    assert [row[4:] for row in table.rows[1:]] == [
+    assert (table.rows[0][5], table.rows[0][8]) == ("–", "–")
+    assert [row[3:] for row in table.rows[1:]] == [
         ["–", word, "–", "–", "–", "–", "–"] for word in ("nonfinite", "unsupported")
     ]
 
