@@ -250,8 +250,9 @@ def process_interval(processes: Sequence[Interval]) -> Interval:
     """Return the log-speedup over fresh processes: the random-effects mean with Hartung and Knapp's interval.
 
     Each process has an error of its own, and processes differ by more than these errors tell. A process that is
-    ``far_off`` the others is left out. The interval's confidence is ``SEQUENTIAL``, because measuring may have
-    stopped at it. ``n`` counts the processes that it rests on.
+    ``far_off`` the others is left out. No error counts as less than their median: one estimated from a few rounds may
+    be small by chance, and its process would outweigh all others. The interval's confidence is ``SEQUENTIAL``,
+    because measuring may have stopped at it. ``n`` counts the processes that it rests on.
 
     Args:
         processes: each process's log-speedup with its own interval. A single one is returned as it is.
@@ -259,7 +260,8 @@ def process_interval(processes: Sequence[Interval]) -> Interval:
     if len(processes) == 1:
         return processes[0]
     kept = [process for process, far in zip(processes, far_off(processes), strict=True) if not far]
-    return random_effects([process.center for process in kept], _errors(kept), SEQUENTIAL)
+    errors = _errors(kept)
+    return random_effects([process.center for process in kept], np.maximum(errors, np.median(errors)), SEQUENTIAL)
 
 
 def far_off(processes: Sequence[Interval]) -> list[bool]:

@@ -26,9 +26,13 @@ from bench.planning.processes import enough
 from bench.spec.trial import Protocol
 from bench.stats import ASSUMED_NOISE, Interval, process_interval, rounds_interval, verdict
 
-ROUNDS = 30
-MACHINES = {"quiet": (0.002, 0.01), "ordinary": (0.01, 0.04), "noisy": (0.03, 0.04)}
-"""Standard deviation of processes, and of the rounds of a process, as shares."""
+MACHINES = {
+    "quiet": (0.002, 0.01, 30),
+    "ordinary": (0.01, 0.04, 30),
+    "noisy": (0.03, 0.04, 30),
+    "slow steps": (0.01, 0.04, 3),
+}
+"""Standard deviation of processes, and of the rounds of a process, as shares; and how many rounds a process has."""
 RATIOS = (1.0, 1.02, 1.05, 1.5)
 
 
@@ -54,26 +58,24 @@ WORLDS = (
 )
 
 
-def rounds(rng: np.random.Generator, world: World, sd: float) -> NDArray[np.float64]:
+def rounds(rng: np.random.Generator, world: World, sd: float, count: int) -> NDArray[np.float64]:
     """Return the errors of one process's rounds."""
-    errors: NDArray[np.float64] = (
-        rng.standard_t(3, ROUNDS) / math.sqrt(3) if world.heavy else rng.standard_normal(ROUNDS)
-    )
-    for index in range(1, ROUNDS if world.correlation else 0):
+    errors: NDArray[np.float64] = rng.standard_t(3, count) / math.sqrt(3) if world.heavy else rng.standard_normal(count)
+    for index in range(1, count if world.correlation else 0):
         errors[index] = world.correlation * errors[index - 1] + math.sqrt(1 - world.correlation**2) * errors[index]
     return sd * errors
 
 
-def processes(seed: int, world: World, machine: tuple[float, float], count: int) -> list[Interval]:
+def processes(seed: int, world: World, machine: tuple[float, float, int], count: int) -> list[Interval]:
     """Return the log-speedups of a run's processes, whose truth is zero."""
     rng = np.random.default_rng(seed)
-    between, within = machine
+    between, within, of_each = machine
     found = []
     for start in range(0, count, 10):
         bad = set(rng.choice(10, world.disturbed, replace=False).tolist())
         for number in range(min(10, count - start)):
             tail = rng.standard_t(3) / math.sqrt(3) if world.heavy else rng.standard_normal()
-            errors = between * tail + rounds(rng, world, within)
+            errors = between * tail + rounds(rng, world, within, of_each)
             found.append(rounds_interval(math.log(0.75) + 3 * errors if number in bad else errors))
     return found
 

@@ -135,6 +135,15 @@ def test_without_errors_the_random_effects_mean_is_students():
     assert (same.low, same.high) == (0.1, 0.1)
 
 
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+def test_with_few_rounds_a_process_no_error_that_is_small_by_chance_decides(rounds):
+    rng, held = np.random.default_rng(rounds), 0
+    for _ in range(400):
+        found = stats.process_interval([stats.rounds_interval(rng.normal(size=rounds)) for _ in range(10)])
+        held += found.low <= 0 <= found.high
+    assert 0.92 <= held / 400 <= 0.99
+
+
 def test_a_process_that_lies_far_off_is_left_out_once_the_others_show_it():
     good = [process(center) for center in (0.405, 0.404, 0.407, 0.406)]
     bad = process(0.122, error=0.03)

@@ -16,7 +16,7 @@ from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
 from bench.spec.trial import DataSource, Placement, Protocol, Request
 
-QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0)
+QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
 MAX = "max"
 """Among the batch sizes: the largest that fits."""

@@ -40,11 +40,11 @@ Send = Callable[[Message], None]
 KNOWN_NS = (3e6, 2e6)
 KNOWN_CYCLES = (4_000_000, 2_000_000)
 """Steps of a known ratio: nanoseconds on a CPU; cycles on a GPU, some milliseconds too."""
-KNOWN = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0)
-FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, target_ci=0.0025)
+KNOWN = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5)
+FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
 """Narrow enough to see 1 %."""
 ADDED = 0.01
-BESIDE = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, target_ci=0.002)
+BESIDE = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
 BESIDE_S, RESUME_S = 0.5, 0.1
 """Blocks beside the sampler hold a few of its readings each: a reading in few blocks would be trimmed away."""
 WINDOWS_S = (5.0, 10.0)

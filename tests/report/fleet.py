@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.results.columns import COLUMNS
+from bench.results.records import Block, Numeric, TrialResult
+from bench.results.store import Store
 from bench.spec.trial import Placement
 from tests.report.builders import RunBuilder
 
@@ -78,3 +81,59 @@ def copy(
     edit_run(target, claim)
     edit_rows(target, rename)
     return target
+
+
+READ = ("precision", "arm_precision", "placement", "members", "parameters", "name")
+"""Words that are read as more than names: what cannot be read is refused."""
+FIGURES = (
+    ("step", "", "loss", 2.0),
+    *(("gradient", layer, name, 9.0) for layer, name in (("", "-20"), ("", "zero"), ("conv", "-10"))),
+    *(("error", layer, name, 0.01) for layer, name in (("", "loss"), ("", "gradient"), ("conv", "gradient"))),
+    ("activation", "conv", "largest", 3.0),
+)
+"""Of the numerics phase: kind, layer, name, value."""
+
+
+def with_words(folder: Path, text: str) -> Path:
+    """Write a run with rows in every file, and ``text`` in every field of each that may be any word."""
+    run = RunBuilder(folder).speed().memory("fp32", 100).memory("amp-bf16", 60)
+    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")
+    trial = run.trial("numerics", ["fp32"], 128)
+    block = Block(
+        trial=run.trial("speed", ["fp32", "amp-bf16"], 128).id,
+        precision="fp32",
+        round=0,
+        position=0,
+        steps=1,
+        time_ms=1.0,
+        start_s=0.0,
+        discarded="why",
+    )
+    with Store(folder) as store:
+        store.add([block])
+        store.add(
+            [
+                Numeric(trial=trial.id, precision="fp32", kind=kind, step=0, layer=layer, name=name, value=value)
+                for kind, layer, name, value in FIGURES
+            ]
+        )
+    run.add(trial, TrialResult(precision="fp32", status="ok"))
+    for file in ("trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"):
+        fields = [field for field in COLUMNS[file].values() if field.kind == "word" and not field.words]
+        free = [field.name for field in fields if field.name not in READ]
+
+        def fill(row: dict[str, str], free: list[str] = free) -> None:
+            row.update(
+                {name: text + row[name] for name in free if row[name] or name != "layer"}
+            )  # "" is the whole model
+
+        edit_rows(folder, fill, file)
+    words = dict.fromkeys(("host", "os", "python", "torch", "cuda", "cudnn", "driver"), text)
+
+    def claim(info: dict[str, Any]) -> None:
+        info["environment"] |= words
+        info["environment"]["devices"][0] |= {"name": text, "architecture": text}
+
+    edit_run(folder, claim)
+    edit_run(folder, lambda info: info.update(warnings=[text], started=text, version=text, request={"argv": [text]}))
+    return folder

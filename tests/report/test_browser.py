@@ -6,11 +6,10 @@ import pandas as pd
 import pytest
 
 from bench.report.figures import files
-from bench.results.columns import COLUMNS
 from perf.synthetic_fleet import Shape, write_run
 from tests.report import fleet
 from tests.report.browser import WIDTHS, axe, browser, opened
-from tests.report.builders import RunBuilder, write_report
+from tests.report.builders import write_report
 
 SMALL = Shape(gpus=["P100", "A100"], models=["resnet50", "mlp"], batch_sizes=(64, 128), processes=3, seeds=5, epochs=2)
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'>&\u202e*|`"
@@ -184,17 +183,15 @@ def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(c
 
 
 @pytest.mark.slow
-def test_hostile_text_in_any_field_shows_as_text(chromium, tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
-    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")
-    words = [name for name, field in COLUMNS["trials.csv"].items() if field.kind == "word" and not field.words]
-    free = [name for name in words if name not in ("trial", "precision", "arm_precision", "placement", "members")]
-    fleet.edit_rows(run.folder, lambda row: row.update({name: HOSTILE for name in free if row[name]}))
-    fleet.edit_run(run.folder, lambda info: info.update(warnings=[HOSTILE], request={"argv": [HOSTILE]}))
-    html = write_report([run.folder], tmp_path / "out").with_name("report.html")
+def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "write", lambda *_: None)
+    folder = fleet.with_words(tmp_path / "run", HOSTILE)
+    html = write_report([folder], tmp_path / "out", layers=True).with_name("report.html")
     with opened(chromium, html) as page:
-        assert page.locator("img[src=x]").count() == 0
-        assert "<img src=x" in page.inner_text("#answers .group")
         page.locator(".line button").first.click()
-        assert page.locator("img[src=x]").count() == 0
-        assert "<img src=x" in page.inner_text("#answers .device")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 2
+        for selector in ("#answers .group", "#answers .device", "#sentences", "#warnings", "dd"):
+            assert "<img src=x" in page.locator(selector).first.inner_text(), selector
+        assert any("layer <img src=x" in text for text in page.locator("svg.chart text").all_text_contents())

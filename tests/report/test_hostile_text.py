@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,15 @@ from bench.report import load
 from bench.report.analysis.compare import compare
 from bench.report.exports import comparison
 from bench.report.exports.document import dumps
+from bench.report.figures import files
 from bench.report.reading.load import load as read
 from bench.results.columns import COLUMNS
 from bench.results.records import Block
 from bench.results.store import Store
 from bench.spec.text import UNSAFE
 from tests.conftest import call
-from tests.report.builders import GPU, RunBuilder
+from tests.report import fleet
+from tests.report.builders import GPU, RunBuilder, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)</script> $x_{$"
@@ -90,6 +93,37 @@ def test_pages_terminal_and_matrix_hold_nothing_raw(runs, tmp_path):
     cells = [cell for row in csv.reader(io.StringIO(matrix.read_text())) for cell in row]
     assert any(cell.startswith("'=cmd") for cell in cells)
     assert not any(cell.startswith("=") for cell in cells)
+
+
+class Elements(HTMLParser):
+    """The elements of a page that text could make, and attributes that would run it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [tag] * (tag in ("img", "script", "iframe", "base")) + [
+            name for name, _ in attrs if name[:2] == "on"
+        ]
+
+
+def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "write", lambda *_: None)
+    text = f"{EVIL}<img src=x onerror=alert(1)></script></title></svg>\"'>|*`"
+    head = write_report([fleet.with_words(tmp_path / "run", text)], tmp_path / "out", layers=True)
+    page = head.with_name("report.html").read_text()
+    assert Elements(page).found == ["script", "script"]
+    assert page.count("&lt;img src=x onerror=alert(1)&gt;") > 50
+    for name in ("report.md", "details.md", "report.html"):
+        pages = head.with_name(name).read_text().split('<script type="application/json"')[0]
+        assert harmless(pages)
+        assert "<img" not in pages
+        assert "<script>alert" not in pages
+    found = load(tmp_path / "run")
+    assert any("<img" in layer for layer in found.numerics["layer"])
+    assert any("<img" in cause for cause in found.blocks["discarded"].cat.categories)
 
 
 def test_a_comparison_holds_nothing_raw(runs, capsys):

@@ -173,7 +173,7 @@ def _magnitudes(title: str, label: str, marks: Sequence[Mark], exponents: np.nda
         zero: where the share of zeros is.
     """
     low, high = int(exponents[0]), int(exponents[-1])
-    left = min(x for mark in marks if isinstance(mark, Line) for x, _ in mark.points)
+    left = min([zero, *(x for mark in marks if isinstance(mark, Line) for x, _ in mark.points)])
     areas = [
         Bar(x=(low - 1, ZERO_AT), y=SHARES, tint=LOST, faint=True),
         Bar(x=(ZERO_AT, NORMAL_FROM), y=SHARES, tint=COARSE, faint=True),

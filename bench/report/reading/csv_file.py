@@ -28,6 +28,16 @@ PIB = 2**50
 BLOCKS_A_ROUND = 2
 """Blocks of each arm in an ABBA round."""
 PAIR = ["trial", "precision"]
+FATES = r"nonzero|zero|subnormal|overflow"
+FIGURES = {
+    "step": "loss|loss_scale|skipped|finite",
+    "gradient": r"-?\d+|zero|below|above|nonfinite",
+    "float16": FATES,
+    "float16_scaled": FATES,
+    "error": "loss|gradient",
+    "activation": "largest",
+}
+"""The names of numerics.csv's figures by their kind, as regular expressions."""
 
 
 def read(path: Path, words: str = "object") -> pd.DataFrame:
@@ -164,6 +174,10 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
         _check_throughput(path, frame, frame["step_ms"] / 1000, "batch_size over step_ms")
         crossed = (frame["speedup_low"] > frame["speedup"]) | (frame["speedup_high"] < frame["speedup"])
         _refuse(path, frame, crossed, "speedup", "lies outside its own interval")
+    if path.name == "numerics.csv":
+        named = (frame["kind"] + " " + frame["name"]).astype(str)
+        right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in FIGURES.items()))
+        _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
     if path.name == "epochs.csv":
         _check_throughput(path, frame, frame["train_s"], "samples over train_s")
 

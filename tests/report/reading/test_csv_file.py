@@ -262,6 +262,13 @@ def test_words_that_look_like_numbers_stay_words(tmp_path):
     assert (row["config"], row["detail"], row["placement"]) == ("12345e678901", "nan", "0")
 
 
+def test_figures_of_numerics_that_are_none_of_their_kind_are_refused(tmp_path):
+    run = fleet.with_words(tmp_path / "run", "")
+    assert len(load([run]).numerics) == len(fleet.FIGURES)
+    fleet.edit_rows(run, lambda row: row["name"] == "-20" and row.update(name="-2e1"), "numerics.csv")
+    refused(run, "line 3: name '-2e1' is no figure of its kind")
+
+
 # Blocks that are not those that the speeds were made from.
 
 
