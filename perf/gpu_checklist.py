@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = "memory,floor,speed,energy"
@@ -32,6 +32,7 @@ SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_
 """Suites whose speed is measured, with the batch sizes of ``--quick``; without it they are the suite's own."""
 FIRST = {"card": 180, "doctor": 330, "first run": 90}
 """The checks that only a real GPU can do, and the seconds after which each is ended: ten minutes in all."""
+OUTCOMES = {"PASSED": "pass", "FAILED": "FAIL", "ERROR": "FAIL", "SKIPPED": "skipped"}
 ENDED = -int(signal.SIGKILL)
 """Exit code of a check that took too long."""
 
@@ -92,13 +93,13 @@ def checks(options: argparse.Namespace) -> dict[str, list[str]]:
     bench, tests = [sys.executable, "run_bench.py"], [sys.executable, "-m", "pytest", "-q"]
     brief = [*bench, "--gpus", "0", "--quick", "--suite"]
     commands = {
-        "card": [*tests, "-m", "card", f"--junitxml={options.out / 'card.xml'}", "tests/gpu"],
+        "card": [*tests, "-vv", "-m", "card", "tests/gpu"],  # so that the log names each test with its outcome
         "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(options.out / "doctor")],
         "first run": [*brief, "resnet20", "--batch-sizes", "512", "--phases", "memory,speed,energy"],
         "tests": [*tests, "-m", "gpu and not card", "tests/gpu"],
         "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if options.quick else "40"],
     }
-    commands["first run"] += ["--precisions", "fp32,amp-bf16,amp-fp16", "--resume", str(options.out / "first-run")]
+    commands["first run"] += ["--precisions", "fp32,amp-fp16", "--resume", str(options.out / "first-run")]
     for suite, sizes in SUITES.items():
         sizes_asked = ["--quick", "--batch-sizes", sizes] if options.quick else []
         command = [*bench, "--suite", suite, "--gpus", "0", "--phases", PHASES, *sizes_asked]
@@ -126,7 +127,10 @@ def run(name: str, command: list[str], out: Path, limit_s: float | None = None) 
     start = time.monotonic()
     log = out / f"{name.replace(' ', '-')}.log"
     with log.open("w") as file:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        written_at_once = os.environ | {"PYTHONUNBUFFERED": "1"}  # what an ended check has found is in its log
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=written_at_once, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             code = process.wait(limit_s)
         except BaseException as error:  # Ctrl-C too: the command is in a session of its own
@@ -156,24 +160,20 @@ def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
     for row in rows:
         yield f"| **{row.name}** | {row.result} | {row.seconds:.0f} s: {_cell(row.last)} |"
         if row.name == "card":
-            for name, (result, seconds) in outcomes(out / "card.xml").items():
-                yield f"| card: {name} | {result} | {seconds:.0f} s |"
+            for name, (result, count) in outcomes((out / "card.log").read_text()).items():
+                yield f"| card: {name} | {result} | {f'{count} cases' if count > 1 else ''} |"
         if row.name == "doctor":
             for check in record.get("checks", ()):
                 yield f"| doctor: {_cell(check['name'])} | {check['result']} | {_cell(check['measured'])} |"
 
 
-def outcomes(path: Path) -> dict[str, tuple[str, float]]:
-    """Return the outcome of each test in a JUnit file and its seconds; of those with parameters, their worst."""
-    found: dict[str, tuple[str, float]] = {}
-    with suppress(FileNotFoundError, ElementTree.ParseError):  # the tests took too long, or did not start
-        for case in ElementTree.parse(path).iter("testcase"):
-            name = case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " ")
-            failed = case.find("failure") is not None or case.find("error") is not None
-            result = "FAIL" if failed else "skipped" if case.find("skipped") is not None else "pass"
-            before, seconds = found.get(name, ("skipped", 0.0))
-            worst = next(word for word in ("FAIL", "pass", "skipped") if word in (before, result))
-            found[name] = worst, seconds + float(case.get("time", 0.0))
+def outcomes(log: str) -> dict[str, tuple[str, int]]:
+    """Return the outcome of each test in pytest's verbose log and its number of cases; of several, the worst."""
+    found: dict[str, tuple[str, int]] = {}
+    for test, word in re.findall(r"^\S+::test_(\w+)(?:\[.*\])? (PASSED|FAILED|ERROR|SKIPPED)", log, re.MULTILINE):
+        name, result = test.replace("_", " "), OUTCOMES[word]
+        before, count = found.get(name, (result, 0))
+        found[name] = max(before, result, key=["skipped", "pass", "FAIL"].index), count + 1
     return found
 
 

@@ -148,6 +148,94 @@ def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported
     assert (sample.utilization_pct, sample.memory_used_bytes) == (None, used)
 
 
+class Board(NamedTuple):
+    """What nvidia-smi, which asks NVML, said of a board; None where it said that there is no such reading."""
+
+    source: str
+    driver: str
+    power_w: float | None
+    """Instantaneous where the driver told it."""
+    average_w: float | None
+    limit_w: float
+    utilization_pct: int | None
+    reasons: int = 0
+
+
+EXPORTER = "github.com/utkuozdemir/nvidia_gpu_exporter, internal/integration/testdata"
+TELEGRAF = "github.com/influxdata/telegraf, plugins/inputs/nvidia_smi/testdata"
+NETDATA = "github.com/netdata/netdata, go.d/collector/nvidia_smi/testdata"
+BOARDS = {
+    "T4": Board(f"{TELEGRAF}/tesla-t4.xml", "515.105.01", 26.78, None, 70.0, 0),
+    "A100 80 GB in MIG mode": Board(f"{TELEGRAF}/a100-sxm4-v12.xml", "535.54.03", 67.03, None, 500.0, None),
+    "A100 40 GB in MIG mode": Board(f"{NETDATA}/a100-sxm4-mig.xml", "510.47.03", 66.92, None, 400.0, None),
+    "H100 under load": Board(f"{EXPORTER} (h100-80gb-hbm3, load)", "590.48.01", 625.68, 631.95, 700.0, 100),
+    "H100 in MIG mode under load": Board(f"{EXPORTER} (h100-mig, load)", "590.48.01", 447.35, 433.78, 700.0, None),
+    "H200 under load": Board(f"{EXPORTER} (h200, load)", "590.48.01", 626.26, 627.4, 700.0, 100),
+    "L40S after a load": Board(f"{EXPORTER} (l40s, idle)", "595.80", 127.67, 144.97, 350.0, 100),
+    "RTX 4080 SUPER": Board(f"{EXPORTER} (rtx-4080-super, load)", "595.71.05", 86.41, 84.24, 320.0, 7),
+    "RTX 2080 SUPER idle": Board(f"{EXPORTER} (rtx-2080-super, idle)", "595.71.05", 39.32, None, 250.0, 0, reasons=4),
+    "GT 1030": Board(f"{TELEGRAF}/gt-1030.xml", "470.74", None, None, 30.0, 0, reasons=1),
+}
+
+
+def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
+    """Return a board that answers as it did where it was recorded, and its driver."""
+    told = BOARDS[name]
+    errors = {} if told.utilization_pct is not None else {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
+    gpu = FakeGpu(
+        "GPU-a",
+        power_w=told.power_w or 0.0,
+        average_power_w=told.average_w,
+        has_power_instant=told.average_w is not None,
+        power_limit_w=told.limit_w,
+        utilization_pct=told.utilization_pct or 0,
+        reasons=told.reasons,
+        errors=errors if told.power_w else {**errors, **NO_POWER},
+        slices=[FakeGpu("MIG-s")] if "MIG" in name else [],
+    )
+    before_535 = {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTemperatureV"}
+    release = int(told.driver.partition(".")[0])
+    missing = fake.DRIVER_470 if release == 470 else before_535 if release < 535 else ()
+    return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=told.driver)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_boards_readings_are_those_that_its_driver_told(monkeypatch, name):
+    told, (_, driver) = BOARDS[name], board_of(name)
+    driver.install(monkeypatch)
+    monitor = open_monitor()
+    sample = monitor.sample("GPU-a", "0", None)
+    assert (sample.power_w, sample.utilization_pct) == (told.power_w, told.utilization_pct)
+    assert (monitor.driver_version(), monitor.gpu("GPU-a").power_limit_w) == (told.driver, told.limit_w)
+    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[told.reasons]
+    if "MIG" in name:  # the board's power is no slice's
+        assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None
+        assert "shares its board's power" in monitor.energy_problem("MIG-s")
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_power_alone_is_right_or_unknown_on_these_boards(record, name):
+    told, (gpu, _) = BOARDS[name], board_of(name)
+    gpu.errors |= NO_COUNTER
+    window = record(gpu)
+    if told.power_w is None:
+        assert window is None
+        return
+    assert window.power_w == pytest.approx(told.power_w, rel=1e-3)  # not the average, which lags by a second
+    assert judged(window, limit_w=told.limit_w) == ""
+
+
+def test_a_power_cap_that_an_idle_gpu_tells_of_discards_nothing(monkeypatch):
+    # The RTX 2080 SUPER at 39 W of 250 W.
+    gpu, driver = board_of("RTX 2080 SUPER idle")
+    gpu.fields[POWER_CAP] = 212_553_937_000
+    driver.install(monkeypatch)
+    device = Device(placement="0", kind="cuda", name="RTX 2080 SUPER", architecture="Turing", uuid="GPU-a")
+    with open_watch(device, driver.clock) as watch:
+        driver.clock.advance(1.0)
+        assert (watch.poll(), watch.label()) == ("", "")
+
+
 def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):
     # github.com/gpuopenanalytics/pynvml/pull/18: the value changed about every 10 ms; elsewhere it is 100 ms.
     window = record(FakeGpu("GPU-a", power_w=200.0, energy_tick_s=0.01))

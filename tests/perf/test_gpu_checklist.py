@@ -81,12 +81,13 @@ def test_the_first_checks_are_exactly_the_last_column_of_the_table_of_what_is_te
     assert commands["card"][commands["card"].index("-m", 3) + 1] == "card"
 
 
-CARD_XML = """<testsuites><testsuite name="pytest">
-<testcase name="test_a_block_waits" time="1.5"/>
-<testcase name="test_techniques[fp32]" time="2.0"/>
-<testcase name="test_techniques[fp16]" time="1.0"><failure message="assert">E</failure></testcase>
-<testcase name="test_two_gpus" time="0.0"><skipped message="needs two GPUs"/></testcase>
-</testsuite></testsuites>"""
+CARD_LOG = """collecting ... collected 4 items
+tests/gpu/test_gpu.py::test_a_block_waits PASSED [ 25%]
+tests/gpu/test_techniques_gpu.py::test_techniques[model0-fp32] PASSED [ 50%]
+tests/gpu/test_techniques_gpu.py::test_techniques[model0-fp16] FAILED [ 75%]
+tests/gpu/test_card.py::test_two_gpus SKIPPED (needs two GPUs) [100%]
+=== FAILURES ===
+"""
 DOCTOR = {
     "devices": {"0": "NVIDIA X"},
     "driver": "580.1",
@@ -103,7 +104,7 @@ def ran(monkeypatch):
     def run(name, command, out, limit_s=None):
         names.append((name, limit_s))
         if name == "card":
-            Path(next(word for word in command if "junitxml" in word).partition("=")[2]).write_text(CARD_XML)
+            (out / "card.log").write_text(CARD_LOG)
         if name == "doctor":
             (out / "doctor").mkdir()
             (out / "doctor" / "doctor.json").write_text(json.dumps(DOCTOR))
@@ -123,9 +124,9 @@ def test_what_only_a_card_shows_comes_first_with_a_table_to_paste(tmp_path, ran,
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
     assert rows == [
         ["**card**", "exit 1", "3 s: card has ended"],
-        ["card: a block waits", "pass", "2 s"],
-        ["card: techniques", "FAIL", "3 s"],
-        ["card: two gpus", "skipped", "0 s"],
+        ["card: a block waits", "pass", ""],
+        ["card: techniques", "FAIL", "2 cases"],
+        ["card: two gpus", "skipped", ""],
         ["**doctor**", "pass", "3 s: doctor has ended"],
         ["doctor: A/A", "pass", "1.0001 \\| 0.2 %"],
         ["**first run**", "pass", "3 s: first run has ended"],
