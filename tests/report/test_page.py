@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.report import render
 from bench.report.analysis.data import PAGE, rows
 from bench.report.format import change, times
 from bench.report.page import FILES
@@ -131,6 +132,15 @@ def test_merged_runs_keep_their_rows(tmp_path):
     assert text.count("### Hopper · NVIDIA Test 1") == 1
 
 
+def test_of_a_table_too_long_for_the_page_it_says_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(render, "LONGEST", 1)
+    text, html, _ = written(RunBuilder(tmp_path / "run").speed())
+    (long,) = re.findall(r'<p>In <a href="details.md">details.md</a>: (.*?)</p>', html, re.DOTALL)
+    assert re.sub("<.*?>", "", long).split() == ["How", "it", "was", "timed", "(2", "rows)."]
+    assert "How it was timed</caption>" not in html
+    assert "### How it was timed" in text
+
+
 def test_best_batch_compares_throughputs_at_each_precisions_own_batch(tmp_path):
     run = RunBuilder(tmp_path / "run").alone("fp32", [10.0], batch=64).alone("amp-bf16", [10.0], batch=64)
     text = written(run.alone("amp-bf16", [10.0], batch=256))[0]
@@ -161,9 +171,8 @@ def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole):
     html = whole[2]
     ids = re.findall(r'\bid="(.*?)"', html)
     links = re.findall(r'\b(?:src|href)="(.*?)"', html)
-    used = [link.removeprefix("#") for link in links] + re.findall(r"url\(#(.*?)\)", html)
-    assert all(link.startswith(("#", "data:image/svg+xml;base64,")) for link in links)
-    used = [link for link in used if not link.startswith("data:")]
+    used = [link.removeprefix("#") for link in links if link != "details.md"] + re.findall(r"url\(#(.*?)\)", html)
+    assert all(link.startswith("#") or link == "details.md" for link in links)
     assert len(ids) == len(set(ids)) > 0
     assert set(used) <= set(ids)
 
