@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.report import render
-from bench.report.analysis.data import PAGE, rows
+from bench.report.exports.data import PAGE, rows
 from bench.report.format import change, times
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
