@@ -31,9 +31,9 @@ test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu
 
 test-simgpu: $(READY)
-	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q $(PARALLEL) -m "gpu or simgpu" tests/gpu tests/simgpu
+	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "gpu or simgpu" tests/gpu tests/simgpu
 
-test-all: test test-slow test-gpu
+test-all: test test-slow test-simgpu test-gpu
 	$(BIN)/python -m pytest -q -m timing
 
 check: $(CHECKS)

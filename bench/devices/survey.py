@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import torch
 
-from bench.devices.backend import backend_of, device_at, gpu_count
+from bench.devices.backend import backend_of, device_at, gpu_count, is_out_of_memory
 from bench.devices.capabilities import set_tf32
 from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vendor
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
-from bench.spec.errors import UsageError
+from bench.spec.errors import UsageError, first_line
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement
 
@@ -100,7 +100,14 @@ def _require_present(placements: list[Placement], count: int) -> None:
 def _gpu(index: int, monitor: Monitor | None) -> Device:
     if problem := kernels_problem(index):
         raise UsageError(f"{problem} Or use --gpus cpu.")
-    return replace(describe_gpu(index, monitor), fp32_gflops=_gflops(device_at(index), 4096))
+    device = describe_gpu(index, monitor)
+    try:
+        return replace(device, fp32_gflops=_gflops(device_at(index), 4096))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"The speed of GPU {index} is unknown for lack of memory: {first_line(error)}")
+        return device
 
 
 def describe_gpu(index: int, monitor: Monitor | None) -> Device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from tests.simgpu.machine import MODELS, Machine, environment, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-LIMIT_S = 240
+LIMIT_S = 300
 """A command that takes longer hangs."""
 
 
@@ -46,16 +47,16 @@ class Host:
         handle, path = tempfile.mkstemp(prefix="simgpu.", dir="/dev/shm")
         os.close(handle)
         self.machine = Machine(path)
-        self.variables = variables
+        self.variables = {"TMPDIR": str(folder / "tmp"), **variables}
+        (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
     def start(self, *words: object, **variables: object) -> subprocess.Popen[str]:
         """Start the command line."""
         given = environment(SIM_SHM=self.machine.path, **{**self.variables, **variables})
         command = [sys.executable, str(ROOT / "run_bench.py"), *map(str, words)]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=self.folder, env=given, start_new_session=True, **pipes)
 
     def run(self, *words: object, **variables: object) -> subprocess.CompletedProcess[str]:
         """Run the command line to its end."""
@@ -63,7 +64,8 @@ class Host:
         try:
             out, errors = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
@@ -72,9 +74,30 @@ class Host:
         with (self.folder / run / f"{name}.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
+    def statuses(self, run: str) -> dict[tuple[str, str], str]:
+        """Return the statuses of a run, by phase and precision."""
+        return {(row["phase"], row["precision"]): row["status"] for row in self.rows(run)}
+
+    def left_behind(self) -> list[str]:
+        """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
+        here = f"SIM_SHM={self.machine.path}\0".encode()
+        processes = [one.parent for one in Path("/proc").glob("[0-9]*/environ") if here in _read(one)]
+        commands = [f"process {one.name}: {_read(one / 'cmdline').decode()}" for one in processes]
+        contexts = [f"context of process {pid}" for pid in self.machine.computing()]
+        # torch itself makes an empty folder for what it may compile.
+        files = [str(one) for one in (self.folder / "tmp").rglob("*") if not one.name.startswith("torchinductor_")]
+        return [*commands, *contexts, *files]
+
     def close(self) -> None:
         """Take the machine down."""
         self.machine.path.unlink()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended meanwhile, or is not ours
+        return b""
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,7 @@ class Shared(ctypes.Structure):
         ("processes", Process * MAX_PROCESSES),
         ("busy_ns", ctypes.c_uint64 * MAX_GPUS),
         ("power", Power * MAX_GPUS),
+        ("holder", ctypes.c_int * MAX_GPUS),
         ("clock_reasons", ctypes.c_uint64 * MAX_GPUS),
         ("thermal_ns", ctypes.c_uint64 * MAX_GPUS),
         ("thermal_since_ns", ctypes.c_uint64 * MAX_GPUS),
@@ -103,6 +104,10 @@ class Machine:
         shared.thermal_since_ns[gpu] = now if reasons & THERMAL else 0
         shared.clock_reasons[gpu] = reasons
 
+    def hold(self, gpu: int, pid: int) -> None:
+        """Let the GPU's faults end with a process, as if the GPU were reset then."""
+        self.shared.holder[gpu] = pid
+
     def take(self, gpu: int, mib: int) -> None:
         """Let processes outside this container hold so much memory."""
         self.shared.taken_bytes[gpu] = mib * 2**20
@@ -113,7 +118,15 @@ class Machine:
 
     def repair(self) -> None:
         """End all faults."""
-        for name in ("clock_reasons", "thermal_since_ns", "taken_bytes", "lost", "nvml_error", "sticky_error"):
+        for name in (
+            "holder",
+            "clock_reasons",
+            "thermal_since_ns",
+            "taken_bytes",
+            "lost",
+            "nvml_error",
+            "sticky_error",
+        ):
             for gpu in range(MAX_GPUS):
                 self.poke(name, gpu, 0)
 

@@ -82,3 +82,34 @@ def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
     assert device["memory_total_bytes"] == model.memory_mib * 2**20
     assert device["power_limit_w"] == model.power_w
     assert device["energy"] == ("power" if "energy" in model.nvml_lacks else "counter")
+
+
+@pytest.fixture(scope="module")
+def merged(runs):
+    """One report over the six runs: its page, and its figures as JSON."""
+    folders, one = [runs(name).folder / "out" for name in MODELS], runs("A100")
+    done = one.run("report", *folders, "--out", "six")
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = one.run("report", *folders, "--json")
+    assert figures.returncode == 0, figures.stderr
+    return (one.folder / "six" / "report.html").read_text(), json.loads(figures.stdout)
+
+
+def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host(merged):
+    _, figures = merged
+    rows = [row for row in figures["results"] if row["step_ms"] is not None]
+    assert {(row["architecture"], row["device"], row["precision"]) for row in rows} == {
+        (ARCHITECTURES[name], model.name, precision)
+        for name, model in MODELS.items()
+        for precision in set(ALL.split(",")) - CANNOT[name]
+    }
+    answered = [answer["where"] for answer in figures["answers"]]
+    assert sorted(answered) == sorted(model.name for model in MODELS.values())
+
+
+def test_one_report_names_each_generation_and_says_what_it_cannot_do(merged):
+    page, _ = merged
+    for name in MODELS:
+        assert ARCHITECTURES[name] in page
+        assert name in page
+    assert "from sm_80 on" in page

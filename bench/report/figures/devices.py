@@ -31,7 +31,7 @@ MOST_ACROSS = 5
 """Most devices beside each other in such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
-    "run_bench.py report --figures all draws them; report.html has one of all."
+    "run_bench.py report --figures all draws them."
 )
 MEASURED = ("speedup", "samples_per_s", "memory_bytes")
 """The columns that the figure of a single device shows."""

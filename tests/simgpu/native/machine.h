@@ -38,7 +38,8 @@ struct Shared {
   Process processes[MAX_PROCESSES];
   volatile uint64_t busy_ns[MAX_GPUS];
   Power power[MAX_GPUS];
-  // Faults, which a test sets in the middle of a run.
+  // Faults, which a test sets in the middle of a run. They hold while the process ``holder`` lives; 0: until repaired.
+  volatile int holder[MAX_GPUS];
   volatile uint64_t clock_reasons[MAX_GPUS];     // bits of nvmlClocksEventReasons
   volatile uint64_t thermal_ns[MAX_GPUS];        // how long heat has held the clocks down
   volatile uint64_t thermal_since_ns[MAX_GPUS];  // since when it does; 0 if it does not
@@ -103,8 +104,14 @@ static inline bool computes_on(const Process& process, int gpu) {
   return process.pid && process.has_context[gpu] && is_alive(process.pid);
 }
 
+// A fault's value; 0 if its holder has ended.
+static inline uint64_t fault(uint64_t value, int gpu) {
+  int holder = shared()->holder[gpu];
+  return !holder || is_alive(holder) ? value : 0;
+}
+
 static inline uint64_t used_bytes(int gpu) {
-  uint64_t sum = shared()->taken_bytes[gpu];
+  uint64_t sum = fault(shared()->taken_bytes[gpu], gpu);
   for (auto& process : shared()->processes)
     if (computes_on(process, gpu)) sum += process.allocated_bytes[gpu] + CONTEXT_BYTES;
   return sum;

@@ -34,8 +34,8 @@ static bool lacks(const char* feature) {
 
 static int problem(Handle board) {
   if (!initialized) return UNINITIALIZED;
-  if (shared()->lost[board->gpu]) return GPU_IS_LOST;
-  return shared()->nvml_error[board->gpu];
+  if (fault(shared()->lost[board->gpu], board->gpu)) return GPU_IS_LOST;
+  return (int)fault(shared()->nvml_error[board->gpu], board->gpu);
 }
 
 #define REQUIRE(board) \
@@ -232,7 +232,7 @@ EXPORT int nvmlDeviceGetUtilizationRates(Handle board, Utilization* utilization)
 
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Handle board, u64* bits) {
   REQUIRE(board);
-  *bits = shared()->clock_reasons[board->gpu];
+  *bits = fault(shared()->clock_reasons[board->gpu], board->gpu);
   return SUCCESS;
 }
 EXPORT int nvmlDeviceGetCurrentClocksEventReasons(Handle board, u64* bits) {
@@ -251,7 +251,7 @@ EXPORT int nvmlDeviceGetViolationStatus(Handle board, unsigned, Violation* viola
 }
 
 static uint64_t throttled_ns(int gpu) {
-  uint64_t since = shared()->thermal_since_ns[gpu], now = now_ns();
+  uint64_t since = fault(shared()->thermal_since_ns[gpu], gpu), now = now_ns();
   return shared()->thermal_ns[gpu] + (since && now > since ? now - since : 0);
 }
 

@@ -92,7 +92,7 @@ static cudaError_t fail(cudaError_t error) {
 static std::atomic<int> sticky_error{cudaSuccess};
 
 static cudaError_t broken(int gpu) {
-  if (sticky_error == cudaSuccess && shared()->lost[gpu]) {
+  if (sticky_error == cudaSuccess && fault(shared()->lost[gpu], gpu)) {
     LOG("LOST %d", gpu);
     sticky_error = cudaErrorUnknown;
   }

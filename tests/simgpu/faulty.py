@@ -1,0 +1,140 @@
+"""A suite whose model breaks something in the middle of a forward pass: two layers, and a fault.
+
+The fault befalls each process that runs the model, once, and ends with it at the latest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from bench.spec import Data, Suite
+
+
+def suite(
+    *,
+    fault: str = "",
+    at: int = 0,
+    after_s: float = 0.0,
+    for_s: float = 0.0,
+    value: int = 0,
+    rank: int = 0,
+    side: int = 8,
+    batch_size: int = 4,
+) -> Suite:
+    """Return the suite.
+
+    Args:
+        fault: of ``FAULTS``, or "synchronize", which waits for the GPU in every forward pass under autocast; empty for
+            none.
+        at: the forward pass that it befalls.
+        after_s: instead of ``at``, how long after the first pass.
+        for_s: after how long it ends; 0: with the process.
+        value: what it is called with.
+        rank: the only process, of several that train together, that it befalls.
+        side: of the images, in pixels.
+        batch_size: the smallest.
+    """
+
+    def model(data):
+        from torch import nn
+
+        class Breaking(nn.Module):
+            passes, first_s, begun_s, ended = 0, 0.0, 0.0, False
+
+            def forward(self, inputs):
+                self.passes += 1
+                now = time.monotonic()
+                self.first_s = self.first_s or now
+                if fault == "synchronize":
+                    synchronize_under_autocast(inputs)
+                    return inputs
+                due = now - self.first_s >= after_s if after_s else self.passes == at
+                if fault and not self.begun_s and due and int(os.environ.get("RANK", "0")) == rank:
+                    self.begun_s = now
+                    FAULTS[fault](inputs, value)
+                if for_s and self.begun_s and not self.ended and now - self.begun_s >= for_s:
+                    self.ended = True
+                    FAULTS[fault](inputs, 0)
+                return inputs
+
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(3 * side * side, 16),
+            Breaking(),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Linear(16, data.classes),
+        )
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.01)
+
+    return Suite(
+        name="faulty",
+        title="two layers and a fault",
+        data=Data(input_shape=(3, side, side), classes=2, steps_per_epoch=30),
+        model=model,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        batch_sizes=(batch_size,),
+        epochs=1,
+    )
+
+
+def machine_of(inputs):
+    """Return the machine and the GPU's number there, and let the fault end with this process."""
+    from tests.simgpu.machine import Machine
+
+    machine, gpu = Machine(), inputs.device.index
+    machine.hold(gpu, os.getpid())
+    return machine, gpu
+
+
+def throttle(inputs, reasons):
+    """Hold the clocks down."""
+    machine, gpu = machine_of(inputs)
+    machine.throttle(gpu, reasons)
+
+
+def poke(field):
+    """Return a fault that sets a field of the machine."""
+
+    def begin(inputs, value):
+        machine, gpu = machine_of(inputs)
+        machine.poke(field, gpu, value)
+
+    return begin
+
+
+def out_of_memory(inputs, gibibytes):
+    """Ask for more memory than there is."""
+    import torch
+
+    torch.empty(gibibytes * 2**30, dtype=torch.uint8, device=inputs.device)
+
+
+def end(_inputs, _value):
+    """End this process without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def synchronize_under_autocast(inputs):
+    """Wait for the GPU, which a capture forbids."""
+    import torch
+
+    if torch.is_autocast_enabled(inputs.device.type):
+        torch.cuda.synchronize()
+
+
+FAULTS = {
+    "throttle": throttle,
+    "lost": poke("lost"),
+    "silent": poke("nvml_error"),
+    "sticky": poke("sticky_error"),
+    "oom": out_of_memory,
+    "end": end,
+}

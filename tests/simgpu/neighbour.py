@@ -1,0 +1,29 @@
+"""Another program on a simulated GPU: ``python -m tests.simgpu.neighbour GPU MIB BUSY`` until it is ended.
+
+It holds so much memory, and lets kernels run for the share BUSY of the time, from 0 to 1. It says when it has begun.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+
+PERIOD_S = 0.02
+
+
+def main(gpu: int, mib: int, busy: float) -> None:
+    """Hold memory and compute."""
+    runtime = ctypes.CDLL(None)  # which was preloaded
+    pointer = ctypes.c_void_p()
+    assert runtime.cudaSetDevice(gpu) == 0
+    assert runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(mib * 2**20)) == 0
+    print("begun", flush=True)
+    while True:
+        if busy:
+            runtime.simgpu_run(None, gpu, ctypes.c_uint64(int(busy * PERIOD_S * 1e9)))
+        time.sleep(PERIOD_S)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,187 @@
+"""What only GPUs have, by the command line: several of them, NCCL, energy, graphs, memory's end, NVML's gaps."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.simgpu.conftest import ROOT
+from tests.simgpu.machine import environment
+
+TINY = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
+FAULTY = ("--suite", ROOT / "tests" / "simgpu" / "faulty.py", *TINY[2:])
+TIMED = {"ok", "unconverged"}
+
+
+def floats(rows, name):
+    return [float(row[name]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def pair(host):
+    """A machine with two GPUs on which each was measured alone, and both together, over NCCL."""
+    one = host("A100", 2)
+    words = ("--gpus", "0,1,0+1", "--precisions", "fp32", "--phases", "memory,speed,train", "--epochs", 1)
+    done = one.run(*TINY, *words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return one
+
+
+def test_gpus_are_measured_one_after_the_other_and_together(pair):
+    rows = pair.rows("out")
+    assert {(row["placement"], row["phase"]) for row in rows} == {
+        (device, phase) for device in ("0", "1", "0+1") for phase in ("memory", "speed", "train")
+    }
+    assert {row["status"] for row in rows} <= TIMED, [row["detail"] for row in rows]
+
+
+def test_the_driver_tells_the_memory_of_the_very_gpu_that_cuda_used(pair):
+    for row in pair.rows("out"):
+        if row["phase"] == "memory":
+            assert float(row["driver_used_bytes"]) > float(row["peak_reserved_bytes"]) > 0
+
+
+def test_gpus_that_train_together_tell_what_communication_costs(pair):
+    speed = [row for row in pair.rows("out") if row["phase"] == "speed"]
+    assert all((row["communication_pct"] != "") == (row["placement"] == "0+1") for row in speed)
+
+
+def test_gpus_that_train_together_learn_what_one_learns(pair):
+    losses = {row["placement"]: float(row["train_loss"]) for row in pair.rows("out") if row["phase"] == "train"}
+    assert losses["0"] == losses["1"]
+    assert losses["0+1"] == pytest.approx(losses["0"], rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def single(host):
+    """A machine with one GPU on which energy and inference were measured, the ladder climbed, and steps captured."""
+    one = host("H100", NVIDIA_TF32_OVERRIDE="1")
+    words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "energy,inference")
+    done = one.run(*TINY, *words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("--gpus", 0, "--precisions", "fp32", "--techniques", "cuda-graphs", "--epochs", 1)
+    done = one.run(*TINY, *words, "--phases", "memory,speed,train", "--ladder", "--out", "graphs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return one
+
+
+def test_energy_is_that_of_the_power_that_nvml_tells(single):
+    rows = [row for row in single.rows("out") if row["phase"] == "energy"]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert {row["energy_source"] for row in rows} == {"counter"}
+    assert floats(rows, "idle_power_w") == pytest.approx([60, 60], rel=0.1)  # native/nvml.cpp
+    assert all(60 < power < 301 for power in floats(rows, "mean_power_w"))
+
+
+def test_a_variable_that_forces_tf32_is_unset_and_recorded(single):
+    run = json.loads((single.folder / "out" / "run.json").read_text())
+    assert run["environment"]["removed_variables"] == ["NVIDIA_TF32_OVERRIDE=1"]
+    assert {row["fp32_matmul"] for row in single.rows("out")} == {"ieee"}
+
+
+def test_inference_agrees_with_fp32(single):
+    rows = [row for row in single.rows("out") if row["phase"] == "inference"]
+    assert {row["status"] for row in rows} <= TIMED
+    assert floats(rows, "top1_agreement_pct")[0] == 100
+    assert all(rate > 0 for rate in floats(rows, "inference_samples_per_s"))
+
+
+def test_the_ladder_is_climbed_up_to_a_captured_step(single):
+    rows = [row for row in single.rows("graphs") if row["phase"] == "ladder"]
+    assert {row["status"] for row in rows} <= TIMED
+    assert rows[-1]["precision"] == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
+
+
+def test_captured_steps_are_measured_and_trained(single):
+    assert set(single.statuses("graphs").values()) <= TIMED
+
+
+def test_nothing_is_left_behind(pair, single):
+    assert pair.left_behind() == []
+    assert single.left_behind() == []
+
+
+def test_the_largest_batch_is_where_memory_ends(host):
+    one = host("A100", SIM_MEM_MB="1024")
+    words = (*FAULTY, "--set", "side=128", "--set", "batch_size=256", "--batch-sizes", "max", "--precisions", "fp32")
+    done = one.run(*words, "--gpus", 0, "--phases", "memory", "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    fit, memory = one.rows("out")
+    assert (fit["phase"], fit["fit_bound"], fit["status"]) == ("fit", "memory", "ok")
+    assert "oom" in fit["detail"]
+    assert memory["batch_size"] == fit["batch_size"] != "256"
+    assert float(memory["peak_reserved_bytes"]) <= float(fit["fit_free_bytes"]) < 1024 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("lacking", "source"),
+    [
+        ("energy", "power"),
+        ("power", "counter"),
+        ("energy,instant", "power"),
+        ("memory_v2", "counter"),
+        ("energy,instant,power", ""),
+    ],
+)
+def test_an_older_driver_leaves_energy_to_power_or_says_that_it_knows_neither(host, lacking, source):
+    one = host("T4", SIM_NVML_OFF=lacking)
+    words = ("--gpus", 0, "--precisions", "fp32", "--phases", "memory,energy")
+    done = one.run(*TINY, *words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    memory, energy = one.rows("out")
+    assert float(memory["driver_used_bytes"]) > 0
+    assert energy["energy_source"] == source
+    assert energy["status"] == ("ok" if source else "unsupported")
+    assert bool(source) or "neither energy nor power" in energy["detail"]
+
+
+@pytest.mark.parametrize("lacking", ["fields", "event_reasons", "process_utilization"])
+def test_without_what_an_older_driver_lacks_speed_is_still_measured(host, lacking):
+    one = host("T4", SIM_NVML_OFF=lacking)
+    done = one.run(*TINY, "--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "speed", "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = one.rows("out")
+    assert {row["status"] for row in rows} <= TIMED
+    assert {row["discarded_rounds"] for row in rows} == {"0"}
+
+
+@contextlib.contextmanager
+def neighbour(one, busy):
+    """Run another program on the machine's GPU 0."""
+    command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512", str(busy)]
+    given = environment(SIM_SHM=one.machine.path, **one.variables)
+    process = subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "begun\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_neighbour_that_computes_makes_a_comparison_invalid_and_is_named(host):
+    one = host("A100")
+    with neighbour(one, 0.5) as pid:
+        words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
+        refused = one.run(*words, "--exclusive", "--out", "refused")
+        done = one.run(*words, "--out", "out")
+    assert refused.returncode == 2
+    assert f"pid {pid}" in refused.stderr
+    rows = one.rows("out")
+    assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
+    speed = [row for row in rows if row["phase"] == "speed"]
+    assert {row["status"] for row in speed} == {"invalid"}
+    assert all(f"another process used the GPU (pid {pid}" in row["detail"] for row in speed)
+    assert f"pid {pid}" in done.stdout
+
+
+def test_a_neighbour_that_only_holds_memory_is_named_and_disturbs_nothing(host):
+    one = host("A100")
+    with neighbour(one, 0) as pid:
+        words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "speed")
+        done = one.run(*words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"pid {pid}" in done.stdout
+    assert set(one.statuses("out").values()) <= TIMED
