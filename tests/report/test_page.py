@@ -157,7 +157,7 @@ def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole):
     for name in shown:
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert html.count("<figure>") == 3
+    assert html.count("<figure data-name=") == 3
 
 
 def test_what_has_no_data_has_no_plot(tmp_path):
