@@ -228,7 +228,8 @@ def across(summary: pd.DataFrame) -> Chart | None:
     return Chart(
         name=ACROSS,
         caption="Throughput of the step on each device",
-        about="On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision.",
+        about="On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision, "
+        "which need not be the one advised.",
         panels=panels,
         columns=min(3, len(panels)),
         legend=[(name, name) for name, _ in figure.arms(names)],
