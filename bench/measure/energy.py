@@ -32,6 +32,9 @@ BURST_S = 0.02
 DISAGREE = 0.1
 """Counter and power agree within 1 % (github.com/ml-energy/zeus, issue 12), and a sensor is right within 5 % (NVML);
 where they differ by more than this, one of them is wrong."""
+PART_TIME = ("A100", "H100", "GH200")
+LOOK_S, LOOKS_EVERY_S = 0.025, 0.1
+"""How long the sensors of these GPUs look, and how often (arXiv 2312.02741; a GH200's looks for 20 ms)."""
 ABOVE_LIMIT = 1.25
 """A mean power above this multiple of the limit that is enforced is a sensor's fault."""
 AHEAD = 3
@@ -188,9 +191,24 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
             causes.append(f"{when} its counter rose by {one.power_w:.3g} W and its power read {one.sampled_w:.3g} W")
     if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
         causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
-    if "GH200" in name and window.source == "counter":  # github.com/ml-energy/zeus, pull request 172
-        causes.append("the counter of a Grace Hopper module is the whole module's, CPU and memory included")
+    if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
+        causes.append("counter and power of a Grace Hopper are its module's, CPU and memory included")
+    step_s = window.seconds / window.steps
+    if any(one in name for one in PART_TIME) and (share := unseen(step_s, window.seconds)) > DISAGREE:
+        causes.append(f"steps of {1000 * step_s:.3g} ms are in step with its sensor, which misses {100 * share:.0f} %")
     return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""
+
+
+def unseen(step_s: float, seconds: float) -> float:
+    """Return the longest stretch of a step, as a share of it, that a part-time sensor never looks at.
+
+    Args:
+        step_s: length of a step.
+        seconds: how long steps of this length follow each other.
+    """
+    looks = np.sort(np.arange(0.0, seconds, LOOKS_EVERY_S) / step_s % 1.0)
+    between = np.diff(looks, append=looks[0] + 1.0)
+    return max(0.0, float(between.max()) - LOOK_S / step_s)
 
 
 def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:

@@ -13,11 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis import ablation, bottleneck, comparability, data, matrix, missing, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, Sentence, sentences
+from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from bench.report.analysis.summary import PARITY_MARGIN_POINTS
 from bench.report.figures.figure import colour
 
 LONGEST = 20
@@ -46,6 +47,7 @@ def render(report: Any, mark: str) -> dict[str, str]:
         "script": Markup(script),
         "data": embedded(report.data),
         "policy": Markup(policy),
+        "margin": PARITY_MARGIN_POINTS,
         "longest": LONGEST,
         "most": MOST,
     }

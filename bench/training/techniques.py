@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from bench.devices.backend import backend_of
+from bench.devices.backend import backend_of, out_of_memory_behind
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
@@ -139,6 +139,8 @@ def _broken_compiler(kind: str) -> str | None:
     try:
         torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
     except Exception as error:  # a missing or broken compiler raises nearly anything
+        if out_of_memory_behind(error) is not None:
+            raise  # which says nothing of the compiler
         return first_line(error.__cause__ or error)
     return None
 

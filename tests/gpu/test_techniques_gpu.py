@@ -13,7 +13,7 @@ from bench.launch.local import LocalLauncher
 from bench.results.records import TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import PLAIN, Techniques
-from bench.spec.trial import Placement
+from bench.spec.trial import Placement, Protocol
 from bench.training import amp
 from bench.training.cuda_graphs import WARM_UP
 from bench.training.step import train_epoch, training_step
@@ -167,8 +167,9 @@ def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(tiny_
     (device,) = launcher.call("bench.devices.survey:survey", ("0",)).devices
     top = "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
     cell = replace(tiny_trial.cell, placement=Placement(name="0"))
-    # A tenth of the time is enough for 20 single steps of a slow host; any interval is narrow enough.
-    tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=20.0, target_ci=0.99))
+    # A tenth of one process's time is enough for 20 single steps of a slow host; any interval is narrow enough.
+    protocol = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
+    tiny_trial = replace(tiny_trial, protocol=protocol)
     asked = ("fp32", "fp32+set-to-none+non-blocking", top)
     for phase, rungs in (("ladder", asked), ("ladder_memory", (top,))):
         found = []

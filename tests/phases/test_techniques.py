@@ -335,6 +335,18 @@ def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
     assert len(asked) == 1
 
 
+def test_a_lack_of_memory_while_the_compiler_is_tried_says_nothing_of_the_compiler(monkeypatch):
+    def full(function):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
+    monkeypatch.setattr(torch, "compile", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        make(techniques=Techniques(compile=True))
+    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
+    assert techniques._broken_compiler("cpu") is None
+
+
 def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(run, compiler, monkeypatch):
     sent, during = compiler
     taken = {"fp32": 1.0, "amp-fp16": 7.0}

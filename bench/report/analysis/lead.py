@@ -163,10 +163,12 @@ def _accuracy(gains: Sequence[Answer]) -> str:
         return f"its accuracy is {'not worse' if shown else 'not shown to be the same'} ({points})"
     if not compared:
         return "accuracy was not compared"
-    open_, missing = len(compared) - len(shown), len(gains) - len(compared)
+    open_, alone = len(compared) - len(shown), sum(bool(one.training) for one in gains) - len(compared)
+    untrained = sum(not one.training for one in gains)
     parts = [f"accuracy is shown not worse in {counted(len(shown), len(gains))}"]
     parts += [f"undecided in {open_}"] if open_ else []
-    parts += [f"not compared in {missing}"] if missing else []
+    parts += [f"not compared in {alone}"] if alone else []
+    parts += [f"not trained in {untrained}"] if untrained else []
     return ", ".join(parts)
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.batches import reference_batch
+from bench.report.analysis.missing import UNSUPPORTED
 from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, SUBJECT
@@ -63,7 +64,7 @@ class Matrix:
     """At which batch sizes, in words."""
     setups: list[Setup]
     absent: list[str]
-    """Setups without a figure, each with why."""
+    """Setups without a figure, each with why; what a device does not support is said once, for the device."""
 
     def over(self, row: Setup, column: Setup) -> stats.Interval:
         """Return how many times as fast ``row`` is as ``column``, with its 95 % interval where there is one.
@@ -143,7 +144,7 @@ def _by_epoch(title: str, slug: str, rows: pd.DataFrame, times: Shared) -> Matri
 def _setups(
     rows: pd.DataFrame, figure: str, status: str, speedup: tuple[str, str, str], setup: Callable[[Row], dict[str, Any]]
 ) -> tuple[list[Setup], list[str]]:
-    """Return the setups of rows that have a figure, and the others, each with its status.
+    """Return the setups of rows that have a figure, and the others that could have one, each with its status.
 
     Args:
         rows: rows of the summary.
@@ -155,7 +156,7 @@ def _setups(
     setups, absent = [], []
     for name, row in zip(_names(rows), records(rows), strict=True):
         if not row[figure] > 0:
-            absent.append(f"{name} ({row[status]})")
+            absent += [f"{name} ({row[status]})"] if row[status] != UNSUPPORTED else []
             continue
         setups.append(
             Setup(

@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 import bench
-from bench.report.analysis import ablation, comparability, data
+from bench.report.analysis import ablation, comparability
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
+from bench.report.exports import data
 from bench.report.format import known, records
 from bench.report.reading.load import Run, Runs
 from bench.results.columns import COLUMNS, Field, listed

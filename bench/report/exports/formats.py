@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis import data
 from bench.report.analysis.summary import summarise
+from bench.report.exports import data
 from bench.report.format import MIB, estimate, known, processes, records
 from bench.report.reading.load import Runs
 from bench.results.records import MEASURED

@@ -13,8 +13,8 @@ from typing import Literal
 
 import pandas as pd
 
-from bench.report.analysis import data
 from bench.report.analysis.summary import summarise
+from bench.report.exports import data
 from bench.report.reading import load as reading
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS, Field

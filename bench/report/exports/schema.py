@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from bench.report.analysis import data
 from bench.report.analysis.compare import METRICS
 from bench.report.analysis.compare import WORDS as VERDICTS
+from bench.report.exports import data
 from bench.report.exports.comparison import ASKED, NAMES
 from bench.report.exports.document import OF_BLOCKS, OF_TRIALS, OWN, VERSION
 from bench.results.columns import COLUMNS, Field, descriptions

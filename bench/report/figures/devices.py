@@ -31,7 +31,7 @@ MOST_ACROSS = 5
 """Most devices beside each other in such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
-    "run_bench.py report --figures all draws them; report.html has one of all."
+    "run_bench.py report --figures all draws them."
 )
 MEASURED = ("speedup", "samples_per_s", "memory_bytes")
 """The columns that the figure of a single device shows."""
@@ -228,7 +228,8 @@ def across(summary: pd.DataFrame) -> Chart | None:
     return Chart(
         name=ACROSS,
         caption="Throughput of the step on each device",
-        about="On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision.",
+        about="On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision, "
+        "which need not be the one advised.",
         panels=panels,
         columns=min(3, len(panels)),
         legend=[(name, name) for name, _ in figure.arms(names)],

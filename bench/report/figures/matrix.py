@@ -103,12 +103,10 @@ def _legend(texts: list[list[str]]) -> list[str]:
 
 def remarks(matrix: Matrix) -> list[str]:
     """Return what to know of a matrix beside its figure, and where all its ratios are."""
-    drawn = len(matrix.setups) <= MOST_SETUPS
-    where = [f"all ratios, with their intervals, are in {file_name(matrix)}"]
-    where += [] if len(matrix.setups) <= MOST_IN_FILES else ["report.html has the figure"] if drawn else []
     absent = [f"Without a figure: {', '.join(matrix.absent)}."] if matrix.absent else []
     without = "" if _has_intervals(matrix) else WITHOUT
-    return [f"By {matrix.basis}, {matrix.batches}: {'; '.join(where)}.{without}", *absent]
+    where = f"all ratios, with their intervals, are in {file_name(matrix)}"
+    return [f"By {matrix.basis}, {matrix.batches}: {where}.{without}", *absent]
 
 
 def file_name(matrix: Matrix) -> str:

@@ -227,10 +227,10 @@ def test_three_machines_make_one_report_with_matrix_and_warnings(tmp_path):
     assert "- Different driver: 550.1 in v100; 580.65 in h100; 570.10 in a100. It sets" in before
     assert "- Run v100 is unfinished" in before
     assert "- Run v100: numerics.csv ends in the middle of a line" in before
-    table = rest.partition("### Speedup matrix by throughput of the step\n")[2].partition("###")[0]
-    lines = [line for line in table.splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 + 6
-    assert lines[2].startswith("| 1. NVIDIA H100, amp-bf16 |")
+    assert "matrix-mlp.csv" in rest.partition("## Setups of mlp against each other\n")[2].partition("## ")[0]
+    ratios = (tmp_path / "out" / "matrix-mlp.csv").read_text().splitlines()
+    assert len(ratios) == 1 + 6 * 6
+    assert ',"NVIDIA H100, amp-bf16",' in ratios[1]
     html = (tmp_path / "out" / "report.html").read_text()
     assert "Different driver" in html
     assert "NVIDIA A100" in html

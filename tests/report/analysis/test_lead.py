@@ -38,7 +38,7 @@ def test_devices_of_like_gains_share_a_range_and_others_are_named_apart(gain, tm
     ]
     speed, cost = said(*runs)
     assert "3.0× as fast as fp32 on Test 1; 1.5–1.6× on B and A" in speed.replace("3.00×", "3.0×")
-    assert "shown not worse in 1 of 3 cases, not compared in 2" in cost
+    assert "shown not worse in 1 of 3 cases, not trained in 2" in cost
 
 
 def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(tmp_path):

@@ -265,9 +265,7 @@ def test_a_heat_map_diverges_at_1_and_of_many_setups_is_on_the_page_alone_or_now
     assert texts[0.5, 2.5] == "1.49"
     assert not heat_map(many(MOST_IN_FILES + 1)).in_files
     assert heat_map(many(MOST_SETUPS + 1)) is None
-    said = [remarks(many(count))[0] for count in (MOST_IN_FILES, MOST_IN_FILES + 1, MOST_SETUPS + 1)]
-    assert ["report.html has the figure" in remark for remark in said] == [False, True, False]
-    assert all("matrix-mlp.csv" in remark for remark in said)
+    assert all("matrix-mlp.csv" in remarks(many(count))[0] for count in (2, MOST_SETUPS + 1))
 
 
 @pytest.mark.slow

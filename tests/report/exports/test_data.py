@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from bench.report.analysis.data import FIELDS, answers, rows
 from bench.report.analysis.verdict import sentences
+from bench.report.exports.data import FIELDS, answers, rows
 from tests.report.builders import RunBuilder
 
 

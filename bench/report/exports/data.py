@@ -232,7 +232,7 @@ def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, float):
         return value
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() else short
