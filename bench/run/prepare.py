@@ -84,6 +84,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += warn_of_emulation(environment, request, plan)
     warnings += warn_of_idle_techniques(request)
     warnings += warn_of_refusals(plan, environment)
+    warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
     if all(BASELINE not in trial.precisions for trial in plan.trials):
@@ -230,6 +231,14 @@ def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
         if why := refusal(trial.cell.techniques, kinds[placement.name], trial.phase, len(placement.members)):
             phases.setdefault((placement.name, why), {})[trial.phase] = None
     return [f"On {name}, {', '.join(names)} will be unsupported: {why}." for (name, why), names in phases.items()]
+
+
+def warn_of_unknown_energy(environment: Environment, request: Request) -> list[str]:
+    """Warn of GPUs whose energy is left out because they tell neither energy nor power."""
+    if "energy" not in request.phases:
+        return []
+    silent = [device for device in environment.devices if device.is_gpu and not device.energy]
+    return [f"GPU {device.placement} tells neither energy nor power: its energy is not measured." for device in silent]
 
 
 def warn_of_idle_techniques(request: Request) -> list[str]:

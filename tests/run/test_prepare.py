@@ -14,6 +14,7 @@ from bench.run.prepare import (
     prepare,
     warn_of_emulation,
     warn_of_idle_techniques,
+    warn_of_unknown_energy,
     warn_of_variables,
 )
 from bench.spec.errors import UsageError
@@ -70,6 +71,14 @@ def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine):
     assert waits.startswith("CUDA_LAUNCH_BLOCKING=1 is set: the host waits")
     assert warn_of_variables(replace(machine, variables=("CUDA_LAUNCH_BLOCKING=0",))) == []
     assert warn_of_variables(replace(machine, left_out=("GPU 1 is left out.",))) == ["GPU 1 is left out."]
+
+
+def test_a_gpu_that_tells_no_energy_is_warned_of_where_energy_is_asked_for(machine, cpu):
+    silent = replace(cpu, placement="1", kind="cuda")
+    found = replace(machine, devices=(cpu, replace(silent, placement="0", energy="power"), silent))
+    (warning,) = warn_of_unknown_energy(found, Request(phases=("memory", "energy")))
+    assert warning.startswith("GPU 1 tells neither energy nor power")
+    assert warn_of_unknown_energy(found, Request(phases=("memory",))) == []
 
 
 def test_techniques_of_the_input_pipeline_change_nothing_outside_training():

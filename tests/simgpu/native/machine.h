@@ -18,7 +18,7 @@
 constexpr int MAX_GPUS = 8;
 constexpr int MAX_PROCESSES = 256;
 constexpr uint64_t MIB = 1ull << 20;
-constexpr uint64_t CONTEXT_BYTES = 300 * MIB;  // what a process takes on a GPU before it allocates anything
+constexpr uint64_t CONTEXT_BYTES = 300 * MIB;   // what a process takes on a GPU before it allocates anything
 constexpr uint64_t RESERVED_BYTES = 500 * MIB;  // what NVML tells of as the driver's own
 
 // ---- what the processes share

@@ -239,8 +239,8 @@ EXPORT ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, nccl
   });
 }
 
-EXPORT ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation, int,
-                               ncclComm_t handle, cudaStream_t stream) {
+EXPORT ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
+                               int, ncclComm_t handle, cudaStream_t stream) {
   return ncclAllReduce(from, to, count, type, operation, handle, stream);
 }
 

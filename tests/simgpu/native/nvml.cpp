@@ -276,7 +276,8 @@ static const Power& power(int gpu) {
   if (last.tick == tick) return last;
   u64 energy_mj = tick * 1000 * IDLE_W / TICKS_PER_S + shared()->busy_ns[gpu] / 1e9 * BUSY_W * 1000;
   double milliwatts = IDLE_W * 1000;
-  if (last.tick && tick > last.tick) milliwatts = (double)(energy_mj - last.energy_mj) / (tick - last.tick) * TICKS_PER_S;
+  if (last.tick && tick > last.tick)
+    milliwatts = (double)(energy_mj - last.energy_mj) / (tick - last.tick) * TICKS_PER_S;
   last = {tick, energy_mj, milliwatts < power_limit_mw() ? (u64)milliwatts : power_limit_mw()};
   return last;
 }

@@ -27,7 +27,9 @@ constexpr double FEW_FLOPS = 6e8;  // larger products are not computed; they onl
 
 static cudaStream_t stream_on(at::Device gpu) { return at::cuda::getCurrentCUDAStream(gpu.index()).stream(); }
 static bool is_capturing(at::Device gpu) { return simgpu_capture_state(stream_on(gpu), gpu.index()) != 0; }
-static void take_time(at::Device gpu, double ns) { C10_CUDA_CHECK(simgpu_run(stream_on(gpu), gpu.index(), (uint64_t)ns)); }
+static void take_time(at::Device gpu, double ns) {
+  C10_CUDA_CHECK(simgpu_run(stream_on(gpu), gpu.index(), (uint64_t)ns));
+}
 static void synchronize(at::Device gpu) { at::cuda::getCurrentCUDAStream(gpu.index()).synchronize(); }
 
 // ---- graphs: what each replays
@@ -52,7 +54,8 @@ extern "C" void simgpu_replay(int64_t graph, int gpu) {
 static Tensor as_cpu(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda()) return tensor;
   auto on_cpu = tensor.options().device(at::kCPU).pinned_memory(false).requires_grad(false);
-  if (tensor.numel() == 0 && !tensor.storage().data()) return at::empty_strided(tensor.sizes(), tensor.strides(), on_cpu);
+  if (tensor.numel() == 0 && !tensor.storage().data())
+    return at::empty_strided(tensor.sizes(), tensor.strides(), on_cpu);
   auto plain = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
   void* memory = const_cast<void*>(tensor.const_data_ptr());
   auto alias = at::from_blob(memory, tensor.sizes(), tensor.strides(), [](void*) {}, plain, at::Device(at::kCPU));
@@ -181,7 +184,9 @@ struct Resized {  // an empty output that the operator will resize
   }
 };
 
-static bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
+static bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() && argument.alias_info()->isWrite();
+}
 
 static void require_same_device(const Tensor& tensor, at::Device gpu, const std::string& name) {
   if (!tensor.defined() || !tensor.dim() || tensor.device() == gpu) return;
@@ -189,8 +194,8 @@ static void require_same_device(const Tensor& tensor, at::Device gpu, const std:
               tensor.device(), "! (", name, ")");
 }
 
-static std::vector<IValue> to_cpu(const c10::FunctionSchema& schema, const std::vector<IValue>& arguments, at::Device gpu,
-                                  std::vector<Resized>& resized) {
+static std::vector<IValue> to_cpu(const c10::FunctionSchema& schema, const std::vector<IValue>& arguments,
+                                  at::Device gpu, std::vector<Resized>& resized) {
   std::vector<IValue> moved;
   for (size_t i = 0; i < arguments.size(); i++) {
     const c10::Argument& parameter = schema.arguments()[i];
@@ -259,7 +264,8 @@ struct Results {
 };
 
 // The argument that a result is, such as self of add_; null if it is new.
-static const IValue* same_argument(const c10::FunctionSchema& schema, size_t result, const std::vector<IValue>& arguments) {
+static const IValue* same_argument(const c10::FunctionSchema& schema, size_t result,
+                                   const std::vector<IValue>& arguments) {
   auto* returned = schema.returns()[result].alias_info();
   if (!returned || !returned->isWrite()) return nullptr;
   for (size_t i = 0; i < arguments.size(); i++) {
@@ -297,9 +303,9 @@ static std::vector<IValue> to_gpu(const c10::FunctionSchema& schema, const Stack
 }
 
 static bool waits_for_gpu(const std::string& name) {  // the size of the result depends on values
-  static const std::set<std::string> names = {
-      "aten::nonzero",    "aten::masked_select",      "aten::_unique2", "aten::equal",
-      "aten::unique_dim", "aten::unique_consecutive", "aten::is_nonzero"};
+  static const std::set<std::string> names = {"aten::nonzero",   "aten::masked_select", "aten::_unique2",
+                                              "aten::equal",     "aten::unique_dim",    "aten::unique_consecutive",
+                                              "aten::is_nonzero"};
   return names.count(name);
 }
 
@@ -406,10 +412,12 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> cudnn_batch_norm(const Tensor&
   return {output, saved_mean, saved_scale, at::empty({0}, input.options().dtype(at::kByte))};
 }
 
-static std::tuple<Tensor, Tensor, Tensor> cudnn_batch_norm_backward(
-    const Tensor& input, const Tensor& gradient, const Tensor& weight, const MaybeTensor& mean,
-    const MaybeTensor& variance, const MaybeTensor& saved_mean, const MaybeTensor& saved_scale, double epsilon,
-    const Tensor&) {
+static std::tuple<Tensor, Tensor, Tensor> cudnn_batch_norm_backward(const Tensor& input, const Tensor& gradient,
+                                                                    const Tensor& weight, const MaybeTensor& mean,
+                                                                    const MaybeTensor& variance,
+                                                                    const MaybeTensor& saved_mean,
+                                                                    const MaybeTensor& saved_scale, double epsilon,
+                                                                    const Tensor&) {
   return at::native_batch_norm_backward(gradient, input, weight, mean, variance, saved_mean, saved_scale, true, epsilon,
                                         {true, true, true});
 }

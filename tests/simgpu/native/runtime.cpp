@@ -72,13 +72,13 @@ static FILE* log_file() {
   return file;
 }
 
-#define LOG(...)                                   \
-  do {                                             \
-    if (FILE* file_ = log_file()) {                \
-      fprintf(file_, "%.6f ", now_ns() / 1e9);     \
-      fprintf(file_, __VA_ARGS__);                 \
-      fputc('\n', file_);                          \
-    }                                              \
+#define LOG(...)                               \
+  do {                                         \
+    if (FILE* file_ = log_file()) {            \
+      fprintf(file_, "%.6f ", now_ns() / 1e9); \
+      fprintf(file_, __VA_ARGS__);             \
+      fputc('\n', file_);                      \
+    }                                          \
   } while (0)
 
 // ---- errors
@@ -293,9 +293,10 @@ EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureS
   return cudaSuccess;
 }
 
-EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                            cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
-                                            const cudaGraphEdgeData** edges, size_t* count) {
+EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
+                                            unsigned long long* id, cudaGraph_t* graph,
+                                            const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
+                                            size_t* count) {
   static Graph any_graph;
   static cudaGraphNode_t none[1] = {0};
   if (id) *id = stream_of(handle)->id;
@@ -491,7 +492,8 @@ EXPORT cudaError_t cudaMalloc(void** pointer, size_t bytes) {
     LOG("OOM %zu", bytes);
     return fail(cudaErrorMemoryAllocation);
   }
-  void* memory = mmap(nullptr, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return fail(cudaErrorMemoryAllocation);
   device_memory[(uint64_t)memory] = {bytes, current_gpu};
   own()->allocated_bytes[current_gpu] += bytes;
@@ -602,8 +604,7 @@ EXPORT cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
   bool to_host = gpu_of(to) == HOST, from_host = gpu_of(from) == HOST;
   if (to_host && from_host && kind != cudaMemcpyHostToHost) LOG("MEMCPY-HOST-HOST %zu kind %d", bytes, kind);
   bool pageable = (to_host || from_host) && !is_pinned(to_host ? to : from);
-  if (stream->capture && pageable)
-    return break_capture(stream, "pageable memcpy", cudaErrorStreamCaptureUnsupported);
+  if (stream->capture && pageable) return break_capture(stream, "pageable memcpy", cudaErrorStreamCaptureUnsupported);
   LOG("memcpyAsync %zu %s%s stream %llu", bytes, from_host ? "H" : "D", to_host ? "H" : "D", stream->id);
   memcpy(to, from, bytes);
   queue(stream, copy_ns(bytes));
@@ -871,7 +872,8 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, co
   *blocks = 4;
   return cudaSuccess;
 }
-EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
+                                                                          unsigned) {
   *blocks = 4;
   return cudaSuccess;
 }
@@ -880,10 +882,10 @@ EXPORT cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 // ---- what is not simulated
 
-#define NOT_SIMULATED(name, parameters)  \
-  EXPORT cudaError_t name parameters {   \
-    LOG("UNSUPPORTED " #name);           \
-    return fail(cudaErrorNotSupported);  \
+#define NOT_SIMULATED(name, parameters) \
+  EXPORT cudaError_t name parameters {  \
+    LOG("UNSUPPORTED " #name);          \
+    return fail(cudaErrorNotSupported); \
   }
 NOT_SIMULATED(cudaIpcCloseMemHandle, (void*))
 NOT_SIMULATED(cudaIpcGetEventHandle, (cudaIpcEventHandle_t*, cudaEvent_t))
@@ -891,12 +893,12 @@ NOT_SIMULATED(cudaIpcGetMemHandle, (cudaIpcMemHandle_t*, void*))
 NOT_SIMULATED(cudaIpcOpenEventHandle, (cudaEvent_t*, cudaIpcEventHandle_t))
 NOT_SIMULATED(cudaIpcOpenMemHandle, (void**, cudaIpcMemHandle_t, unsigned))
 NOT_SIMULATED(cudaLibraryGetKernel, (cudaKernel_t*, cudaLibrary_t, const char*))
-NOT_SIMULATED(cudaLibraryLoadData, (cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned, cudaLibraryOption*,
-                                    void**, unsigned))
+NOT_SIMULATED(cudaLibraryLoadData,
+              (cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned, cudaLibraryOption*, void**, unsigned))
 NOT_SIMULATED(cudaLibraryUnload, (cudaLibrary_t))
 NOT_SIMULATED(cudaKernelSetAttributeForDevice, (cudaKernel_t, cudaFuncAttribute, int, int))
-NOT_SIMULATED(cudaGraphAddNode, (cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t*, const cudaGraphEdgeData*, size_t,
-                                 cudaGraphNodeParams*))
+NOT_SIMULATED(cudaGraphAddNode, (cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t*, const cudaGraphEdgeData*,
+                                 size_t, cudaGraphNodeParams*))
 NOT_SIMULATED(cudaGraphConditionalHandleCreate, (cudaGraphConditionalHandle*, cudaGraph_t, unsigned, unsigned))
 NOT_SIMULATED(cudaStreamBeginCaptureToGraph, (cudaStream_t, cudaGraph_t, const cudaGraphNode_t*,
                                               const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode))
