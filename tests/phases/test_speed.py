@@ -49,7 +49,7 @@ def run(tiny_trial, cpu, monkeypatch):
 def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     one, other = ([block.precision for block in run(replicate)[0]] for replicate in (0, 1))
     shared = min(len(one), len(other))
-    assert shared >= 4 * 5  # the fewest rounds
+    assert shared >= 4 * Protocol().fewest_rounds
     assert one[:shared] != other[:shared]
 
 
