@@ -20,8 +20,8 @@ def enough(protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], t
     Args:
         protocol: what was asked, and what may be spent.
         count: processes that have ended, measured or not.
-        arms: for each arm but the baseline, its log-speedup in each process that measured it; an arm that most did
-            not measure is not waited for.
+        arms: for each arm but the baseline, its log-speedup in each process that measured it; an arm that half of
+            them or more did not measure is not waited for.
         timed_s: how long an arm has been timed, in all processes.
     """
     if count < protocol.replicates:
@@ -43,5 +43,5 @@ def _answered(log: Interval, protocol: Protocol) -> bool:
     if log.n < protocol.replicates or log.half_width is None:
         return False
     if protocol.target_ci is not None:
-        return log.half_width <= protocol.target_ci
+        return math.expm1(log.half_width) <= protocol.target_ci  # as reports say it
     return verdict(log.exp(), ASSUMED_NOISE) != "INCONCLUSIVE"

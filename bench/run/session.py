@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,10 +44,10 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
                 words += ["--seeds", ",".join(map(str, request.seeds))]
             request = replace(parse_run(words), resume=folder, out=None, dry_run=request.dry_run)
         return request, folder
-    if request.out is not None and request.out.exists():
-        raise UsageError(
-            f"'{request.out}' exists already. Use --resume {request.out} to go on with it, or another --out."
-        )
+    if request.out is not None and request.out.exists() and not _is_empty(request.out):
+        found = (request.out / "run.json").exists()
+        way = f"Use --resume {request.out} to go on with it, or another --out" if found else "Use another --out"
+        raise UsageError(f"'{request.out}' exists already. {way}.")
     return request, request.out
 
 
@@ -68,10 +69,12 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
     }
     display = open_display()
     try:
-        with Store(folder) as store, Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
+        with ExitStack() as stack:
+            store = stack.enter_context(Store(folder))
+            store.write_run(run)  # first, so that whatever happens --resume finds a run
+            sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = lambda pid: sampler.own({pid})
             launcher.workspace = folder.resolve()
-            store.write_run(run)
             devices = {device.placement: device for device in environment.devices}
             execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, display=display)
             if prepared.replan is None:
@@ -98,6 +101,10 @@ def sampled_gpus(environment: Environment) -> Gpus:
     """Return the GPUs whose telemetry is read, each once; those that train together are read one by one."""
     names = {uuid: name for device in environment.devices for uuid, name in device.gpus.items()}
     return tuple((name, uuid) for uuid, name in names.items())
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def _describe_request(prepared: PreparedRun) -> dict[str, Any]:

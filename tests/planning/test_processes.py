@@ -1,9 +1,11 @@
+import math
+
 import pytest
 
 from bench.planning.processes import enough, log_speedup
 from bench.results.records import Speed
 from bench.spec.trial import Protocol
-from bench.stats import Interval
+from bench.stats import Interval, process_interval
 
 DECIDED = (0.40, 0.41, 0.39)
 UNDECIDED = (0.02, -0.05, 0.06)
@@ -38,6 +40,12 @@ def test_a_width_that_was_asked_for_is_waited_for_whatever_is_decided():
     assert not enough(Protocol(target_ci=0.001), 3, [processes(DECIDED)], 1.0)
     assert enough(Protocol(target_ci=0.05), 3, [processes(DECIDED)], 1.0)
     assert enough(Protocol(target_ci=0.2), 3, [processes(UNDECIDED)], 1.0)
+
+
+def test_a_width_is_reached_where_reports_say_so():
+    half = process_interval(processes(UNDECIDED)).half_width
+    assert not enough(Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0)  # half of a ratio's is wider
+    assert enough(Protocol(target_ci=math.expm1(half) * 1.001), 3, [processes(UNDECIDED)], 1.0)
 
 
 def test_no_more_is_spent_than_may_be():

@@ -12,7 +12,7 @@ from bench.planning.plan import Plan
 from bench.results.records import Environment
 from bench.results.store import read_run
 from bench.run.prepare import PreparedRun
-from bench.run.session import execute
+from bench.run.session import execute, open_folder
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, SuiteRef
 from tests.conftest import TINY, call
@@ -84,3 +84,22 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     assert [seed for seed, _ in after] == ["1", "5"]
     assert call("--resume", "mine", cwd=tmp_path).returncode == 0
     assert trained() == after
+
+
+def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, monkeypatch, machine):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench.run.session.Sampler", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_nothing(tmp_path / "run", machine)
+    assert read_run(tmp_path / "run")["finished"] is None
+
+
+def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp_path):
+    request = Request(suites=("mlp",), out=tmp_path)
+    assert open_folder(request) == (request, tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"another --out\.$") as refused:
+        open_folder(request)
+    assert "--resume" not in str(refused.value)

@@ -162,6 +162,13 @@ class Comparison:
     """The share that a regression may have, or None."""
 
     @property
+    def untestable(self) -> int:
+        """Rows timed on both sides, on one of them in a single process: from these no change can be shown."""
+        speeds = [row.changes["speed"] for row in self.rows if "speed" in row.changes]
+        timed = [one for one in speeds if all(status in MEASURED for status in one.statuses)]
+        return sum(one.interval is None or one.interval.low is None for one in timed)
+
+    @property
     def failures(self) -> list[str]:
         """The regressions that are shown beyond ``fail_over``; none where nothing was asked."""
         changes = [(str(one), "speed", one.change) for one in self.overall]

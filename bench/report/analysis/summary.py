@@ -72,7 +72,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lost(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of speed and training that do not count, a row for each arm.
+    """Return the trials of speed and training that do not count, a row for each arm, process and seed.
 
     An arm that did not fit in memory beside others, and was then measured alone, has lost nothing.
     """
@@ -94,7 +94,7 @@ def energies(trials: pd.DataFrame) -> pd.DataFrame:
     usable = rows["status"].isin(MEASURED) & rows["energy_j_per_step"].gt(0)
     table = status_of(rows, usable).to_frame("energy_status")
     columns = [IN_CELL, "precision", "energy_source", *ENERGY_FIGURES]
-    last = rows[usable].groupby(ARM, sort=False)[columns].last()
+    last = rows[usable].drop_duplicates(ARM, keep="last").set_index(ARM)[columns]
     table = table.join(last)
     alike = [IN_CELL, "energy_source"]
     fp32 = last.loc[last["precision"] == BASELINE, [*alike, "energy_j_per_step"]]

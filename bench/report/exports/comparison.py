@@ -137,4 +137,8 @@ def allowed(found: Comparison) -> str:
     if found.fail_over is None:
         return ""
     share = f"{100 * found.fail_over:g} %"
-    return f"Shown beyond {share}:" if found.failures else f"No regression is shown beyond {share}."
+    said = f"Shown beyond {share}:" if found.failures else f"No regression is shown beyond {share}."
+    if found.untestable:
+        rows = f"{found.untestable} of {len(found.rows)} rows"
+        said = f"The speed of {rows} could not be judged: a side has one process. Measure without --quick. {said}"
+    return said

@@ -100,6 +100,7 @@ def test_intervals_of_an_mlperf_log_are_opened_once_and_closed(runs):
 def test_an_mlperf_log_tells_accuracies_and_how_a_training_ended(runs):
     lines = [line for line in lines_of(runs) if line["namespace"].startswith("run/")]
     accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
+    assert len(accuracies) == len(runs.epochs[runs.epochs["run"] == "run"]) > 0
     assert all(0 < line["value"] < 1 and line["metadata"]["epoch_num"] >= 1 for line in accuracies)
     ends = [line["metadata"]["status"] for line in lines if line["key"] == "run_stop"]
     assert sorted(ends) == ["aborted", *["success"] * 4]
