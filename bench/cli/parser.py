@@ -451,8 +451,8 @@ _share = _matching(
 _over = _matching(
     "--fail-over",
     NUMBER + "(%?)",
-    "a share below 100% such as 3% or 0.03",
-    lambda match: share if (share := float(match[1]) / (100 if match[2] else 1)) < 1 else None,
+    "a share such as 3% or 0.03, and with % where it is 1 or more",
+    lambda match: float(match[1]) / 100 if match[2] else float(match[1]) if float(match[1]) < 1 else None,
 )
 _percentage = _matching(
     "--target-accuracy",
