@@ -163,9 +163,9 @@ def neighbour(one, busy):
         process.communicate()
 
 
-def test_a_neighbour_that_computes_disturbs_a_comparison_and_is_named(host):
+def test_a_neighbour_that_computes_makes_a_comparison_invalid_and_is_named(host):
     one = host("A100")
-    with neighbour(one, 0.5) as pid:
+    with neighbour(one, 1.0) as pid:  # always, so that no round slips between its kernels
         words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
         refused = one.run(*words, "--exclusive", "--out", "refused")
         done = one.run(*words, "--out", "out")
@@ -174,11 +174,8 @@ def test_a_neighbour_that_computes_disturbs_a_comparison_and_is_named(host):
     rows = one.rows("out")
     assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
     speed = [row for row in rows if row["phase"] == "speed"]
-    assert {row["status"] for row in speed} <= {"invalid", "unconverged"}  # a round may slip between its kernels
-    assert all(int(row["discarded_rounds"]) > 0 for row in speed)
-    causes = {block["discarded"] for block in one.rows("out", "blocks")} - {""}
-    assert all(f"another process used the GPU (pid {pid}" in cause for cause in causes)
-    assert causes
+    assert {row["status"] for row in speed} == {"invalid"}
+    assert all(f"another process used the GPU (pid {pid}" in row["detail"] for row in speed)
     assert f"pid {pid}" in done.stdout
 
 
