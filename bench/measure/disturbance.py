@@ -48,6 +48,9 @@ class Watch:
         """Return what disturbed the device since the last call, or an empty text. Never raises."""
         return ""
 
+    def wait(self) -> None:
+        """Return when a poll can name what disturbs the device now."""
+
     def foreign_load_pct(self) -> float | None:
         """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
         return None
@@ -147,6 +150,10 @@ class GpuWatch(Watch):
             except DeviceLostError as failure:
                 self._lost = f"the GPU was lost to NVML: {failure}"
         return self._lost
+
+    def wait(self) -> None:
+        """Sleep for as long as the driver's counters and the processes are behind."""
+        time.sleep(PROCESSES_S)
 
     def label(self) -> str:
         """Return how much of the time the power cap held the clocks down."""

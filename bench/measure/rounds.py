@@ -190,6 +190,7 @@ def compare(
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
+    wait: Callable[[], None] = lambda: None,
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
 ) -> Comparison:
     """Time the runners in ABBA rounds until every speedup over the first has a narrow enough interval, or time is up.
@@ -204,6 +205,7 @@ def compare(
         seed: seed of the rounds' orders.
         clock: a clock in nanoseconds.
         poll: called after each round; returns what disturbed the device since the last call, or an empty text.
+        wait: called after the last round, before the last poll; returns when what disturbed that round is known.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
     """
     rng = random.Random(seed)
@@ -215,6 +217,12 @@ def compare(
     budget_ns = int(protocol.process_s * 1e9) * arms
     start = analysed = clock()
     next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
+
+    def discard(cause: str, since_ns: int) -> None:
+        # The driver's counters are late: rounds that ended just before the last one may have been disturbed, too.
+        while counted and counted[-1][1] > since_ns - LATE_NS:
+            invalid[counted.pop()[0]] = cause
+
     with _without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
@@ -223,9 +231,7 @@ def compare(
             blocks += round_blocks
             counted.append((number, clock(), _log_ratios(round_blocks, arms)))
             if cause := poll():
-                # The driver's counters are late: rounds that ended just before this one may have been disturbed, too.
-                while counted and counted[-1][1] > round_start - LATE_NS:
-                    invalid[counted.pop()[0]] = cause
+                discard(cause, round_start)
             now, count = clock(), len(counted)
             over_budget = now - start > budget_ns and count >= protocol.fewest_rounds
             last = over_budget or (number >= 1 and now - start > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
@@ -240,6 +246,13 @@ def compare(
                 break
             if number % 20 == 19:
                 collect()
+        wait()
+        if cause := poll():
+            discard(cause, round_start)
+            estimates = (
+                [rounds_interval(logs) for logs in _by_arm(counted, arms)] if counted else [None for _ in runners]
+            )
+            narrow = _narrow(estimates, protocol.process_target)
     enough = len(counted) >= protocol.min_rounds
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),

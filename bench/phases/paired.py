@@ -158,7 +158,9 @@ def measure(
         poll = _poll(watch, trial.cell.placement.members)
         for attempt in (1, 2):
             sizes = [cut.sizes for cut in cuts]
-            comparison = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, poll=poll, watch=report)
+            comparison = compare(
+                runners, sizes, trial.protocol, seed=seed, clock=clock, poll=poll, wait=watch.wait, watch=report
+            )
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
                 checks = check_long_blocks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -169,6 +170,15 @@ def test_stale_and_unwritten_samples_do_not_count(watched):
     made = watched(FakeGpu("GPU-a", processes={os.getpid(): GiB}, work=[(1000, 123, 80)], repeats_work=True))
     made.gpu.work += [(2000, 0, 80), (2000, 123, 4_000_000)]
     assert made.poll() == ""
+
+
+def test_after_a_wait_a_poll_names_what_was_too_soon_to_ask_for(watched, monkeypatch):
+    made = watched(FakeGpu("GPU-a"))
+    monkeypatch.setattr(time, "sleep", made.clock.advance)
+    made.gpu.work += [(2000, os.getpid(), 50), (2000, 123, 30)]
+    assert made.poll(after_s=0.05) == ""
+    made.watch.wait()
+    assert "pid 123" in made.poll(after_s=0)
 
 
 def test_processes_are_read_rarely_and_throttling_each_time(watched):

@@ -33,7 +33,7 @@ def pair(ratio=1.5, **disturbances):
     return machine, [SimulatedRunner(name, machine, step_ns, **disturbances) for name, step_ns in steps.items()]
 
 
-def measure(machine, arms, sizes=ONE, seed=0, *, poll=lambda: "", watch=lambda *_: None, **protocol):
+def measure(machine, arms, sizes=ONE, seed=0, *, poll=lambda: "", wait=lambda: None, watch=lambda *_: None, **protocol):
     return compare(
         arms,
         [sizes] * len(arms),
@@ -41,6 +41,7 @@ def measure(machine, arms, sizes=ONE, seed=0, *, poll=lambda: "", watch=lambda *
         seed=seed,
         clock=machine.clock,
         poll=poll,
+        wait=wait,
         watch=watch,
     )
 
@@ -204,7 +205,7 @@ def test_a_disturbed_round_is_kept_with_its_cause_and_does_not_count(monkeypatch
         number["now"] += 1
         return cause
 
-    found = measure(machine, arms, poll=poll)
+    found = measure(machine, arms, poll=poll, wait=lambda: number.update(now=0))  # after the last, none is timed
     assert found.speedups[1].center == pytest.approx(1.5)
     assert set(found.invalid) == {"hot"}
     marked = {block.round for block in found.blocks if block.invalid}
@@ -223,6 +224,19 @@ def test_what_ended_a_tenth_of_a_second_before_a_cause_is_named_does_not_count_e
     assert len(discarded) == len(found.invalid)
     assert 0.1e9 / round_ns - 2 <= len(discarded) - 1 <= 0.1e9 / round_ns + 3
     assert found.rounds == 28
+
+
+@pytest.mark.parametrize("late_ns", [0, 10**12])
+def test_what_disturbed_the_last_rounds_and_is_known_only_later_is_asked_for_before_the_end(monkeypatch, late_ns):
+    monkeypatch.setattr(rounds, "LATE_NS", late_ns)
+    machine, arms = pair()
+    waited = []
+    found = measure(machine, arms, poll=lambda: "hot" if waited else "", wait=lambda: waited.append(True))
+    last = found.blocks[-1].round
+    assert waited == [True]
+    assert [block.invalid for block in found.blocks if block.round == last] == ["hot"] * 4
+    assert (found.rounds, found.converged) == ((0, (False, False)) if late_ns else (last, (True, True)))
+    assert (found.speedups[1] is None) is bool(late_ns)
 
 
 def test_where_every_round_is_disturbed_there_is_no_speedup():
