@@ -540,8 +540,8 @@ def _cut_torn_line(path: Path) -> int:
         whole = data.rfind(b"\n") + 1
         torn = data[whole:]
     if not whole:  # the header alone
-        with path.open("ab") as file:
-            file.write(b"\n")
+        with path.open("ab") as header:
+            header.write(b"\n")
         return 0
     if not torn:
         return 0
