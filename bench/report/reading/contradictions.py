@@ -24,6 +24,8 @@ from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
 from bench.stats import count_outliers, rounds_interval
 
+FLOOR, AGAIN = "floor", " again"
+"""The phase that times fp32 against itself, and what the name of the second of the two ends in."""
 BLOCKS_A_ROUND = 2
 """Blocks of each arm in an ABBA round."""
 NEAR_BYTES, TIMES = 64 * 2**20, 2.0
@@ -213,12 +215,20 @@ def among_epochs(epochs: pd.DataFrame) -> Iterator[Contradiction]:
         )
 
 
+def with_blocks(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of trials that have blocks, each under the name that its blocks have."""
+    rows = trials[
+        trials["phase"].isin((FLOOR, *(name for name, phase in PHASES.items() if phase.file == "blocks.csv")))
+    ]
+    return rows.assign(precision=rows["precision"].mask(rows["phase"] == FLOOR, rows["precision"] + AGAIN))
+
+
 def lost_blocks(path: Path, trials: pd.DataFrame, blocks: pd.DataFrame) -> str:
     """Warn, in one sentence, of speeds that were not made from the blocks: lines lost, added or edited.
 
     Args:
         path: trials.csv.
-        trials: a run's rows of trials.csv that have blocks, each trial and precision once.
+        trials: ``with_blocks`` of a run's rows, each trial and precision once.
         blocks: its rows of blocks.csv, each block once, words as categories.
     """
     timed = trials[trials["status"].isin(MEASURED) & trials["rounds"].gt(0) & trials["step_ms"].notna()]
@@ -253,7 +263,7 @@ def against_blocks(trials: pd.DataFrame, blocks: pd.DataFrame) -> Iterator[Contr
     """Yield figures of timed rows that their blocks do not give; ``lost_blocks`` says which lack blocks.
 
     Args:
-        trials: a run's rows of trials.csv that have blocks, each trial and precision once.
+        trials: ``with_blocks`` of a run's rows, each trial and precision once.
         blocks: its rows of blocks.csv, each block once, words as categories.
     """
     timed = trials[trials["status"].isin(MEASURED) & trials["rounds"].gt(0) & trials["step_ms"].notna()]
