@@ -1,4 +1,4 @@
-"""Each of the calls of NVML fails in turn: what is measured is right, or known to be unknown, and nothing is left open."""
+"""Each of the calls of NVML fails in turn: what is measured is right or known to be unknown, and NVML is shut down."""
 
 from __future__ import annotations
 
