@@ -250,6 +250,21 @@ def repeated(path: Path, frame: pd.DataFrame, key: list[str]) -> str:
     )
 
 
+def cut_off(path: Path, written: pd.DataFrame, whole: pd.DataFrame) -> str:
+    """Warn of trials that were cut off while they were stored.
+
+    Args:
+        path: trials.csv.
+        written: all its rows.
+        whole: those of trials that are whole.
+    """
+    lost = written.loc[written.index.difference(whole.index), "trial"]
+    if lost.empty:
+        return ""
+    trials = " and ".join(dict.fromkeys(lost))
+    return f"{path.name} lacks rows of {trials}, cut off while they were stored, so none of them counts."
+
+
 def lost_blocks(trials: pd.DataFrame, blocks: pd.DataFrame) -> str:
     """Warn, in one sentence, of speeds that were not made from the blocks: lines lost, added or edited.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.reading.csv_file import PAIR, is_torn, lost_blocks, read, refuse_too_much_memory, repeated
+from bench.report.reading.csv_file import PAIR, cut_off, is_torn, lost_blocks, read, refuse_too_much_memory, repeated
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
 from bench.results.records import MEASURED
@@ -104,7 +104,8 @@ def load(folders: list[Path]) -> Runs:
     runs, trials, epochs, blocks, numerics = [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
         path = folder / "trials.csv"
-        every = _with_target(read(path).assign(run=label), infos[folder])
+        written = _with_target(read(path).assign(run=label), infos[folder])
+        every = written[_stored_whole(written)]
         if every.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
@@ -113,7 +114,7 @@ def load(folders: list[Path]) -> Runs:
         rows = every.drop_duplicates(TRIAL, keep="last")
         timed = _blocks(folder, rows)
         odd = [f"{name} ends in the middle of a line, which is left out." for name in COLUMNS if is_torn(folder / name)]
-        odd += [repeated(path, every, TRIAL), _absent(folder, rows)]
+        odd += [cut_off(path, written, every), repeated(path, every, TRIAL), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         odd += [lost_blocks(_filling(rows, "blocks.csv"), timed)] if _is_filled(folder / "blocks.csv") else []
         run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
@@ -136,6 +137,14 @@ def load(folders: list[Path]) -> Runs:
         numerics=frames[3],
         remarks=_data_remarks(names),
     )
+
+
+def _stored_whole(rows: pd.DataFrame) -> pd.Series:
+    """Say which rows are of trials with all their rows; those of runs that do not say how many there were are."""
+    trial = (rows["config"] != rows["config"].shift()).cumsum()
+    attempt = rows.groupby([trial, "precision"], sort=False).cumcount()  # tried again at once, it has each arm twice
+    there = rows.groupby([trial, attempt], sort=False)["config"].transform("size")
+    return ~(there < rows["trial_rows"])
 
 
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
