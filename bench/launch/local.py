@@ -240,7 +240,7 @@ class LocalLauncher(Launcher):
 
 def _serve(*arguments: Any) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]  # there is no public way
+    server: Any = forkserver._forkserver  # there is no public way
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None
     os.setpgid(0, 0)  # so that all that it starts can be ended with it
@@ -275,7 +275,7 @@ def group_members(group: int) -> list[int]:
 
 def _kill_fork_server() -> None:
     """End the fork server, and with it the processes that it has forked; another is started when one is needed."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         with suppress(ProcessLookupError):
             os.kill(server._forkserver_pid, signal.SIGKILL)
