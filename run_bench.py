@@ -66,6 +66,7 @@ def run(request: Request) -> int:
     request, folder = session.open_folder(request)
     with closing(open_launcher(request, job)) as launcher:
         prepared = prepare(request, launcher)
+        session.check(prepared, folder)
         named = request.gpus is not None or request.on is not None
         show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
         if request.dry_run:

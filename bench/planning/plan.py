@@ -349,7 +349,20 @@ def estimate_s(
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
-def resolve(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
+MemoryTrials = Mapping[tuple[str, Cell], Sequence[Trial]]
+"""The trials of the memory phases, by phase and cell."""
+
+
+def memory_trials(plan: Plan) -> MemoryTrials:
+    """Return the trials of a plan that find out which arms fit."""
+    found: dict[tuple[str, Cell], list[Trial]] = {}
+    for trial in plan.trials:
+        if trial.phase in ("memory", "ladder_memory"):
+            found.setdefault((trial.phase, trial.cell), []).append(trial)
+    return found
+
+
+def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
     A precision that did not run there is left out. An ablation step that did not is left out too, and later steps add
@@ -357,12 +370,11 @@ def resolve(trial: Trial, trials: Sequence[Trial], done: Mapping[str, Mapping[st
 
     Args:
         trial: a trial of the plan.
-        trials: the plan.
+        fits: the plan's trials of the memory phases.
         done: finished trials by their config, with the status of each arm.
     """
     ladder = trial.phase in LADDER
-    memory_phase = "ladder_memory" if ladder else "memory"
-    memory = [one for one in trials if one.phase == memory_phase and one.cell == trial.cell]
+    memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
         statuses = {name: status for one in memory for name, status in done.get(one.config, {}).items()}
         arms = [arm for arm in trial.arms if trial.phase == "memory" or statuses.get(arm.name) not in UNFIT]

@@ -33,6 +33,7 @@ from bench.report.tables import comparisons, diagnostics, measurements, numerics
 from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
+from bench.results.files import write_atomically
 from bench.spec.precisions import BASELINE, precision_rank
 
 STRIP = "speedup over fp32, 95 % interval"
@@ -174,7 +175,7 @@ def publish(
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, layers=layers, figures=figures)
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
-        (out / name).write_text(text, encoding="utf-8")
+        write_atomically(out / name, text)
     _replace(out / FILES, report.files)
     return out / "report.md", report.verdicts, report.ablations
 
@@ -182,7 +183,7 @@ def publish(
 def _replace(manifest: Path, files: list[str]) -> None:
     """Write the list of a report's files, and delete files of the previous report that are not on it."""
     previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else []
-    manifest.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    write_atomically(manifest, json.dumps(files, indent=1) + "\n")
     for name in set(previous) - set(files):
         if name == Path(name).name:  # never delete outside the folder
             (manifest.parent / name).unlink(missing_ok=True)

@@ -106,6 +106,9 @@ class Identity:
     """The precision that was computed in, with its options: of the ladder that of the ablation step."""
     arm_techniques: tuple[str, ...]
     """Ladder: the techniques of the ablation step in the order in which they were added, joined by +."""
+    trial_rows: Annotated[int, Column(sign=ABOVE_ZERO, added_later=True)]
+    """How many rows were written together when the trial ended, one for each arm. Where there are fewer, writing was
+    cut off, and none of them counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

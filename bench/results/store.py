@@ -1,20 +1,29 @@
 """The CSV store of a run: appends rows as trials end, and reads what --resume needs.
 
-A run is a folder under results/: run.json, and one CSV for each kind of record. Appended rows are flushed and fsynced,
-so a crash leaves whole rows behind.
+A run is a folder under results/: run.json, and one CSV for each kind of record. A trial's rows in trials.csv are
+appended last, in one write: a trial without all of them has not been done, and what is left of it is set aside when the
+run goes on. Whatever is written has been fsynced before the next trial begins.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
+import mmap
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header
+from bench.results.files import replacing, sync, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
@@ -23,7 +32,18 @@ from bench.spec.trial import Trial
 
 FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
 """The CSV of each type of record that is a whole row."""
+OF_TRIALS = tuple(name for name, columns in COLUMNS.items() if "trial" in columns)
+"""The CSVs whose rows belong to trials."""
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+FAILURES: tuple[Status, ...] = ("timeout", "failed")
+"""The statuses that are not final: ``--resume`` tries such a trial again."""
+ASIDE = "unfinished"
+"""The folder within a run's for rows that do not count."""
+CHUNK = 2**20
+
+
+class StoreLostError(Exception):
+    """The run's folder cannot be written any more; the message says where its rows are, and how to go on."""
 
 
 class Store:
@@ -33,22 +53,32 @@ class Store:
         """Open ``folder``; it and the headers of its CSVs are written where they are missing.
 
         Raises:
-            UsageError: a CSV's header is not that of a run.
+            UsageError: a CSV's header is not that of a run; nothing has been changed then.
+            OSError: the folder cannot be written.
         """
+        headers = {name: read_header(folder / name) for name in COLUMNS}
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
-        self._files: dict[str, IO[str]] = {}
-        self._headers: dict[str, list[str]] = {}
+        sync_folder(folder.parent)
+        self._headers = {name: headers[name] or list(columns) for name, columns in COLUMNS.items()}
         """The columns of each file in its own order, which may be an earlier version's."""
-        for name, columns in COLUMNS.items():
-            path = folder / name
-            _drop_torn_line(path)
-            header = _header(path)
-            self._headers[name] = header or list(columns)
-            self._files[name] = path.open("a", newline="", encoding="utf-8")
-            if not header:
-                self._append(name, [dict(zip(columns, columns, strict=True))])
+        self._aside: Counter[str] = Counter()
+        """Lines set aside, by file."""
+        self._stored: set[str] = set()
+        """Ids of the trials that have rows from before."""
+        self._run: dict[str, Any] = {}
+        self._files: dict[str, io.FileIO] = {}
+        self._sizes: dict[str, int] = {}
+        """Bytes of each file that are whole rows."""
+        self._lost: StoreLostError | None = None
+        for name in COLUMNS:
+            if not headers[name]:
+                write_atomically(folder / name, self._header_text(name))
+            else:
+                self._aside[name] += _cut_torn_line(folder / name)
+            self._open(name)
+        self._empty_bytes = len(self._header_text("trials.csv"))
 
     def __enter__(self) -> Store:
         return self
@@ -59,14 +89,50 @@ class Store:
         for file in self._files.values():
             file.close()
 
-    def _append(self, name: str, rows: Iterable[dict[str, object]]) -> None:
-        file = self._files[name]
-        csv.DictWriter(file, self._headers[name], extrasaction="ignore", lineterminator="\n").writerows(rows)
-        file.flush()
-        os.fsync(file.fileno())
+    def _open(self, name: str) -> None:
+        file = (self.folder / name).open("ab+", buffering=0)
+        self._files[name], self._sizes[name] = file, os.fstat(file.fileno()).st_size
 
-    def add_results(self, trial: Trial, device: Device, results: Iterable[TrialResult]) -> None:
-        """Append a finished trial to trials.csv: one row per precision, all in one write."""
+    def set_aside_unfinished(self) -> str:
+        """Move what trials that did not end have left into the folder ``ASIDE``.
+
+        These are the rows of a trial that was cut off while it was stored, and the blocks, epochs and figures of trials
+        that have no final row, so that a trial which is tried again is not mixed with its earlier attempt.
+
+        Returns:
+            A sentence that says what was moved; empty where nothing was.
+
+        Raises:
+            UsageError: a file cannot be read; nothing has been moved then.
+        """
+        known = answers(self.folder)
+        self._stored = known.trials
+        unfinished = {"trials.csv": set(known.cut_off)} | {
+            name: _rows_of(self.folder / name, lambda trial: trial not in known.trials)
+            for name in OF_TRIALS
+            if name != "trials.csv"
+        }
+        for name, rows in unfinished.items():
+            self._move(name, rows)
+        moved = ", ".join(f"{count} of {name}" for name, count in self._aside.items() if count)
+        return f"Rows of trials that did not end were moved to {self.folder / ASIDE}: {moved}." if moved else ""
+
+    def _move(self, name: str, rows: Collection[int]) -> None:
+        """Set rows of a file aside, by their numbers; the header is number 0."""
+        if rows:
+            _set_aside(self.folder / name, rows)
+            self._aside[name] += len(rows)
+            with self._files[name]:
+                self._open(name)
+
+    def add_results(
+        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Iterable[Message | Sample] = ()
+    ) -> None:
+        """Append a trial that has ended: its records, and then its rows of trials.csv, one per precision, in one write.
+
+        Raises:
+            StoreLostError: the folder cannot be written; all rows are elsewhere now.
+        """
         cell, rows, results = trial.cell, [], list(results)
         arms = trial.arms_by_name({result.precision for result in results if result.status == "unsupported"})
         for result in results:
@@ -93,25 +159,163 @@ class Store:
                 seed=trial.seed,
                 arm_precision=arm.precision,
                 arm_techniques=arm.techniques,
+                trial_rows=len(results),
             )
             rows.append(cells(identity, result))
-        self._append("trials.csv", rows)
+        before = trial.id if trial.id in self._stored else None
+        self._append({**_by_file(records), "trials.csv": rows}, instead_of=before)
 
     def add(self, records: Iterable[Message | Sample]) -> None:
-        """Append records, each to the CSV of its type; messages that belong to none are left out."""
-        rows: dict[str, list[dict[str, object]]] = {}
-        for record in records:
-            if type(record) in FILES:
-                rows.setdefault(FILES[type(record)], []).append(cells(record))
-        for name, added in rows.items():
-            self._append(name, added)
+        """Append records, each to the CSV of its type; messages that belong to none are left out.
+
+        Raises:
+            StoreLostError: the folder cannot be written; all rows are elsewhere now.
+        """
+        self._append(_by_file(records))
+
+    def _append(self, rows: Mapping[str, Iterable[dict[str, object]]], instead_of: str | None = None) -> None:
+        """Append rows to files, in their order, each file's in one write.
+
+        Args:
+            rows: by file.
+            instead_of: id of a trial whose rows are set aside before; it was stored with other arms.
+        """
+        pending = {name: self._text(name, added) for name, added in rows.items()}
+        try:
+            for name in OF_TRIALS if instead_of is not None else ():
+                self._move(name, _rows_of(self.folder / name, lambda trial: trial == instead_of))
+            for name in rows:
+                self._write(name, pending[name])
+                del pending[name]
+        except OSError as error:
+            self._rescue(pending, error)
+
+    def _header_text(self, name: str) -> bytes:
+        return self._text(name, [{column: column for column in self._headers[name]}])
+
+    def _text(self, name: str, rows: Iterable[dict[str, object]]) -> bytes:
+        text = io.StringIO()
+        csv.DictWriter(text, self._headers[name], extrasaction="ignore", lineterminator="\n").writerows(rows)
+        return text.getvalue().encode()
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Append to a file; where that fails, none of it is left there."""
+        if self._lost is not None:
+            raise self._lost
+        file = self._files[name]
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+            self._require(name)
+        except OSError:
+            with suppress(OSError):  # the first error is the one to tell
+                os.ftruncate(file.fileno(), self._sizes[name])
+            raise
+        self._sizes[name] += len(data)
+
+    def _require(self, name: str) -> None:
+        """Raise FileNotFoundError if a file that is open is in the folder no more."""
+        (self.folder / name).stat()
+        if not os.fstat(self._files[name].fileno()).st_nlink:
+            raise FileNotFoundError
+
+    def check(self) -> None:
+        """Notice a folder that was deleted or moved, before there is something to write.
+
+        Raises:
+            StoreLostError: it is gone; all rows are elsewhere now.
+        """
+        if self._lost is not None:
+            raise self._lost
+        try:
+            self._require("trials.csv")
+        except FileNotFoundError as error:  # others may pass; writing will tell
+            self._rescue({}, error)
 
     def write_run(self, run: dict[str, Any]) -> None:
-        """Replace run.json, atomically."""
-        target = self.folder / "run.json"
-        draft = target.with_suffix(".json.part")
-        draft.write_text(json.dumps({"schema": SCHEMA, "run": self.name, **run}, indent=2, default=str) + "\n")
-        draft.replace(target)
+        """Replace run.json, atomically.
+
+        Raises:
+            StoreLostError: the folder cannot be written; all rows are elsewhere now.
+        """
+        self._run = {"schema": SCHEMA, "run": self.name, **run}
+        try:
+            write_atomically(self.folder / "run.json", self._run_text())
+        except OSError as error:
+            self._rescue({}, error)
+
+    def _run_text(self) -> str:
+        return json.dumps(self._run, indent=2, default=str) + "\n"
+
+    def _rescue(self, pending: Mapping[str, bytes], error: OSError) -> NoReturn:
+        """Write the whole run into another folder: what the files hold, through their descriptors, and what they lack.
+
+        Raises:
+            StoreLostError: always; it says where the rows are.
+        """
+        if isinstance(error, FileNotFoundError):
+            what = f"The run's folder '{self.folder}' was deleted or moved"
+        else:
+            what = f"The run's folder '{self.folder}' cannot be written: {error.strerror or error}"
+        if not (pending.get("trials.csv") or self._sizes["trials.csv"] > self._empty_bytes):
+            self._lost = StoreLostError(f"{what}, before a trial had ended. Start the run again.")
+            raise self._lost from error
+        failures = []
+        for make in (self._beside, lambda: Path(tempfile.mkdtemp(prefix=f"{self.name}.rescued-"))):
+            place = None
+            try:
+                place = make()
+                self._copy(place, pending)
+            except OSError as another:
+                failures.append(another.strerror or str(another))
+                if place is not None:
+                    shutil.rmtree(place, ignore_errors=True)
+                continue
+            self._lost = StoreLostError(
+                f"{what}. All that was measured until then is in '{place}': go on with --resume {place}, or make its "
+                f"report with report {place}."
+            )
+            raise self._lost from error
+        rest = "" if isinstance(error, FileNotFoundError) else f" What was stored before is still in '{self.folder}'."
+        self._lost = StoreLostError(
+            f"{what}, and its rows could not be written elsewhere either ({'; '.join(dict.fromkeys(failures))})."
+            f"{rest} Make room, and go on with --resume {self.folder}."
+        )
+        raise self._lost from error
+
+    def _beside(self) -> Path:
+        """Create a folder beside the run's, named after it."""
+        number = 1
+        while True:
+            place = self.folder.with_name(f"{self.name}.rescued" + (f"-{number}" if number > 1 else ""))
+            try:
+                place.mkdir(parents=True)
+            except FileExistsError:
+                number += 1
+            else:
+                return place
+
+    def _copy(self, place: Path, pending: Mapping[str, bytes]) -> None:
+        for name, file in self._files.items():
+            with replacing(place / name) as draft, draft.open("wb") as copy:
+                file.seek(0)
+                left = self._sizes[name]
+                while left and (data := file.read(min(left, CHUNK))):
+                    copy.write(data)
+                    left -= len(data)
+                copy.write(pending.get(name, b""))
+        write_atomically(place / "run.json", self._run_text())  # last: a run is where one is
+
+
+def _by_file(records: Iterable[Message | Sample]) -> dict[str, list[dict[str, object]]]:
+    """Return the rows that records are, by the file of their type."""
+    rows: dict[str, list[dict[str, object]]] = {}
+    for record in records:
+        if type(record) in FILES:
+            rows.setdefault(FILES[type(record)], []).append(cells(record))
+    return rows
 
 
 def planned(trial: Trial) -> dict[str, Any]:
@@ -126,71 +330,160 @@ def planned(trial: Trial) -> dict[str, Any]:
     }
 
 
-def finished(folder: Path) -> dict[str, dict[str, Status]]:
-    """Return the trials that a run has rows of: their config hashes, with each precision's status.
+@dataclass(kw_only=True, slots=True)
+class Answers:
+    """What a run has measured, by the config hashes of its trials.
 
-    A trial's rows are appended together when it ends, so one row means that it ended. A trial that ended in timeout or
-    failure counts as not done, and is tried again by ``--resume``.
+    A trial that ended in timeout or failure has no answer, for it is tried again; nor has one whose rows are not all
+    there.
     """
-    trials: dict[str, dict[str, Status]] = {}
-    for row in _trials(folder):
-        status = cast(Status, row["status"])
-        if status in ("timeout", "failed"):
-            trials.pop(row["config"], None)
-        else:
-            trials.setdefault(row["config"], {})[row["precision"]] = status
-    return trials
+
+    statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """The status of each precision."""
+    speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
+    """The speed of each precision that has one: what decides on further processes, and how blocks are cut."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The largest batch size that a search has found."""
+    trials: set[str] = field(default_factory=set)
+    """The ids of the trials."""
+    cut_off: list[int] = field(default_factory=list)
+    """The numbers of the rows of trials that were not stored whole; the header is number 0."""
 
 
-def timed(folder: Path) -> dict[str, dict[str, Speed]]:
-    """Return the speeds that a run has measured, by the trial's config hash and the precision.
+def answers(folder: Path) -> Answers:
+    """Read what a run has measured from its trials.csv; of a trial that was tried again the last attempt counts.
 
-    Only what decides on further processes is read: the speedup with its interval, the rounds, and how blocks are cut.
+    Raises:
+        UsageError: the file is not a run's, of another schema version, or damaged.
     """
-    speeds: dict[str, dict[str, Speed]] = {}
-    for row in _trials(folder):
-        if row["status"] not in MEASURED or not row["step_ms"] or not row["block_steps"]:
+    found, path, number = Answers(), folder / "trials.csv", 1
+    for attempt in _attempts(path):
+        first = attempt[0]
+        try:
+            if None in attempt[-1].values() or len(attempt) < int(first.get("trial_rows") or 1):
+                found.cut_off += range(number, number + len(attempt))
+            else:
+                _take(found, first["config"], attempt)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"'{path}', trial {first.get('trial')}: a figure cannot be read ({error}). Restore the file."
+            ) from error
+        number += len(attempt)
+    return found
+
+
+def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
+    statuses = {row["precision"]: cast(Status, row["status"]) for row in attempt}
+    speeds = {
+        row["precision"]: _speed(row)
+        for row in attempt
+        if row["status"] in MEASURED and row["step_ms"] and row["block_steps"]
+    }
+    trial = attempt[0]["trial"]
+    if set(FAILURES) & set(statuses.values()):
+        found.trials.discard(trial)
+        found.statuses.pop(config, None)
+        found.speeds.pop(config, None)
+        found.sizes.pop(config, None)
+        return
+    found.trials.add(trial)
+    found.statuses[config], found.speeds[config] = statuses, speeds
+    for row in attempt:
+        if row["phase"] == "fit" and row["status"] == "ok":
+            found.sizes[config] = int(row["batch_size"])
+
+
+def _speed(row: Mapping[str, str]) -> Speed:
+    speedup, low, high = (float(row[name]) if row[name] else None for name in SPEEDUP)
+    return Speed(
+        steady=row["steady"] == "yes",
+        warmup_steps=int(row["warmup_steps"]),
+        switch_warmup_steps=int(row["switch_warmup_steps"]),
+        block_steps=int(row["block_steps"]),
+        rounds=int(row["rounds"]),
+        step_ms=float(row["step_ms"]),
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+    )
+
+
+def _attempts(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of trials.csv, those together that one trial's end has written: each precision once.
+
+    The fields that a line lacks are None.
+    """
+    attempt: list[dict[str, Any]] = []
+    header: list[str] = []
+    for number, (_, fields) in enumerate(_rows(path)):
+        if number == 0:
+            header = fields
+            check_header(path, header)
             continue
-        speedup, low, high = (float(row[name]) if row[name] else None for name in SPEEDUP)
-        speeds.setdefault(row["config"], {})[row["precision"]] = Speed(
-            steady=row["steady"] == "yes",
-            warmup_steps=int(row["warmup_steps"]),
-            switch_warmup_steps=int(row["switch_warmup_steps"]),
-            block_steps=int(row["block_steps"]),
-            rounds=int(row["rounds"]),
-            step_ms=float(row["step_ms"]),
-            speedup=speedup,
-            speedup_low=low,
-            speedup_high=high,
-        )
-    return speeds
+        row: dict[str, Any] = {**dict.fromkeys(header), **dict(zip(header, fields, strict=False))}
+        if row["schema"] != str(SCHEMA):
+            raise UsageError(
+                f"'{path}' holds rows of schema {row.get('schema') or 'unknown'}; this version reads schema {SCHEMA}."
+            )
+        for name in ("trial", "precision"):
+            row[name] = unquoted(row[name] or "")
+        if attempt and (
+            row["config"] != attempt[0]["config"] or any(row["precision"] == other["precision"] for other in attempt)
+        ):
+            yield attempt
+            attempt = []
+        attempt.append(row)
+    if attempt:
+        yield attempt
 
 
-def fitted(folder: Path) -> dict[str, int]:
-    """Return the largest batch sizes that a run has found, by the config of the search."""
-    rows = (row for row in _trials(folder) if row["phase"] == "fit" and row["status"] == "ok")
-    return {row["config"]: int(row["batch_size"]) for row in rows}
+def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
+    """Return the numbers of the rows of some trials, by a function of the trial's id; the header is number 0."""
+    found: set[int] = set()
+    known: dict[str, bool] = {}
+    at = 0
+    for number, (_, fields) in enumerate(_rows(path)):
+        if number == 0:
+            at = fields.index("trial")
+        elif len(fields) > at:
+            cell = fields[at]
+            if cell not in known:
+                known[cell] = chosen(unquoted(cell))
+            if known[cell]:
+                found.add(number)
+    return found
 
 
-def _trials(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a run's trials.csv; none where there is no such file."""
-    path = folder / "trials.csv"
-    if _header(path):
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            for row in csv.DictReader(file):
-                yield {name: unquoted(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
+def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each row of a CSV as it stands in the file, with its fields; none where there is no such file."""
+    if not path.exists():
+        return
+    lines: list[str] = []
+
+    def taken(file: IO[str]) -> Iterator[str]:
+        for line in file:
+            lines.append(line)
+            yield line
+
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        reader = csv.reader(taken(file))
+        try:
+            for fields in reader:
+                if reader.line_num == 1:
+                    fields[0] = fields[0].removeprefix("\ufeff")  # a spreadsheet's
+                yield "".join(lines), fields
+                lines.clear()
+        except csv.Error as error:
+            raise UsageError(f"'{path}', line {reader.line_num}: {error}. Restore the file.") from error
 
 
-def _header(path: Path) -> list[str]:
+def read_header(path: Path) -> list[str]:
     """Return the header of a run's CSV; empty where there is no such file, or nothing in it.
 
     Raises:
         UsageError: it is not one that a version of this schema wrote.
     """
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        header = next(csv.reader(file), [])
+    header = next(_rows(path), ("", []))[1]
     if header:
         check_header(path, header)
     return header
@@ -215,10 +508,47 @@ def read_run(folder: Path) -> dict[str, Any]:
     return run
 
 
-def _drop_torn_line(path: Path) -> None:
-    """Cut off an incomplete last line, which a crash in the middle of a write leaves."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        path.write_bytes(data[: data.rfind(b"\n") + 1])
+def _set_aside(path: Path, rows: Collection[int]) -> None:
+    """Move rows of a CSV, by their numbers, to the file of the same name in the folder ``ASIDE``."""
+    with (
+        _opened_aside(path) as aside,
+        replacing(path) as draft,
+        draft.open("w", newline="", encoding="utf-8", errors="surrogateescape") as kept,
+    ):
+        for number, (text, _) in enumerate(_rows(path)):
+            (aside if number in rows else kept).write(text)
+        aside.flush()
+        os.fsync(aside.fileno())  # before the rows are gone from the other
+
+
+def _opened_aside(path: Path) -> IO[str]:
+    """Open the file for rows that do not count; a new one begins with the header."""
+    aside = path.parent / ASIDE / path.name
+    aside.parent.mkdir(exist_ok=True)
+    file = aside.open("a", newline="", encoding="utf-8", errors="surrogateescape")
+    if not file.tell():
+        file.write(next(_rows(path))[0])
+        file.flush()
+        sync_folder(aside.parent)
+        sync_folder(path.parent)
+    return file
+
+
+def _cut_torn_line(path: Path) -> int:
+    """Set an incomplete last line aside, which a crash in the middle of a write leaves; return how many there were."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        whole = data.rfind(b"\n") + 1
+        torn = data[whole:]
+    if not whole:  # the header alone
+        with path.open("ab") as header:
+            header.write(b"\n")
+        return 0
+    if not torn:
+        return 0
+    with _opened_aside(path) as aside:
+        aside.write(torn.decode(errors="surrogateescape") + "\n")
+        aside.flush()
+        os.fsync(aside.fileno())
+    os.truncate(path, whole)
+    sync(path)
+    return 1

@@ -14,9 +14,9 @@ from bench.cli.display import Display
 from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
-from bench.planning.plan import Forecast, Plan, refusal_reason, resolve
+from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import Store, finished, fitted, timed
+from bench.results.store import Store, answers
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.trial import KnownArm, Placement, Trial
 
@@ -45,8 +45,8 @@ class Execution:
 
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
-        self.done = finished(self.store.folder)
-        self.speeds = timed(self.store.folder)
+        known = answers(self.store.folder)
+        self.done, self.speeds = known.statuses, known.speeds
         self.forecast = Forecast(plan)
         if self.launcher.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
@@ -60,15 +60,17 @@ class Execution:
 
     def _run_on(self, plan: Plan, placements: set[Placement]) -> None:
         """Run the trials of some placements, one after the other."""
+        fits = memory_trials(plan)
         for number, planned in enumerate(plan.trials):
             if planned.cell.placement not in placements:
                 continue
-            trial = resolve(planned, plan.trials, self.done)
-            if trial is None or trial.config in self.done:
+            trial = resolve(planned, fits, self.done)
+            is_done = trial is None or self._is_done(trial)
+            if is_done:
                 self.forecast.skip(number)
             if trial is None:
                 continue
-            if trial.config not in self.done:
+            if not is_done:
                 begun = time.monotonic()
                 self._begin(trial, number + 1, len(plan.trials))
                 self._run_trial(trial)
@@ -84,9 +86,13 @@ class Execution:
         """Measure a cell in further processes, one at a time, until there are enough."""
         while not self._enough(trial):
             trial = replace(trial, replicate=trial.replicate + 1)
-            if trial.config not in self.done:
+            if not self._is_done(trial):
                 self._begin(trial, number, total)
                 self._run_trial(trial)
+
+    def _is_done(self, trial: Trial) -> bool:
+        """Say whether a trial has a row for each of its arms."""
+        return len(self.done.get(trial.config, ())) >= len(trial.arms)
 
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
@@ -117,7 +123,7 @@ class Execution:
     def _run_apart(self, trial: Trial, number: int, total: int) -> None:
         """Measure arms that do not fit into memory together, each in its own process."""
         apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
-        missing = [alone for alone in apart if alone.config not in self.done]
+        missing = [alone for alone in apart if not self._is_done(alone)]
         if missing:
             arms = "steps" if trial.phase in LADDER else "precisions"
             self.display.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
@@ -159,9 +165,7 @@ class Execution:
 
     def _keep(self, trial: Trial, device: Device, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
-        self.store.add(self.sampler.drain())
-        self.store.add(records)
-        self.store.add_results(trial, device, results)
+        self.store.add_results(trial, device, results, [*self.sampler.drain(), *records])
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
         measured = {one.precision: one.speed for one in results if one.status in MEASURED and one.speed is not None}
@@ -171,7 +175,7 @@ class Execution:
 
     def largest(self, plan: Plan) -> Largest:
         """Return the largest batches found by a plan's searches, before a resumption too."""
-        sizes = fitted(self.store.folder)
+        sizes = answers(self.store.folder).sizes
         searches = [trial for trial in plan.trials if trial.phase == "fit" and trial.config in sizes]
         return {(at_any_size(trial.cell), trial.precisions[0]): sizes[trial.config] for trial in searches}
 
@@ -189,6 +193,7 @@ class Execution:
         with self._lock:
             samples = self.sampler.drain()
             self.store.add(samples)
+            self.store.check()
             self.display.progress(progress, samples)
 
 

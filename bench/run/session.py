@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -18,9 +20,11 @@ from bench.cli.parser import parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
+from bench.results.columns import COLUMNS
 from bench.results.records import Environment
-from bench.results.store import Store, planned, read_run
+from bench.results.store import Store, StoreLostError, planned, read_header, read_run
 from bench.run.execute import Execution
+from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request
@@ -51,9 +55,46 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
     return request, request.out
 
 
+def check(prepared: PreparedRun, folder: Path | None) -> None:
+    """Refuse what cannot be run, before the plan is shown and anything is written.
+
+    Args:
+        prepared: the run.
+        folder: its folder; None if it is to be named after the device.
+
+    Raises:
+        UsageError: the folder is another run's, or no run's, or another process writes to it.
+        OSError: a folder cannot be written.
+    """
+    if folder is not None and folder.is_dir():
+        _earlier_start(folder, prepared)
+        with locked(folder):
+            pass
+    if prepared.request.dry_run:
+        return
+    _require_writable(folder or Path("results"))
+    try:
+        _require_writable(Path("reports"))
+    except OSError as error:
+        say(f"Warning: no report can be written to 'reports' here: {error.strerror or error}. Results can be.")
+
+
 def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
-    """Run the plan; return the run's folder, and whether no trial failed or hung."""
-    folder = folder or _new_folder(prepared)
+    """Run the plan; return the run's folder, and whether no trial failed or hung.
+
+    Raises:
+        UsageError: the folder cannot be continued, or could not be written to the end.
+    """
+    folder = _new_folder(prepared) if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        try:
+            return folder, _execute(prepared, folder, launcher)
+        except StoreLostError as error:
+            raise UsageError(str(error)) from error
+
+
+def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     before = _earlier_start(folder, prepared)
     environment = prepared.environment
     gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
@@ -71,6 +112,8 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
     try:
         with ExitStack() as stack:
             store = stack.enter_context(Store(folder))
+            if notice := store.set_aside_unfinished():
+                display.note(notice)
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = lambda pid: sampler.own({pid})
@@ -94,7 +137,7 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
         raise
     finally:
         display.close()
-    return folder, fine
+    return fine
 
 
 def sampled_gpus(environment: Environment) -> Gpus:
@@ -125,9 +168,18 @@ def report(
     from bench.report.tables import answers
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    page, verdicts, ladders = reporter.report(
-        runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
-    )
+    try:
+        page, verdicts, ladders = reporter.report(
+            runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
+        )
+    except OSError as error:
+        place = Path(error.filename or out)
+        if not (place.is_relative_to(out) or out.is_relative_to(place)):
+            raise
+        raise UsageError(
+            f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
+            f"write it elsewhere with report {' '.join(map(str, runs))} --out FOLDER."
+        ) from error
     for ladder in ladders:
         say(ladder.title)
         ladder.show()
@@ -159,7 +211,23 @@ def _new_folder(prepared: PreparedRun) -> Path:
     devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
     where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
     name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
-    return name if not name.exists() else name.with_name(f"{name.name}-{os.getpid()}")
+    try:
+        name.mkdir(parents=True)
+    except FileExistsError:
+        return name.with_name(f"{name.name}-{os.getpid()}")
+    return name
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise an OSError that names the folder if no file can be written into it, or into what it would be made in."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError as error:
+        error.filename = str(folder)
+        raise
 
 
 def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
@@ -167,9 +235,15 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
 
     Raises:
         UsageError: it was made on another machine, or with another request; seeds may be added, because each is a
-            training of its own.
+            training of its own. Or its CSVs are not a run's, or nobody can tell which.
     """
+    measured = [name for name in COLUMNS if read_header(folder / name) and _has_rows(folder / name)]
     if not (folder / "run.json").exists():
+        if measured:
+            raise UsageError(
+                f"'{folder / measured[0]}' has rows, but there is no run.json that says what was asked: restore it, or "
+                "use another folder."
+            )
         return None
     run = _read_run(folder)
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
@@ -193,6 +267,11 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
+
+
+def _has_rows(path: Path) -> bool:
+    with path.open("rb") as file:
+        return len(list(itertools.islice(file, 2))) > 1
 
 
 def _circumstances(environment: dict[str, Any]) -> str:

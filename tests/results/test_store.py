@@ -1,12 +1,16 @@
 import csv
+import errno
 import json
+import shutil
+import tempfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench.results.columns import COLUMNS, SCHEMA
 from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
-from bench.results.store import Store, finished, read_run
+from bench.results.store import ASIDE, Store, StoreLostError, answers, read_run
 from bench.spec.errors import UsageError
 from tests.arms import arms
 
@@ -78,11 +82,11 @@ def test_a_run_that_lacks_a_column_added_later_goes_on_in_its_own_columns(tmp_pa
             store.add_results(tiny_trial, cpu, [result()])
             store.add([block])
     with pytest.raises(UsageError, match="lacks the column wall_s: the run may be older"):
-        finished(folder)
+        answers(folder)
     for file, name in added.items():
         later = replace(COLUMNS[file][name], column=Column(added_later=True))
         monkeypatch.setitem(COLUMNS, file, {**COLUMNS[file], name: later})
-    assert finished(folder) == {tiny_trial.config: {"fp32": "ok"}}
+    assert answers(folder).statuses == {tiny_trial.config: {"fp32": "ok"}}
     with Store(folder) as store:
         store.add_results(replace(tiny_trial, seed=1), cpu, [result(wall_s=3.0, detail="again")])
         store.add([block])
@@ -108,8 +112,8 @@ def test_finished_trials_are_known_by_their_config_and_failed_ones_are_tried_aga
     with Store(tmp_path / "run") as store:
         store.add_results(speed, cpu, [result(), result("amp-bf16", "oom", detail="did not fit")])
         store.add_results(hung, cpu, [result(status="timeout")])
-    assert finished(tmp_path / "run") == {speed.config: {"fp32": "ok", "amp-bf16": "oom"}}
-    assert finished(tmp_path / "nowhere") == {}
+    assert answers(tmp_path / "run").statuses == {speed.config: {"fp32": "ok", "amp-bf16": "oom"}}
+    assert answers(tmp_path / "nowhere").statuses == {}
 
 
 def test_text_with_commas_and_quotes_survives(tmp_path, tiny_trial, cpu):
@@ -136,4 +140,168 @@ def test_a_damaged_run_is_refused(tmp_path, text):
         read_run(tmp_path)
     (tmp_path / "trials.csv").write_text("no,columns,of,a,run\n1,2,3,4,5\n")
     with pytest.raises(UsageError, match="has no column schema"):
-        finished(tmp_path)
+        answers(tmp_path)
+
+
+def pair_of(trial):
+    return replace(trial, phase="speed", arms=arms("fp32", "amp-bf16"))
+
+
+def block(trial, number=0):
+    return Block(trial=trial.id, precision="fp32", round=number, position=1, steps=2, time_ms=1.0, start_s=5.0)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("end", [b"\n", b",ok,"], ids=["between two lines", "within a line"])
+def test_a_trial_without_its_last_row_has_no_answer_and_what_it_left_is_set_aside(tmp_path, tiny_trial, cpu, end):
+    folder = tmp_path / "run"
+    first, second = pair_of(tiny_trial), replace(pair_of(tiny_trial), replicate=1)
+    with Store(folder) as store:
+        store.add_results(first, cpu, [result(), result("amp-bf16")], [block(first)])
+        before = {name: (folder / name).read_bytes() for name in ("trials.csv", "blocks.csv")}
+        store.add_results(second, cpu, [result(), result("amp-bf16")], [block(second)])
+    path = folder / "trials.csv"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole[:-1].rfind(end) + len(end)])
+    with Store(folder) as store:
+        notice = store.set_aside_unfinished()
+    assert answers(folder).statuses == {first.config: {"fp32": "ok", "amp-bf16": "ok"}}
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert [row["trial"] for row in rows(folder / ASIDE, "blocks.csv")] == [second.id]
+    assert rows(folder / ASIDE, "trials.csv")[-1]["trial"] == second.id
+    assert all(str(part) in notice for part in (folder / ASIDE, "1 of blocks.csv", "of trials.csv"))
+    with Store(folder) as store:
+        assert store.set_aside_unfinished() == ""
+
+
+def test_what_a_failed_attempt_left_is_set_aside_and_its_row_stays(tmp_path, tiny_trial, cpu):
+    trial = pair_of(tiny_trial)
+    with Store(tmp_path) as store:
+        store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial)])
+        store.set_aside_unfinished()
+        store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 7)])
+    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["7"]
+    assert [row["status"] for row in rows(tmp_path, "trials.csv")] == ["failed", "failed", "ok", "ok"]
+    assert answers(tmp_path).statuses == {trial.config: {"fp32": "ok", "amp-bf16": "ok"}}
+
+
+def test_a_trial_that_was_stored_with_other_arms_is_stored_instead_of_it(tmp_path, tiny_trial, cpu):
+    both = pair_of(tiny_trial)
+    alone = replace(both, arms=arms("fp32", "fp16-master"))
+    assert both.id == alone.id
+    with Store(tmp_path) as store:
+        store.add_results(both, cpu, [result(), result("amp-bf16")], [block(both)])
+    with Store(tmp_path) as store:
+        store.set_aside_unfinished()
+        store.add_results(alone, cpu, [result(), result("fp16-master")], [block(alone, 7)])
+    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["7"]
+    assert [row["precision"] for row in rows(tmp_path, "trials.csv")] == ["fp32", "fp16-master"]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n3,", "a,b", "schema,run\n5,"])
+def test_a_strangers_file_is_refused_and_no_file_is_changed(tmp_path, text):
+    with Store(tmp_path) as store:
+        store.add([block(SimpleNamespace(id="t"))])
+    with (tmp_path / "blocks.csv").open("a") as file:
+        file.write("5,half a li")
+    (tmp_path / "trials.csv").write_text(text)
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=r"trials\.csv"):
+        Store(tmp_path)
+    assert contents(tmp_path) == before
+
+
+class FullDisk:
+    """A file that takes half of what is written to it, and then no more."""
+
+    def __init__(self, file, error=errno.ENOSPC):
+        self.file, self.error, self.calls = file, error, 0
+
+    def write(self, data):
+        self.calls += 1
+        if self.calls > 1:
+            raise OSError(self.error, "No space left on device")
+        return self.file.write(data[: len(data) // 2])
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("fault", ["deleted", "moved", "full"])
+def test_rows_of_a_folder_that_is_lost_are_all_beside_it_and_how_to_go_on_is_said(tmp_path, tiny_trial, cpu, fault):
+    folder, trial = tmp_path / "results" / "run", pair_of(tiny_trial)
+    both = [result(), result("amp-bf16")]
+    with Store(folder) as store:
+        store.write_run({"request": {}})
+        store.add_results(trial, cpu, both, [block(trial)])
+        before = contents(folder)
+        if fault == "deleted":
+            shutil.rmtree(folder.parent)
+        elif fault == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        else:
+            store._files["trials.csv"] = FullDisk(store._files["trials.csv"])
+        other = replace(trial, replicate=1)
+        with pytest.raises(StoreLostError) as lost:
+            store.add_results(other, cpu, both, [block(other)])
+        with pytest.raises(StoreLostError):
+            store.add([block(trial)])
+    rescued = tmp_path / "results" / "run.rescued"
+    assert f"--resume {rescued}" in str(lost.value)
+    assert set(answers(rescued).statuses) == {trial.config, other.config}
+    assert len(rows(rescued, "blocks.csv")) == 2
+    assert read_run(rescued)["run"] == "run"
+    if fault == "full":
+        assert (folder / "trials.csv").read_bytes() == before["trials.csv"]  # without half a row
+        with Store(folder) as store:
+            assert "1 of blocks.csv" in store.set_aside_unfinished()
+
+
+def test_a_folder_that_is_gone_is_noticed_before_there_is_something_to_write(tmp_path, tiny_trial, cpu):
+    with Store(tmp_path / "run") as store:
+        store.add_results(tiny_trial, cpu, [result()])
+        store.check()
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(StoreLostError, match=r"was deleted or moved.*run\.rescued"):
+            store.check()
+
+
+def test_where_nothing_can_be_written_beside_it_the_rows_are_in_the_temporary_folder_or_said_to_be_lost(
+    tmp_path, tiny_trial, cpu, monkeypatch
+):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Store, "_beside", refuse)
+    for known in (True, False):
+        with Store(tmp_path / "run") as store:
+            store.add_results(tiny_trial, cpu, [result()])
+            shutil.rmtree(tmp_path / "run")
+            if not known:
+                monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+            with pytest.raises(StoreLostError) as lost:
+                store.check()
+        assert ("Read-only file system" in str(lost.value)) != known
+    (place,) = tmp_path.glob("run.rescued-*")
+    assert set(answers(place).statuses) == {tiny_trial.config}
+
+
+def test_a_folder_that_is_lost_before_a_trial_has_ended_leaves_nothing_elsewhere(tmp_path):
+    with Store(tmp_path / "run") as store:
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(StoreLostError, match="before a trial had ended"):
+            store.check()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_trial(tmp_path, tiny_trial, cpu):
+    with Store(tmp_path) as store:
+        store.add_results(replace(tiny_trial, phase="fit"), cpu, [result()])
+    path = tmp_path / "trials.csv"
+    path.write_text(path.read_text().replace(",4,synthetic", ",four,synthetic"))
+    with pytest.raises(UsageError, match="tiny-cpu-fit-fp32"):
+        answers(tmp_path)

@@ -1,6 +1,7 @@
 """The orchestration, with a launcher that answers from a script instead of starting processes."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,9 @@ from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
-from bench.results.columns import SCHEMA
-from bench.results.records import Block, Device, EpochResult, Fit, MemoryPeak, Speed, TrialResult
-from bench.results.store import Store
+from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.records import Block, Device, EpochResult, Fit, MemoryPeak, Progress, Speed, TrialResult
+from bench.results.store import Store, StoreLostError
 from bench.results.store import planned as entry_of
 from bench.run.execute import Execution, missing_results
 from bench.run.session import sampled_gpus
@@ -73,6 +74,7 @@ def execute(folder, plan, device, rules=None):
     """Run a plan; return the trials that were started, the stored rows, and whether all went well."""
     launcher = ScriptedLauncher(rules or {})
     with Store(folder) as store:
+        store.set_aside_unfinished()
         fine = execution(store, device, launcher).run(plan)
     stored = [(row["trial"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")]
     return launcher.ran, stored, fine
@@ -348,3 +350,66 @@ def test_later_processes_know_how_the_first_cut_its_blocks(tiny_trial, tmp_path,
 def test_what_is_known_changes_nothing_about_the_question(tiny_trial):
     known = (KnownArm(name="fp32", switch_warmup=1, steps=2, step_ms=3.0),)
     assert replace(tiny_trial, known=known).config == tiny_trial.config
+
+
+@pytest.mark.parametrize("line", [3, 4, 5], ids=["the second row of r0", "r1", "the second row of r1"])
+def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(tmp_path, plan, cpu, line):
+    folder = tmp_path / "run"
+    execute(folder, plan, cpu)
+    path = folder / "trials.csv"
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(whole[: 1 + line]) + whole[1 + line][:9])
+    ran, stored, fine = execute(folder, plan, cpu)
+    assert ran == [trial.id for trial in plan.trials][2 if line == 3 else 3 :]
+    assert sorted(stored) == sorted(set(stored))
+    assert len(stored) == len(whole) - 1
+    assert len(rows(folder, "blocks.csv")) == 2
+    assert fine
+    assert execute(folder, plan, cpu)[0] == []
+
+
+def test_rows_that_do_not_say_how_many_they_were_are_judged_by_the_plan(tmp_path, plan, cpu, monkeypatch):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as earlier:
+        columns = {name: field for name, field in COLUMNS["trials.csv"].items() if name != "trial_rows"}
+        earlier.setitem(COLUMNS, "trials.csv", columns)
+        execute(folder, plan, cpu)
+    path = folder / "trials.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]))
+    ran, stored, _ = execute(folder, plan, cpu)
+    assert ran == [trial.id for trial in plan.trials][2:]
+    assert len(stored) == len(set(stored)) == len(lines) - 1
+
+
+def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(tmp_path, plan, cpu):
+    class FailsAfterTiming(ScriptedLauncher):
+        def run(self, trial, device, on_message):
+            super().run(trial, device, on_message if trial.phase != "speed" else keep_blocks(on_message))
+            return Ending(kind="died", text="gone") if trial.phase == "speed" else Ending(kind="done")
+
+    def keep_blocks(on_message):
+        return lambda message: on_message(message) if isinstance(message, Block) else None
+
+    with Store(tmp_path) as store:
+        execution(store, cpu, FailsAfterTiming({})).run(plan)
+    assert len(rows(tmp_path, "blocks.csv")) == 2
+    ran, stored, _ = execute(tmp_path, plan, cpu)
+    assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in (0, 1)]
+    assert len(rows(tmp_path, "blocks.csv")) == 2
+    assert [status for trial, _, status in stored if "speed" in trial] == ["failed"] * 4 + ["ok"] * 4
+
+
+def test_a_folder_that_is_gone_is_noticed_while_a_trial_runs(tmp_path, plan, cpu):
+    class Deletes(ScriptedLauncher):
+        def run(self, trial, device, on_message):
+            if trial.phase == "speed":
+                shutil.rmtree(tmp_path / "run")
+                on_message(Progress(text="round 1"))
+            return super().run(trial, device, on_message)
+
+    with Store(tmp_path / "run") as store, pytest.raises(StoreLostError):
+        execution(store, cpu, Deletes({})).run(plan)
+    assert len(rows(tmp_path / "run.rescued", "trials.csv")) == 2
+    ran, _, _ = execute(tmp_path / "run.rescued", plan, cpu)
+    assert ran == [trial.id for trial in plan.trials][2:]

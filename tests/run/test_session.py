@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+from contextlib import ExitStack
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,23 +14,27 @@ import pytest
 
 from bench.planning.plan import Plan
 from bench.results.records import Environment
-from bench.results.store import read_run
+from bench.results.store import ASIDE, Store, StoreLostError, read_run
+from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
-from bench.run.session import execute, open_folder
+from bench.run.session import check, execute, open_folder, report
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, SuiteRef
 from tests.conftest import TINY, call
-from tests.results.test_store import rows
+from tests.results.test_store import block, contents, result, rows
 
 REQUEST = Request(suites=("mlp",))
 
 
+def prepared(environment: Environment, request: Request = REQUEST) -> PreparedRun:
+    """A plan without trials."""
+    plan = Plan(trials=(), seconds=())
+    return PreparedRun(request=request, suites=(SuiteRef(name="mlp"),), environment=environment, plan=plan)
+
+
 def run_nothing(folder: Path, environment: Environment, request: Request = REQUEST) -> None:
     """Run a plan without trials in a folder."""
-    launcher = SimpleNamespace(overlapping=False, notes=[])
-    plan = Plan(trials=(), seconds=())
-    suites = (SuiteRef(name="mlp"),)
-    execute(PreparedRun(request=request, suites=suites, environment=environment, plan=plan), folder, launcher)
+    execute(prepared(environment, request), folder, SimpleNamespace(overlapping=False, notes=[]))
 
 
 def changed(machine: Environment, **changes: object) -> Environment:
@@ -53,10 +61,14 @@ def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine
 def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, machine, change, message):
     here = changed(machine, threads=4)
     run_nothing(tmp_path, here)
-    before = (tmp_path / "run.json").read_bytes()
+    with (tmp_path / "trials.csv").open("a") as file:
+        file.write("5,half a li")
+    before = contents(tmp_path)
     with pytest.raises(UsageError, match=message):
         run_nothing(tmp_path, change(here))
-    assert (tmp_path / "run.json").read_bytes() == before
+    with pytest.raises(UsageError, match=message):  # so does --dry-run
+        check(prepared(change(here), replace(REQUEST, dry_run=True)), tmp_path)
+    assert contents(tmp_path) == before
 
 
 def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
@@ -103,3 +115,79 @@ def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp
     with pytest.raises(UsageError, match=r"another --out\.$") as refused:
         open_folder(request)
     assert "--resume" not in str(refused.value)
+
+
+@pytest.mark.parametrize("fault", ["a stranger's file", "rows without run.json", "another process"])
+def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_changed(
+    tmp_path, machine, tiny_trial, cpu, fault
+):
+    run_nothing(tmp_path, machine)
+    with ExitStack() as stack:
+        if fault == "a stranger's file":
+            (tmp_path / "trials.csv").write_text("a,b\n1,2\n3,")
+        elif fault == "another process":
+            stack.enter_context(locked(tmp_path))
+        else:
+            with Store(tmp_path) as store:
+                store.add_results(tiny_trial, cpu, [result()])
+            (tmp_path / "run.json").unlink()
+        before = contents(tmp_path)
+        for dry_run in (True, False):
+            with pytest.raises(UsageError, match=r"trials\.csv|run\.lock"):
+                check(prepared(machine, replace(REQUEST, dry_run=dry_run)), tmp_path)
+        with pytest.raises(UsageError, match=r"trials\.csv|run\.lock"):
+            run_nothing(tmp_path, machine)
+        assert contents(tmp_path) == before
+
+
+def test_a_run_that_goes_on_says_what_it_has_set_aside(tmp_path, machine, tiny_trial, capsys):
+    run_nothing(tmp_path, machine)
+    with Store(tmp_path) as store:
+        store.add([block(tiny_trial)])
+    run_nothing(tmp_path, machine)
+    assert f"{tmp_path / ASIDE}: 1 of blocks.csv" in capsys.readouterr().out
+    assert rows(tmp_path, "blocks.csv") == []
+
+
+def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, machine, monkeypatch):
+    def lose(*_):
+        shutil.rmtree(tmp_path / "run")
+        raise StoreLostError("the folder is gone")
+
+    monkeypatch.setattr("bench.run.execute.Execution.run", lose)
+    with pytest.raises(UsageError, match="the folder is gone"):
+        run_nothing(tmp_path / "run", machine)
+    assert not list(tmp_path.iterdir())
+
+
+def refusing(folder: str):
+    """A tempfile.TemporaryFile that fails in one folder."""
+
+    def make(*_: object, dir: Path) -> BytesIO:
+        if dir.name == folder:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return BytesIO()
+
+    return make
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, machine, monkeypatch, capsys):
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.TemporaryFile", refusing("here"))
+    with pytest.raises(OSError, match="Read-only") as refused:
+        check(prepared(machine), None)
+    assert refused.value.filename == "results"
+    check(prepared(machine), tmp_path / "elsewhere" / "run")
+    assert "no report can be written to 'reports'" in capsys.readouterr().out
+    check(prepared(machine, replace(REQUEST, dry_run=True)), None)
+
+
+def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md"))
+
+    monkeypatch.setattr("bench.report.report", fail)
+    with pytest.raises(UsageError, match=r"No space left on device\..* report .*run --out FOLDER"):
+        report([tmp_path / "run"], tmp_path / "reports" / "x")

@@ -38,6 +38,7 @@ from bench.report.figures.chart import (
     ticks,
 )
 from bench.report.figures.figure import Plot
+from bench.results.files import replacing, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -126,8 +127,9 @@ def write(what: Chart, folder: Path) -> None:
         text = io.StringIO()
         drawing.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         drawing.set_layout_engine(None)  # keeps the layout that the first drawing found, and need not find it again
-        drawing.savefig(folder / f"{what.name}.png", dpi=144, metadata={"Software": None})
-    (folder / f"{what.name}.svg").write_text(text.getvalue(), encoding="utf-8")
+        with replacing(folder / f"{what.name}.png") as draft:
+            drawing.savefig(draft, dpi=144, metadata={"Software": None})
+    write_atomically(folder / f"{what.name}.svg", text.getvalue())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pandas as pd
 from bench.report.analysis.matrix import Matrix, Setup
 from bench.report.figures.chart import PLAIN, Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import number
+from bench.results.files import write_atomically
 from bench.spec.text import quoted
 
 MOST_SETUPS = 20
@@ -131,4 +132,4 @@ def write_csv(matrix: Matrix, folder: Path) -> None:
         for row, column in itertools.product(matrix.setups, repeat=2)
         for over in [matrix.over(row, column)]
     ]
-    pd.DataFrame(rows).to_csv(folder / file_name(matrix), index=False, lineterminator="\n")
+    write_atomically(folder / file_name(matrix), pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))

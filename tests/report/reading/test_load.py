@@ -12,8 +12,8 @@ from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
-from bench.results.records import Block
-from bench.results.store import Store, finished
+from bench.results.records import Block, TrialResult
+from bench.results.store import Store, answers
 from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, epoch_of, write_report
@@ -45,9 +45,9 @@ COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results
 def test_a_committed_run_is_read_and_could_be_resumed(folder: Path, tmp_path: Path) -> None:
     assert len(load([folder]).trials)
     own = shutil.copytree(folder, tmp_path / "run")
-    assert finished(own)
-    with Store(own):
-        pass
+    assert answers(own).statuses
+    with Store(own) as store:
+        assert store.set_aside_unfinished() == ""
     assert all((own / name).read_bytes() == (folder / name).read_bytes() for name in ("trials.csv", "blocks.csv"))
 
 
@@ -160,3 +160,25 @@ def test_without_fingerprints_paths_are_all_there_is(pair):
     read = load(list(pair))
     assert list(read.trials["data"].unique()) == ["folder:/x", "folder:/y"]
     assert read.remarks == []
+
+
+def test_a_trial_that_lacks_a_row_does_not_count_and_is_named(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=(2.0, 2.02, 3.0))
+    before = load([run.folder]).trials
+    path = run.folder / "trials.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    runs = load([run.folder])
+    assert runs.trials.equals(before[:4])
+    assert "lacks rows of mlp-0-b128-speed-r2" in " ".join(runs.runs[0].remarks)
+
+
+def test_of_a_trial_that_was_cut_off_when_tried_again_the_first_attempt_is_left(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    trial = run.trial("speed", ["fp32", "amp-bf16"], 128)
+    failed = [TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions]
+    run.add(trial, *failed).add(trial, *failed)
+    path = run.folder / "trials.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    runs = load([run.folder])
+    assert runs.trials["status"].tolist() == ["failed", "failed"]
+    assert "lacks rows of" in " ".join(runs.runs[0].remarks)

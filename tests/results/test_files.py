@@ -1,0 +1,41 @@
+"""Files are replaced as a whole, or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.results.files import replacing, write_atomically
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "run.json"
+    write_atomically(path, "old")
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_what_fails_on_the_way_names_the_file_and_leaves_the_old_content(tmp_path, monkeypatch, call):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "run.json"
+    write_atomically(path, "old")
+    if call == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    else:
+        monkeypatch.setattr(Path, {"write": "write_bytes"}.get(call, call), fail)
+    with pytest.raises(OSError, match="No space") as failure:
+        write_atomically(path, "new")
+    assert failure.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_draft_has_the_suffix_that_says_what_it_is(tmp_path):
+    with replacing(tmp_path / "figure.png") as draft:
+        assert draft.suffix == ".png"
+        draft.touch()
