@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import run_bench
 from bench.cli import parser
-from bench.report.exports import document
+from bench.report import report
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS
 from bench.spec.errors import UsageError
@@ -323,24 +323,25 @@ def judge(folder: Path) -> list[str]:
         return [str(error)]
 
 
-def figures_of(folder: Path) -> list[tuple[str, int, str]]:
-    """Return the cells of figures that a report prints: file, row and column.
+def printed_columns(folder: Path, place: Path) -> set[tuple[str, str]]:
+    """Return the columns whose figures a report prints: those with which its tables change."""
+    before = printed(folder, place)
+    return {
+        (name, column)
+        for (name, column), numbers in cells_of(folder).items()
+        if _changes(folder, name, column, numbers, place) != before
+    }
 
-    A column is printed where the document changes with it, other than in the raw samples of the blocks.
-    """
+
+def cells_of(folder: Path) -> dict[tuple[str, str], list[int]]:
+    """Return the rows that have a figure above 0, by file and column."""
     cells: dict[tuple[str, str], list[int]] = {}
     for name in ("trials.csv", "epochs.csv"):
         for number, row in enumerate(rows_of(folder / name)):
             for column, field_ in COLUMNS[name].items():
-                if field_.kind == "number" and column != "schema" and _scalable(row[column]):
+                if field_.kind == "number" and column != "schema" and _scalable(row.get(column, "")):
                     cells.setdefault((name, column), []).append(number)
-    before = printed(folder)
-    return [
-        (name, number, column)
-        for (name, column), numbers in cells.items()
-        if _changes(folder, name, column, numbers, before)
-        for number in numbers
-    ]
+    return cells
 
 
 def _scalable(cell: str) -> bool:
@@ -350,21 +351,24 @@ def _scalable(cell: str) -> bool:
         return False
 
 
-def _changes(folder: Path, name: str, column: str, numbers: list[int], before: str) -> bool:
-    with tempfile.TemporaryDirectory() as place:
-        copy = shutil.copytree(folder, Path(place) / folder.name)
-        edit(copy, name, numbers[-1], column, 1.01)  # too little to be refused
-        return printed(copy) != before
+def _changes(folder: Path, name: str, column: str, numbers: list[int], place: Path) -> str:
+    """Return what a report prints when all figures of a column are a little larger, too little to be refused."""
+    copy = shutil.copytree(folder, place / "larger" / folder.name)
+    for number in numbers:
+        edit(copy, name, number, column, 1.009)
+    text = printed(copy, place)
+    shutil.rmtree(copy)
+    return text
 
 
-def printed(folder: Path) -> str:
-    """Return the figures of a report as text; empty where the run is refused."""
+def printed(folder: Path, place: Path) -> str:
+    """Return the tables of a report; empty where the run is refused."""
     try:
-        found = document.report(load([folder]))
+        page, _, _ = report([folder], place / "page", figures="none")
     except UsageError:
         return ""
-    found = {key: value for key, value in found.items() if key not in ("runs", "blocks")}
-    return json.dumps(found, sort_keys=True, default=str)
+    tables = [line for line in page.with_name("details.md").read_text().splitlines() if line.startswith("|")]
+    return "\n".join(tables)
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -385,19 +389,17 @@ def edit(folder: Path, name: str, number: int, column: str, factor: float) -> No
         writer.writerows(rows)
 
 
-def edits(count: int, seed: int, bases: Sequence[Path], folder: Path) -> Edits:
+def edits(count: int, seed: int, bases: Sequence[Path], columns: set[tuple[str, str]], folder: Path) -> Edits:
     """Edit single figures, equally many of each folder and each column that is printed, and count what is noticed."""
     rng, found = random.Random(seed), Edits()
-    cells: dict[Path, dict[tuple[str, str], list[int]]] = {base: {} for base in bases}
+    chosen = {base: {key: cells for key, cells in cells_of(base).items() if key in columns} for base in bases}
     for base in bases:
-        if judge(base):
-            raise RuntimeError(f"'{base}' is odd before it is edited: {judge(base)}")
-        for name, number, column in figures_of(base):
-            cells[base].setdefault((name, column), []).append(number)
+        if odd := judge(base):
+            raise RuntimeError(f"'{base}' is odd before it is edited: {odd}")
     while found.made.total() < count:
         base = rng.choice(list(bases))
-        name, column = rng.choice(list(cells[base]))
-        number, factor = rng.choice(cells[base][name, column]), rng.uniform(1.2, 3)
+        name, column = rng.choice(sorted(chosen[base]))
+        number, factor = rng.choice(chosen[base][name, column]), rng.uniform(1.2, 3)
         copy = shutil.copytree(base, folder / "edited")
         edit(copy, name, number, column, factor if rng.random() < 0.5 else 1 / factor)
         if rows_of(copy / name) != rows_of(base / name):
@@ -419,12 +421,15 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        bases = [path.parent for path in COMMITTED] + [made_run(folder / "made"), *map(Path.resolve, chosen.runs)]
+        made = made_run(folder / "made")
+        bases = [path.parent for path in COMMITTED] + [made, *map(Path.resolve, chosen.runs)]
         parts = {
             "command lines": lambda: lines(chosen.lines, chosen.seed, folder),
-            "damaged folders": lambda: folders(chosen.folders, chosen.seed, [bases[1], bases[2]], folder),
+            "damaged folders": lambda: folders(chosen.folders, chosen.seed, [bases[-1], made], folder),
         }
         for name, part in parts.items():
+            if not getattr(chosen, name.split()[-1]):
+                continue
             tally = part()
             failed |= bool(tally.failures)
             codes = ", ".join(f"{code}: {count}" for code, count in sorted(tally.codes.items()))
@@ -432,7 +437,9 @@ def main() -> int:
             for failure in tally.failures[:10]:
                 print(failure)
         if chosen.edits:
-            found = edits(chosen.edits, chosen.seed, bases, folder)
+            columns = printed_columns(made, folder)
+            found = edits(chosen.edits, chosen.seed, bases, columns, folder)
+            print(f"columns that a report prints: {len(columns)}")
             failed |= found.pct < NOTICED
             print(f"edited figures: {found.noticed.total()} of {found.made.total()} noticed ({found.pct:.0f} %)")
             for label, made in sorted(found.made.items(), key=lambda one: found.noticed[one[0]] / one[1]):
