@@ -139,7 +139,7 @@ def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(o
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: second if index == 1 else first)
     (device,) = survey.survey(("0+1",), print).devices
-    assert (device.energy, device.uuids) == (source, ("a", "b"))
+    assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
 
 
 def test_that_the_library_does_not_know_a_gpu_is_said_once(one_gpu, capsys):
