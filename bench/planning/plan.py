@@ -75,14 +75,31 @@ class Forecast:
     def __init__(self, plan: Plan) -> None:
         self._left = dict(enumerate(zip((trial.phase for trial in plan.trials), plan.seconds, strict=True)))
         self._ended: dict[str, tuple[float, float]] = {}  # by phase, seconds estimated and taken
+        self._guessed: dict[str, tuple[int, float]] = {}  # by phase, trials that are left, and their seconds
+        self._unknown = 0  # trials that are left and were not estimated
+        for phase, guess in self._left.values():
+            self._count(phase, guess, 1)
+
+    def _count(self, phase: str, guess: float | None, by: int) -> None:
+        count, seconds = self._guessed.get(phase, (0, 0.0))
+        self._unknown += by if guess is None else 0
+        self._guessed[phase] = count + by, seconds + by * (guess or 0.0)
+        if not self._guessed[phase][0]:
+            del self._guessed[phase]  # with the error of rounding
 
     def skip(self, index: int) -> None:
         """Note that a trial of the plan, by its index, is not run."""
-        self._left.pop(index, None)
+        self._take(index)
+
+    def _take(self, index: int) -> tuple[str, float | None]:
+        phase, guess = self._left.pop(index, ("", None))
+        if phase:
+            self._count(phase, guess, -1)
+        return phase, guess
 
     def end(self, index: int, took_s: float) -> None:
         """Note how long a trial of the plan took."""
-        phase, guess = self._left.pop(index, ("", None))
+        phase, guess = self._take(index)
         if guess:
             estimated, taken = self._ended.get(phase, (0.0, 0.0))
             self._ended[phase] = estimated + guess, taken + took_s
@@ -92,11 +109,11 @@ class Forecast:
 
         None where some were not estimated.
         """
+        if self._unknown:
+            return None
         every = [sum(values) for values in zip(*self._ended.values(), strict=True)] or [1.0, 1.0]
         total = error = 0.0
-        for phase, guess in self._left.values():
-            if guess is None:
-                return None
+        for phase, (_, guess) in self._guessed.items():
             estimated, taken = self._ended.get(phase, every)
             total += guess * taken / estimated
             error += guess * taken / estimated * (LEARNT_ERROR if phase in self._ended else ESTIMATE_ERROR)
@@ -349,16 +366,16 @@ def estimate_s(
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
-MemoryTrials = Mapping[tuple[str, Cell], Sequence[Trial]]
-"""The trials of the memory phases, by phase and cell."""
+MemoryTrials = Mapping[tuple[str, Cell], Sequence[tuple[Trial, str]]]
+"""The trials of the memory phases with their configs, by phase and cell."""
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    found: dict[tuple[str, Cell], list[Trial]] = {}
+    found: dict[tuple[str, Cell], list[tuple[Trial, str]]] = {}
     for trial in plan.trials:
         if trial.phase in ("memory", "ladder_memory"):
-            found.setdefault((trial.phase, trial.cell), []).append(trial)
+            found.setdefault((trial.phase, trial.cell), []).append((trial, trial.config))
     return found
 
 
@@ -376,7 +393,7 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     ladder = trial.phase in LADDER
     memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
-        statuses = {name: status for one in memory for name, status in done.get(one.config, {}).items()}
+        statuses = {name: status for _, config in memory for name, status in done.get(config, {}).items()}
         arms = [arm for arm in trial.arms if trial.phase == "memory" or statuses.get(arm.name) not in UNFIT]
     else:
         found: dict[AblationStep, Status | None] = {}
@@ -385,8 +402,8 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
         def works(step: AblationStep) -> bool:
             return found.get(step) is None or found[step] in MEASURED
 
-        planned = [one.arms[0] for one in memory]
-        for one, step in zip(memory, rebase(planned, works), strict=True):
+        planned = [one.arms[0] for one, _ in memory]
+        for (one, _), step in zip(memory, rebase(planned, works), strict=True):
             rebased[one.arms[0]] = step
             found[step] = done.get(replace(one, arms=(step,)).config, {}).get(step.name)
         arms = [rebased.get(arm, arm) for arm in trial.arms]
