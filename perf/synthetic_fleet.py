@@ -37,6 +37,7 @@ from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from perf.synthetic_run import as_timed, as_trained
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)
@@ -216,10 +217,13 @@ class _Cell:
                     self._train(name, seed)
 
     def _add(self, phase: str, arms: Sequence[str], *results: TrialResult, **asked: Any) -> Trial:
-        steps = tuple(AblationStep(precision=name) for name in arms)
-        trial = Trial(cell=self.cell, phase=phase, arms=steps, **asked)
+        trial = self._trial(phase, arms, **asked)
         self.store.add_results(trial, self.device, results)
         return trial
+
+    def _trial(self, phase: str, arms: Sequence[str], **asked: Any) -> Trial:
+        steps = tuple(AblationStep(precision=name) for name in arms)
+        return Trial(cell=self.cell, phase=phase, arms=steps, **asked)
 
     def _lost(self, precision: str, status: Any, detail: str) -> None:
         for phase in ("memory", "speed"):
@@ -287,30 +291,33 @@ class _Cell:
             operations = Operations(compute_dtypes=COMPUTED[name], flops_per_step=flops)
             results.append(_result(name, speed=speed, operations=operations))
         protocol = Protocol(replicates=self.shape.processes)
-        trial = self._add("speed", fitting, *results, replicate=replicate, protocol=protocol)
-        self.store.add(
+        trial = self._trial("speed", fitting, replicate=replicate, protocol=protocol)
+        scatter = self.gpu.within * self.shape.rounds**0.5 / 2.2
+        blocks = [
             Block(
                 trial=trial.id,
                 precision=name,
                 round=round_,
                 position=position,
                 steps=5,
-                time_ms=5 * steps_ms[name] * self.rng.gauss(1, 0.01),
+                time_ms=5 * steps_ms[name] * self.rng.gauss(1, scatter),
                 start_s=1.8e9 + round_ * 8 + position,
             )
             for round_ in range(self.shape.rounds)
             for position, name in enumerate([*fitting, *reversed(fitting)])
-        )
+        ]
+        self.store.add(blocks)
+        self.store.add_results(trial, self.device, as_timed(results, blocks, batch))
 
     def _energy(self, precision: str) -> None:
         joules = self.gpu.watts * 0.85 * self.fp32_ms / 1e3 / self.gain(precision)
         energy = Energy(
             energy_source="counter",
             energy_j_per_step=joules,
-            energy_net_j_per_step=joules * 0.8,
+            energy_net_j_per_step=joules * (1 - 0.12 / 0.85),
             idle_power_w=self.gpu.watts * 0.12,
             mean_power_w=self.gpu.watts * 0.85,
-            energy_window_s=10.0,
+            energy_window_s=joules * 100 / (self.gpu.watts * 0.85),
             energy_steps=100,
         )
         self._add("energy", [precision], _result(precision, energy=energy))
@@ -328,26 +335,32 @@ class _Cell:
             train_loss=0.03,
             test_loss=0.25,
             test_accuracy_pct=accuracy,
-            test_accuracy_fp32_pct=accuracy + 0.01,
             data_wait_pct=2.0,
             train_energy_j=epoch_s * epochs * self.gpu.watts * 0.8,
             checkpoint_bytes=int(0.1 * GIB),
             checkpoint_16bit_bytes=int(0.05 * GIB),
             data_storage="device",
         )
-        trial = self._add("train", [precision], _result(precision, training=training), seed=seed, epochs=epochs)
-        self.store.add(self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1))
+        trial = self._trial("train", [precision], seed=seed, epochs=epochs)
+        rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
+        self.store.add(rows)
+        result = _result(precision, training=as_trained(training, rows))
+        self.store.add_results(trial, self.device, [result])
 
     def _epoch(self, trial: Trial, epoch: int, epoch_s: float, last: float) -> EpochResult:
         left = 45 * (math.exp(-0.45 * epoch) - math.exp(-0.45 * self.shape.epochs))
+        accuracy = last - left + self.rng.gauss(0, 0.3)
+        loss = 1.9 * math.exp(-0.3 * epoch) * self.rng.gauss(1, 0.05) + 0.24
         return EpochResult(
             trial=trial.id,
             precision=trial.precisions[0],
             seed=trial.seed,
             epoch=epoch,
             train_loss=2.2 * math.exp(-0.35 * epoch) * self.rng.gauss(1, 0.03) + 0.02,
-            test_loss=1.9 * math.exp(-0.3 * epoch) * self.rng.gauss(1, 0.05) + 0.24,
-            test_accuracy_pct=last - left + self.rng.gauss(0, 0.3),
+            test_loss=loss,
+            test_accuracy_pct=accuracy,
+            test_loss_fp32=loss,
+            test_accuracy_fp32_pct=accuracy,
             train_s=epoch_s,
             test_s=2.0,
             elapsed_s=epoch_s * epoch,
@@ -356,6 +369,7 @@ class _Cell:
             learning_rate=0.1,
             loss_scale=65536.0 if trial.precisions[0] == "amp-fp16" else None,
             skipped_steps=0,
+            energy_j=epoch_s * self.gpu.watts * 0.8,
         )
 
 

@@ -7,9 +7,12 @@ trained over many seeds at one batch size. Figures scatter around plausible ones
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from bench.results.records import (
     Block,
@@ -28,6 +31,7 @@ from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.stats import count_outliers, rounds_interval
 
 ARMS = {"fp32": 1.0, "tf32": 1.6, "amp-fp16": 2.1, "amp-bf16": 2.0}
 """Precisions, each with its speedup."""
@@ -90,13 +94,63 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                         data=DataSource(kind="synthetic"),
                     )
                     for trial, results in _trials(cell, shape, rng, trains=power == 1):
-                        store.add_results(trial, device, results)
-                        if trial.phase == "speed":
-                            blocks += _blocks(trial, results, rng)
-                        if trial.phase == "train":
-                            epochs += _epochs(trial, rng)
+                        own = list(_blocks(trial, results, rng)) if trial.phase == "speed" else []
+                        course = list(_epochs(trial, rng)) if trial.phase == "train" else []
+                        answers = as_timed(results, own, cell.batch_size) if own else results
+                        if course:
+                            answers = [replace(one, training=as_trained(one.training, course)) for one in results]
+                        store.add_results(trial, device, answers)
+                        blocks.extend(own)
+                        epochs.extend(course)
         store.add([*blocks, *epochs])
     return folder
+
+
+def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size: int) -> list[TrialResult]:
+    """Return results with the step times and speedups that their blocks give."""
+    steps = {
+        one.precision: [block.time_ms / block.steps for block in blocks if block.precision == one.precision]
+        for one in results
+    }
+    logs = {name: np.log(times).reshape(-1, 2).mean(axis=1) for name, times in steps.items()}
+    timed = []
+    for one in results:
+        step_ms, ratios = statistics.median(steps[one.precision]), logs.get(BASELINE, 0) - logs[one.precision]
+        speedup = rounds_interval(ratios).exp()
+        flops = one.operations.flops_per_step if one.operations else None
+        speed = replace(
+            one.speed,
+            step_ms=step_ms,
+            samples_per_s=1000 * batch_size / step_ms,
+            outlier_rounds=count_outliers(logs[BASELINE] if one.precision == BASELINE else ratios)
+            if BASELINE in logs
+            else 0,
+        )
+        if one.speed.speedup is not None:
+            speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
+        if flops is not None:
+            tflops = flops / step_ms / 1e9
+            speed = replace(speed, tflops=tflops, pct_of_peak=100 * tflops / speed.peak_tflops)
+        timed.append(replace(one, speed=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
+    return timed
+
+
+def as_trained(training: Training, rows: Sequence[EpochResult]) -> Training:
+    """Return a training with the figures that its epochs give."""
+    train_s, last = rows[-1].elapsed_s, rows[-1]
+    return replace(
+        training,
+        epochs=len(rows),
+        time_per_epoch_s=statistics.median(row.train_s for row in rows),
+        total_s=train_s + sum(row.test_s for row in rows),
+        train_samples_per_s=sum(row.samples for row in rows) / train_s,
+        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
+        train_loss=last.train_loss,
+        test_loss=last.test_loss,
+        test_accuracy_pct=last.test_accuracy_pct,
+        test_loss_fp32=last.test_loss_fp32,
+        test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
+    )
 
 
 def _device(index: int) -> Device:
@@ -129,7 +183,7 @@ def _trials(cell: Cell, shape: Shape, rng: random.Random, *, trains: bool) -> It
     names = tuple(ARMS)
     for name in names:
         peak = int(cell.batch_size * GIB / 64 / ARMS[name] ** 0.5)
-        kinds = dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes"), peak // 8)
+        kinds = dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes"), 2**24)
         memory = MemoryPeak(peak_allocated_bytes=peak, tracked_peak_bytes=peak - peak // 16, **kinds)
         yield Trial(cell=cell, phase="memory", arms=_arms(name)), [_result(name, memory=memory)]
     protocol = Protocol(replicates=shape.replicates)

@@ -6,14 +6,17 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bench.launch.launcher import Ending, Launcher
 from bench.measure.sampler import sigint_held
@@ -23,7 +26,7 @@ from bench.spec.phases import PHASES
 from bench.spec.trial import Placement, Rendezvous, Trial
 from bench.training.failures import exit_cause, oom_kills
 
-PRELOAD = "bench.worker.worker"
+PRELOAD = "bench.worker.fork_server"
 SILENCE_S = 1800.0
 """A worker that is silent for so long is taken to hang; its longest silence is an ABBA round of very slow steps."""
 POLL_S = 2.0
@@ -31,7 +34,8 @@ POLL_S = 2.0
 SPIN_COUNT = "1000"
 """GNU OpenMP's default is 300,000: threads that wait for one whose core another program has taken then delay it
 further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GONE_S = 30.0
+"""How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 EMULATION_VARIABLES = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
 """Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
@@ -41,6 +45,10 @@ RECORDED = (
     *("OMP_NUM_THREADS", "ONEDNN_*", "PYTORCH_*", "ROCR_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_NCCL_*"),
 )
 """Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
+
+
+class NotStartedError(Exception):
+    """The fork server could not start a process."""
 
 
 class LocalLauncher(Launcher):
@@ -56,6 +64,8 @@ class LocalLauncher(Launcher):
         super().__init__()
         self.silence_s, self.patience_s = silence_s, patience_s
         self._process: Any = None
+        self._left: int | None = None
+        """The process group of the last process, until nothing of it runs."""
         self.removed_variables = remove_overrides()
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
@@ -84,7 +94,7 @@ class LocalLauncher(Launcher):
     def cancel(self) -> None:
         """End the process that is running, if there is one."""
         if (process := self._process) is not None:
-            process.kill()
+            _kill(process)
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker, ``module:name``, in a fresh process and return its value.
@@ -122,24 +132,27 @@ class LocalLauncher(Launcher):
     def _run(
         self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
     ) -> Ending:
-        receiving, sending = self._context.Pipe(duplex=False)
+        self._require_nothing_left()
         # Ours, so that nothing is left behind by a process that is killed.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills = oom_kills()
-            process = self._context.Process(
-                target=_serve, args=(sending, str(log), str(compiled), target, arguments), daemon=not parent
-            )
+            kills, patience_s = oom_kills(), 0.0
+            receiving, sending = self._context.Pipe(duplex=False)
+            call = (sending, str(log), str(compiled), target, arguments)
             try:
-                _start(process)
-                self._process = process
+                self._process = process = self._start(call, daemon=not parent)
                 sending.close()
                 self.on_start(process.pid or 0)
-                ending = self._listen(receiving, on_message)
+                ending = self._listen(process, receiving, on_message)
+                patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
+            except NotStartedError as error:
+                return Ending(kind="died", text=f"the process could not be started: {error}")
             finally:
-                self._process = None
-                receiving.close()
-                _stop(process, self.patience_s)
+                for end in (receiving, sending):
+                    end.close()
+                process, self._process = self._process, None
+                if process is not None:
+                    self._stop(process, patience_s)
             if ending is None:
                 kind, how = exit_cause(process.exitcode, kills)
                 ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
@@ -147,31 +160,125 @@ class LocalLauncher(Launcher):
                 return replace(ending, text=f"{ending.text}{_tail(log)}")
             return ending
 
-    def _listen(self, receiving: Connection, on_message: Callable[[Message], None]) -> Ending | None:
+    def _start(self, call: tuple[Any, ...], *, daemon: bool) -> Any:
+        """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
+
+        Raises:
+            NotStartedError: the fork server cannot start, cannot fork, or was killed, and its successor, too.
+        """
+        for attempt in (1, 2):
+            process = self._context.Process(target=_serve, args=call, daemon=daemon)
+            try:
+                with sigint_held():  # the worker, a child of the server, lifts it when what it prints goes to its log
+                    forkserver.ensure_running()
+                process.start()
+                return process
+            except (EOFError, OSError) as error:
+                if attempt == 2:
+                    raise NotStartedError(str(error) or "the fork server was killed") from error
+            except BaseException:  # Ctrl-C: half a process may have been started, which ends with its server
+                _kill_fork_server()
+                raise
+        raise AssertionError  # the second attempt returns or raises
+
+    def _stop(self, process: Any, patience_s: float) -> None:
+        """End a process and all that it has started, and wait until they are gone."""
+        try:
+            process.join(timeout=patience_s)
+        finally:
+            self._left = process.pid
+            _kill(process)
+        process.join(GONE_S)
+        self._wait_until_gone(GONE_S)
+
+    def _require_nothing_left(self) -> None:
+        """Wait for what an earlier process has left.
+
+        Raises:
+            UsageError: it cannot be ended; it may hold a device, and what is measured beside it would be wrong.
+        """
+        if left := self._wait_until_gone(GONE_S):
+            raise UsageError(
+                f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not end, as one that "
+                "waits for a device that does not answer. It may hold memory of the device, so nothing is measured "
+                "beside it. End it or restart the machine, then go on with --resume."
+            )
+
+    def _wait_until_gone(self, seconds: float) -> list[int]:
+        """Wait until no process of the last group runs; return those that do when the time is up."""
+        deadline_s = time.monotonic() + seconds
+        while self._left is not None and (members := group_members(self._left)):
+            if time.monotonic() > deadline_s:
+                return members
+            time.sleep(0.02)
+        self._left = None
+        return []
+
+    def _listen(self, process: Any, receiving: Connection, on_message: Callable[[Message], None]) -> Ending | None:
         """Pass messages on until the process ends; return its ending, or None if it ended without one."""
         heard = time.monotonic()
         while True:
-            if not wait([receiving], timeout=min(POLL_S, self.silence_s)):
-                if time.monotonic() - heard > self.silence_s:
-                    return Ending(kind="timeout", text=f"no sign of life for {self.silence_s:.0f} s")
-                on_message(Progress(text=""))
-                continue
-            try:
-                message = receiving.recv()
-            except EOFError:
+            ready = wait([receiving, process.sentinel], timeout=min(POLL_S, self.silence_s))
+            if receiving in ready:
+                try:
+                    message = receiving.recv()
+                except (EOFError, OSError):
+                    return None
+                heard = time.monotonic()
+                if isinstance(message, Done):
+                    return Ending(kind="done", value=message.value)
+                if isinstance(message, Failed):
+                    return Ending(kind=message.kind, text=message.text)
+                on_message(message)
+            elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
-            heard = time.monotonic()
-            if isinstance(message, Done):
-                return Ending(kind="done", value=message.value)
-            if isinstance(message, Failed):
-                return Ending(kind=message.kind, text=message.text)
-            on_message(message)
+            elif time.monotonic() - heard > self.silence_s:
+                return Ending(kind="timeout", text=f"no sign of life for {self.silence_s:.0f} s")
+            else:
+                on_message(Progress(text=""))
 
 
 def _serve(*arguments: Any) -> None:
+    # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
+    server: Any = forkserver._forkserver  # there is no public way
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+    os.setpgid(0, 0)  # so that all that it starts can be ended with it
     from bench.worker import worker
 
     worker.serve(*arguments)
+
+
+def _kill(process: Any) -> None:
+    if process.is_alive():
+        with suppress(psutil.NoSuchProcess):
+            descendants = psutil.Process(process.pid).children(recursive=True)  # some may have left its group
+            process.kill()
+            for one in descendants:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+    with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def group_members(group: int) -> list[int]:
+    """Return the processes of a process group that still run."""
+    found = []
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        for process in psutil.process_iter(["status"]):
+            with suppress(ProcessLookupError):
+                if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
+                    found.append(process.pid)
+    return found
+
+
+def _kill_fork_server() -> None:
+    """End the fork server, and with it the processes that it has forked; another is started when one is needed."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
 
 
 def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -184,32 +291,6 @@ def recorded(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the variables that run.json records, as NAME=VALUE, by name."""
     known = [name for name in environment if any(fnmatchcase(name, pattern) for pattern in RECORDED)]
     return tuple(f"{name}={environment[name]}" for name in sorted(known) if not name.endswith(("_DIR", "_PATH")))
-
-
-def _start(process: Any) -> None:
-    """Start a process; a signal that ends the run takes effect afterwards, for it would leave half a process behind."""
-    came: list[int] = []
-    numbers = ENDING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
-    for number in handlers:
-        signal.signal(number, lambda which, _frame: came.append(which))
-    try:
-        with sigint_held():  # the worker lifts it when what it prints goes to its log
-            process.start()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for which in came:
-            signal.raise_signal(which)
-
-
-def _stop(process: Any, patience_s: float) -> None:
-    if process.pid is None:
-        return  # it could not be started
-    process.join(timeout=patience_s)
-    if process.is_alive():
-        process.kill()
-        process.join()
 
 
 def _tail(log: Path, lines: int = 8) -> str:

@@ -130,8 +130,11 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
         suite = function(**dict(arguments))
     except UsageError as error:
         raise UsageError(f"Suite '{where}': {error}") from error
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, where)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is anybody's code
+        file = inspect.getfile(function)
+        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}") from error
     if not isinstance(suite, Suite):
         raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
     return suite
@@ -170,17 +173,19 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # it is anybody's code
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
     return module
 
 
-def _blame(error: BaseException, where: str) -> str:
+def _blame(error: BaseException, file: str) -> str:
     """Return the error, with the line of the user's file if it is known."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}."
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(where)]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     line = f"line {lines[-1]}: " if lines else ""
     return f"{line}{type(error).__name__}: {error}."
 

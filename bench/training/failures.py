@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,7 @@ class ErrorReport:
     """Whether it reports a lost peer, whose own error may not have arrived yet."""
 
 
-def failure(error: Exception) -> Failed:
+def failure(error: BaseException) -> Failed:
     """Return an error as a record for the launcher."""
     if isinstance(error, UsageError):
         return Failed(kind="unsupported" if isinstance(error, UnsupportedError) else "usage", text=str(error))
@@ -44,7 +45,7 @@ def failure(error: Exception) -> Failed:
     return Failed(kind=_kind(error), text=f"{type(error).__name__}: {_first_line(str(error))}")
 
 
-def is_secondary(error: Exception) -> bool:
+def is_secondary(error: BaseException) -> bool:
     """Return whether an error is a secondary failure: another rank is gone, or does not answer."""
     from torch import distributed
 
@@ -53,7 +54,7 @@ def is_secondary(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
 
 
-def _kind(error: Exception) -> Literal["oom", "unsupported", "error"]:
+def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
     from bench.devices.backend import is_out_of_memory
 
     if is_out_of_memory(error):
@@ -94,7 +95,18 @@ def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal
     kills = oom_kills()
     if exit_code == -9 and kills is not None and kills_before is not None and kills > kills_before:
         return "oom", "by the system's out-of-memory killer"
-    return "died", f"by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"by exit code {exit_code}"
+    return (
+        "died",
+        f"by {_signal(-exit_code)}" if exit_code is not None and exit_code < 0 else f"by exit code {exit_code}",
+    )
+
+
+def _signal(number: int) -> str:
+    """Return a signal's name; real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def oom_kills() -> int | None:

@@ -1,7 +1,7 @@
 """Start the processes of a trial on several devices, one per device, from the trial's worker.
 
 A worker is a daemonic process, which multiprocessing allows no children. Each rank is therefore a program of its own,
-``python -m`` this module, with a pipe to the worker; the variables of torch.distributed name its rank.
+this module's ``main``, with a pipe to the worker; the variables of torch.distributed name its rank.
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ from bench.training.failures import ErrorReport, exit_cause, failure, is_seconda
 
 LIGHTNING, JOINED = "bench.phases.train:run", "bench.worker.worker:run_rank"
 """What a rank runs: Lightning joins its ranks itself; those of a placement of several devices are joined here."""
+RANK = """
+import os, sys
+from bench.training import lifetime
+lifetime.end_with(int(sys.argv[1]))
+lifetime.tie_forks()
+from bench.training.rank_launcher import main
+main()
+"""
+"""The program of a rank: it ends with its worker from its first moment, for importing torch takes seconds."""
 END_S = 10.0
 """How long a rank that has closed its pipe may take to end: freeing much memory takes time."""
 GRACE_S = 2.0
@@ -117,7 +126,7 @@ def alone(ranks: int) -> Rendezvous:
 
 def main() -> None:
     """Run one rank: a trial in, records out."""
-    connection = Connection(int(sys.argv[1]))
+    connection = Connection(int(sys.argv[-1]))
     shard = Shard(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
     trial, device, checkpoint = connection.recv()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
@@ -126,7 +135,7 @@ def main() -> None:
     try:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, shard)
         connection.send(Done())
-    except Exception as error:
+    except BaseException as error:  # a model may end the interpreter
         connection.send(
             ErrorReport(failed=failure(error), output=traceback.format_exc(), secondary=is_secondary(error))
         )
@@ -169,7 +178,7 @@ def _start(theirs: Connection, here: Rendezvous, local_rank: int) -> subprocess.
         "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // here.local)),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "bench.training.rank_launcher", str(theirs.fileno())],
+        [sys.executable, "-c", RANK, str(os.getpid()), str(theirs.fileno())],
         env=os.environ | environment,
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
@@ -217,7 +226,3 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-if __name__ == "__main__":
-    main()

@@ -9,11 +9,9 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -59,7 +57,7 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
     except rank_launcher.RankError as error:
         print(error.output, file=sys.stderr)  # last, for the log's end is what a reader sees
         connection.send(error.failed)
-    except Exception as error:
+    except BaseException as error:  # a model may end the interpreter, or raise what is no Exception
         failed = failure(error)
         if failed.kind == "error":
             traceback.print_exc()
@@ -95,7 +93,6 @@ def run_trial(
 
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
     if rendezvous is not None:
-        threading.Thread(target=_end_with_parent, daemon=True).start()  # else its ranks would wait for others forever
         rank_launcher.run(trial, device, stamped, rendezvous.local, rendezvous)
     elif (members := len(trial.cell.placement.members)) > 1:
         rank_launcher.run(trial, device, stamped, members, checkpoint=checkpoint)
@@ -114,12 +111,6 @@ def run_rank(
     index = trial.cell.placement.device_of(shard.rank)
     distributed.join(device_at(index))
     phases.run(trial, device, send, checkpoint)
-
-
-def _end_with_parent() -> None:
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:

@@ -1,16 +1,18 @@
 import multiprocessing
-import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
+from multiprocessing import forkserver
 from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
 
 import pytest
 
+from bench.launch import local
 from bench.launch.local import SILENCE_S, LocalLauncher, remove_overrides
 from bench.results.records import Block, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
@@ -19,6 +21,8 @@ from bench.training import distributed
 from bench.worker import worker
 from tests.arms import arms
 from tests.conftest import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -74,20 +78,52 @@ def test_a_train_trial_sends_every_epoch(launcher, tiny_trial, cpu):
     assert result.training.test_accuracy_pct is None
 
 
-def test_a_signal_that_comes_while_a_process_starts_ends_the_run_when_it_has_started(launcher, monkeypatch):
-    launch, started = Popen._launch, []
+class ToyServer:
+    """Stands in for the fork server, of which starting and restarting takes seconds."""
 
-    def interrupted(self, process):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
-        launch(self, process)
-        started.append(self.pid)
+    def __init__(self, monkeypatch, outcomes):
+        self.outcomes, self.killed, self.ensured = outcomes, 0, 0
+        monkeypatch.setattr(Popen, "_launch", self.launch)
+        monkeypatch.setattr(forkserver, "ensure_running", self.ensure_running)
+        monkeypatch.setattr(local, "_kill_fork_server", self.kill)
 
-    monkeypatch.setattr(Popen, "_launch", interrupted)
+    def ensure_running(self):
+        self.ensured += 1
+
+    def kill(self):
+        self.killed += 1
+
+    def launch(self, process):
+        raise self.outcomes.pop(0)
+
+
+def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(launcher, monkeypatch):
+    server = ToyServer(monkeypatch, [KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
-        launcher.call("tests.launch.test_local:imported_before", "bench.launch.local")
-    assert started
+        launcher.call("tests.launch.hanging:leave_a_child")
+    assert server.killed == 1
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError(111, "Connection refused"), BrokenPipeError()])
+def test_a_fork_server_that_is_killed_while_a_process_starts_is_replaced_once(launcher, monkeypatch, error):
+    server = ToyServer(monkeypatch, [error, error])
+    with pytest.raises(UsageError, match="the process could not be started: "):
+        launcher.call("tests.launch.hanging:leave_a_child")
+    assert (server.ensured, server.killed) == (2, 0)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
+    words = "import time; from bench.launch.local import LocalLauncher; print(1, flush=True)"
+    words += "; LocalLauncher().call('tests.launch.hanging:leave_a_child')"
+    with subprocess.Popen([sys.executable, "-c", words], stdout=-1, stderr=-1, cwd=ROOT) as process:
+        process.stdout.readline()
+        time.sleep(0.5)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert time.monotonic() - began < 1.0
 
 
 def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(launcher, tiny_trial, cpu):

@@ -69,17 +69,21 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
         ("def suite(lr=None):\n  pass", "'lr' needs a default"),
         ("suite = int", "suite must be a function"),
         ("import sys\nsys.exit(3)", "line 2: SystemExit"),
+        ("class Stop(BaseException):\n  pass\nraise Stop", "line 3: Stop"),
+        ("class Stop(BaseException):\n  pass\ndef suite():\n  raise Stop", "line 4: Stop"),
         ("def suite():\n  return 1", "must return a bench.spec.Suite, not int"),
         ("def suite():\n  x = 0\n  return 1 / x", "line 3: ZeroDivisionError"),
     ],
 )
-def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, text, sentence):
+def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeypatch, text, sentence):
     path = tmp_path / f"broken_{abs(hash(text))}.py"
     path.write_text(textwrap.dedent(text))
-    with pytest.raises(UsageError) as caught:
-        suite_registry.refer(str(path))
-    assert sentence in str(caught.value)
-    assert path.name in str(caught.value)
+    monkeypatch.chdir(tmp_path)
+    for word in (str(path), path.name, f"./{path.name}"):
+        with pytest.raises(UsageError) as caught:
+            suite_registry.refer(word)
+        assert sentence in str(caught.value)
+        assert path.name in str(caught.value)
 
 
 def test_an_unknown_suite_gets_the_nearest_name():

@@ -143,18 +143,20 @@ class RunBuilder:
                 epochs=epochs,
                 time_per_epoch_s=seconds,
                 total_s=seconds * epochs,
-                train_samples_per_s=1000.0,
-                train_loss=0.5,
-                test_loss=0.6,
+                train_samples_per_s=1000.0 / seconds,
+                train_loss=(1.0 + 0.05 * seed) / epochs,
+                test_loss=(1.1 + 0.05 * seed) / epochs,
                 test_accuracy_pct=accuracy,
-                data_wait_pct=1.5,
+                data_wait_pct=1.0 / seconds,
             )
             chosen = {name: value[seed] if isinstance(value, list) else value for name, value in figures.items()}
             self.add(trial, TrialResult(precision=precision, status="ok", training=replace(training, **chosen)))
             self.course(
                 trial.id,
                 *(
-                    epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=accuracy, epoch_s=seconds)
+                    epoch_of(
+                        trial.id, precision, seed=seed, epoch=number, epochs=epochs, accuracy=accuracy, epoch_s=seconds
+                    )
                     for number in range(1, epochs + 1)
                 ),
             )
@@ -197,8 +199,9 @@ def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, 
 
 
 def epoch_of(
-    trial: str, precision: str, *, seed: int, epoch: int, accuracy: float | None, epoch_s: float
+    trial: str, precision: str, *, seed: int, epoch: int, accuracy: float | None, epoch_s: float, epochs: int = 2
 ) -> EpochResult:
+    """An epoch of a training that ends at ``accuracy``."""
     return EpochResult(
         trial=trial,
         precision=precision,
@@ -206,9 +209,9 @@ def epoch_of(
         epoch=epoch,
         train_loss=(1.0 + 0.05 * seed) / epoch,
         test_loss=(1.1 + 0.05 * seed) / epoch,
-        test_accuracy_pct=None if accuracy is None else accuracy * (1 - 0.4 / epoch),
+        test_accuracy_pct=None if accuracy is None else accuracy * (1 - 0.4 / epoch + 0.4 / epochs),
         train_s=epoch_s,
-        test_s=0.3,
+        test_s=0.0,
         elapsed_s=epoch_s * epoch,
         data_wait_s=0.01,
         samples=1000,

@@ -120,7 +120,7 @@ def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(la
     long = trial("wait", phase="train", epochs=10**6)
     ending = launcher.run(long, cpu, lambda _message: None)
     assert ending.kind == "error"
-    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU) ended without a message, by signal 9")
+    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU) ended without a message, by SIGKILL")
     pids = [int((tmp_path / f"{one}.pid").read_text()) for one in (0, 1)]
     assert not any(map(psutil.pid_exists, pids))
 

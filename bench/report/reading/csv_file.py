@@ -15,18 +15,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.report.format import records
 from bench.results.columns import COLUMNS, SCHEMA, Field, check_header
 from bench.results.records import MEASURED
+from bench.results.relations import WITHIN
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
-DISAGREE = 0.01
-"""Share by which two figures of the same thing may differ: spreadsheets round."""
 PIB = 2**50
 """Bytes that no machine has."""
-BLOCKS_A_ROUND = 2
-"""Blocks of each arm in an ABBA round."""
 PAIR = ["trial", "precision"]
 FATES = r"nonzero|zero|subnormal|overflow"
 FIGURES = {
@@ -170,16 +166,11 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
     for field in COLUMNS[path.name].values():
         if field.name in frame:
             _check_column(path, frame, field)
-    if path.name == "trials.csv":
-        _check_throughput(path, frame, frame["step_ms"] / 1000, "batch_size over step_ms")
-        crossed = (frame["speedup_low"] > frame["speedup"]) | (frame["speedup_high"] < frame["speedup"])
-        _refuse(path, frame, crossed, "speedup", "lies outside its own interval")
+    _check_relations(path, frame)
     if path.name == "numerics.csv":
         named = (frame["kind"] + " " + frame["name"]).astype(str)
         right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in FIGURES.items()))
         _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
-    if path.name == "epochs.csv":
-        _check_throughput(path, frame, frame["train_s"], "samples over train_s")
 
 
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
@@ -209,11 +200,35 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
         _refuse(path, frame, values > PIB, name, "is more memory than a machine has")
 
 
-def _check_throughput(path: Path, frame: pd.DataFrame, seconds: pd.Series, quotient: str) -> None:
-    """Refuse a throughput that is not the samples over the time; ``quotient`` names the two columns."""
-    samples = frame[quotient.partition(" ")[0]]
-    wrong = (frame["samples_per_s"] * seconds / samples - 1).abs() > DISAGREE
-    _refuse(path, frame, wrong, "samples_per_s", f"is not {quotient}")
+def _check_relations(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse values that others of their row contradict."""
+    row = _Arrays(frame)
+    for relation in WITHIN.get(path.name, ()):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            has, value = row[relation.column], np.asarray(relation.value(row), dtype=float)
+            within = relation.within(row) if callable(relation.within) else relation.within
+            share = np.abs(value if relation.of is None else relation.of(row)) * within
+        if relation.how == "equal":
+            wrong = np.abs(has - value) > share
+        else:
+            wrong = has - value > share if relation.how == "at most" else value - has > share
+        for name, word in relation.where.items():
+            wrong &= (frame[name] == word).to_numpy()
+        if wrong.any():
+            _refuse(path, frame, wrong, relation.column, f"{relation.says}, {value[wrong.argmax()]:.6g}")
+
+
+class _Arrays(dict[str, Any]):
+    """The columns of a frame as arrays, which compute faster on a few rows; NaN where a column is not there."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._frame = frame
+
+    def __missing__(self, name: str) -> NDArray[np.float64]:
+        there = name in self._frame
+        self[name] = self._frame[name].to_numpy(dtype=float) if there else np.full(len(self._frame), np.nan)
+        values: NDArray[np.float64] = self[name]
+        return values
 
 
 def refuse_too_much_memory(path: Path, frame: pd.DataFrame, devices: Sequence[Mapping[str, Any]]) -> None:
@@ -246,7 +261,7 @@ def repeated(path: Path, frame: pd.DataFrame, key: list[str]) -> str:
     first = twice.iloc[0]
     return (
         f"{path.name} has {len(twice)} rows twice, first {first['trial']} in {first['precision']}, line "
-        f"{_line(path, int(twice.index[0]))}; of each the last counts."
+        f"{line_of(path, int(twice.index[0]))}; of each the last counts."
     )
 
 
@@ -265,38 +280,6 @@ def cut_off(path: Path, written: pd.DataFrame, whole: pd.DataFrame) -> str:
     return f"{path.name} lacks rows of {trials}, cut off while they were stored, so none of them counts."
 
 
-def lost_blocks(trials: pd.DataFrame, blocks: pd.DataFrame) -> str:
-    """Warn, in one sentence, of speeds that were not made from the blocks: lines lost, added or edited.
-
-    Args:
-        trials: a run's rows of trials.csv that have blocks, each trial and precision once.
-        blocks: its rows of blocks.csv, each block once, words as categories.
-    """
-    timed = trials[trials["status"].isin(MEASURED) & trials["rounds"].gt(0) & trials["step_ms"].notna()]
-    steps_ms = (blocks["time_ms"] / blocks["steps"]).where(blocks["discarded"].eq("").to_numpy())
-    by_arm = steps_ms.groupby([blocks[name] for name in PAIR], observed=True, sort=False)
-    there = by_arm.agg(["size", "count", "median"]).rename_axis(PAIR)
-    arms = timed.set_index(PAIR)[["rounds", "discarded_rounds", "step_ms"]].join(there)
-    arms = arms.fillna({"size": 0, "count": 0, "discarded_rounds": 0})
-    arms["counted"] = BLOCKS_A_ROUND * arms["rounds"]
-    arms["discarded"] = BLOCKS_A_ROUND * arms["discarded_rounds"]
-    arms["complete"] = (arms["size"] == arms["counted"] + arms["discarded"]) & (arms["count"] == arms["counted"])
-    wrong = arms[~arms["complete"] | ((arms["median"] / arms["step_ms"] - 1).abs() > DISAGREE)]
-    if wrong.empty:
-        return ""
-    first = records(wrong.reset_index())[0]
-    expected = f"{first['counted']:.0f} blocks that count and {first['discarded']:.0f} that do not"
-    found = f"{first['count']:.0f} and {first['size'] - first['count']:.0f}"
-    if first["complete"]:
-        expected, found = f"a step of {first['step_ms']:.4g} ms", f"a median of {first['median']:.4g} ms"
-    others = len(wrong) - 1
-    more = f", and {others} more {'row is' if others == 1 else 'rows are'} like it" if others else ""
-    return (
-        f"blocks.csv is not what trials.csv was made from: of {first['trial']} in {first['precision']} trials.csv "
-        f"has {expected}, blocks.csv has {found}{more}. Lines of one of the two were lost, added or edited."
-    )
-
-
 def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_], name: str, why: str) -> None:
     at = np.flatnonzero(np.asarray(wrong, dtype=bool))
     if len(at):
@@ -304,11 +287,11 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_
         shown = "" if pd.isna(value) or value == "" else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
         more = f" So is it in {len(at) - 1} more lines." if len(at) > 1 else ""
         raise UsageError(
-            f"'{path}', line {_line(path, int(frame.index[at[0]]))}: {name}{shown} {why}.{more} "
+            f"'{path}', line {line_of(path, int(frame.index[at[0]]))}: {name}{shown} {why}.{more} "
             "No measurement gives that: restore the file, or remove the line."
         )
 
 
-def _line(path: Path, row: int) -> int:
+def line_of(path: Path, row: int) -> int:
     """Return the line in which a row ends."""
     return next(itertools.islice(_rows(_whole_lines(path)), row + 1, None))[0]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.reading.csv_file import PAIR, cut_off, is_torn, lost_blocks, read, refuse_too_much_memory, repeated
+from bench.report.reading import contradictions
+from bench.report.reading.csv_file import PAIR, cut_off, is_torn, read, refuse_too_much_memory, repeated
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
 from bench.results.records import MEASURED
@@ -116,14 +117,16 @@ def load(folders: list[Path]) -> Runs:
         odd = [f"{name} ends in the middle of a line, which is left out." for name in COLUMNS if is_torn(folder / name)]
         odd += [cut_off(path, written, every), repeated(path, every, TRIAL), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        odd += [lost_blocks(_filling(rows, "blocks.csv"), timed)] if _is_filled(folder / "blocks.csv") else []
+        courses = read(folder / "epochs.csv").drop_duplicates([*PAIR, "seed", "epoch"], keep="last")
+        odd += _contradictions(folder, rows, infos[folder], timed, courses)
         run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
         refuse_too_much_memory(path, rows, run.devices)
         runs.append(run)
         trials.append(rows)
-        epochs.append(_with_cells(folder / "epochs.csv", rows, ["seed", "epoch"]))
+        epochs.append(_with_cells(folder / "epochs.csv", courses, rows))
         blocks.append(timed)
-        numerics.append(_with_cells(folder / "numerics.csv", rows, ["kind", "step", "layer", "name"], more=["seed"]))
+        figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
+        numerics.append(_with_cells(folder / "numerics.csv", figures, rows, more=["seed"]))
     names = _data_names(runs)
     frames = [_rename_data(pd.concat(rows, ignore_index=True), names) for rows in (trials, blocks, epochs, numerics)]
     ablation, ablation_block = (frame["phase"].isin(LADDER) for frame in frames[:2])
@@ -174,16 +177,32 @@ def _absent(folder: Path, trials: pd.DataFrame) -> str:
     return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
 
-def _with_cells(path: Path, trials: pd.DataFrame, key: list[str], more: list[str] | None = None) -> pd.DataFrame:
-    """Read a CSV of a run, each row with the columns of its trial's cell; a retried trial's last rows count.
+def _contradictions(
+    folder: Path, trials: pd.DataFrame, info: dict[str, Any], blocks: pd.DataFrame, epochs: pd.DataFrame
+) -> list[str]:
+    """Say, in sentences, what the rows and files of a run say against each other."""
+    path, timed = folder / "trials.csv", _filling(trials, "blocks.csv")
+    found = [*contradictions.among_rows(trials), *contradictions.against_run(trials, info)]
+    sentences = []
+    if _is_filled(folder / "blocks.csv"):
+        sentences.append(contradictions.lost_blocks(path, timed, blocks))
+        found += contradictions.against_blocks(timed, blocks)
+    if _is_filled(folder / "epochs.csv"):
+        found += contradictions.against_epochs(trials, epochs)
+        among = [*contradictions.among_epochs(epochs)]
+        sentences += contradictions.sentences(folder / "epochs.csv", epochs, among)
+    return [*sentences, *contradictions.sentences(path, trials, found)]
+
+
+def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list[str] | None = None) -> pd.DataFrame:
+    """Return the rows of a CSV of a run, each with the columns of its trial's cell.
 
     Args:
         path: the file.
+        rows: its rows, of a retried trial the last ones.
         trials: the run's rows of trials.csv.
-        key: what tells apart the rows of one trial and precision.
         more: further columns to take from trials.csv.
     """
-    rows = read(path).drop_duplicates([*PAIR, *key], keep="last")
     cells = _filling(trials, path.name)[[*PAIR, *(more or []), *CELL]]
     return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
 

@@ -279,7 +279,7 @@ def test_blocks_that_fit_are_not_remarked_on(with_blocks):
 def test_a_lost_block_is_told_with_its_trial_and_no_other(with_blocks):
     edit_lines(with_blocks, "blocks.csv", slice(-2, -1))
     (remark,) = remarks(with_blocks)
-    assert "of mlp-0-b64-speed-r0 in amp-bf16 trials.csv has 12 blocks that count and 4 that do not" in remark
+    assert "of mlp-0-b64-speed-r0 in amp-bf16 trials.csv (line 3) has 12 blocks that count and 4 that do not" in remark
     assert "blocks.csv has 11 and 4. Lines" in remark
 
 
@@ -305,4 +305,4 @@ def test_other_times_are_told(with_blocks):
 
     fleet.edit_rows(with_blocks, triple, "blocks.csv")
     (remark,) = remarks(with_blocks)
-    assert "in amp-bf16 trials.csv has a step of 5.022 ms, blocks.csv has a median of 15.07 ms." in remark
+    assert "in amp-bf16 trials.csv (line 3) has a step of 5.022 ms, blocks.csv has a median of 15.07 ms." in remark

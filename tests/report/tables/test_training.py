@@ -60,7 +60,7 @@ def re_any(text, *words):
 
 def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path):
     figures = {"checkpoint_bytes": 90 * 2**20, "checkpoint_16bit_bytes": 45 * 2**20, "train_energy_j": 12_340.0}
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 91.0], test_accuracy_fp32_pct=[89.0, 90.0], **figures)
+    run = RunBuilder(tmp_path / "run").train("amp-bf16", [90.0, 91.0], test_accuracy_fp32_pct=[89.0, 90.0], **figures)
     learned, cost = training(run.summary())
     assert column(learned, "evaluated in fp32 (%)") == ["89.50"]
     assert column(cost, "checkpoint (MiB)") == ["90.00"]
@@ -72,13 +72,13 @@ def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path):
 def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path):
     run = RunBuilder(tmp_path / "run")
     asked = {"target_accuracy_pct": 90.0}
-    run.train("fp32", [90.0] * 2, time_to_accuracy_s=[10.0, 20.0], **asked)
-    run.train("amp-bf16", [90.0] * 2, time_to_accuracy_s=[None, 8.0], **asked).train("tf32", [80.0], **asked)
+    run.train("fp32", [90.0] * 2, time_to_accuracy_s=[2.0, 4.0], **asked)
+    run.train("amp-bf16", [90.0] * 2, time_to_accuracy_s=[None, 6.0], **asked).train("tf32", [80.0], **asked)
     _, cost = training(run.summary())
     assert column(cost, "time to accuracy (s)") == [
-        "15.00 (to 90 %)",
+        "3.000 (to 90 %)",
         "90 % not reached",
-        "8.000 (to 90 %, 1 of 2 seeds)",
+        "6.000 (to 90 %, 1 of 2 seeds)",
     ]
 
 

@@ -1,0 +1,52 @@
+"""How a process ends with the one that started it, however that ends: by the kernel, even if it hangs in C code.
+
+Linux's parent-death signal (prctl(2), PR_SET_PDEATHSIG) is sent when the *thread* that started the process ends. So it
+is asked for only where that is the main thread, or as long as the thread is known to wait. Other systems have none:
+nothing happens there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+_libc: Any = ctypes.CDLL(None)
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; end at once if that has happened.
+
+    Args:
+        parent: the parent's id, as the parent knows it.
+    """
+    _ask_for(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive() -> None:
+    """Take ``end_with`` back."""
+    _ask_for(0)
+
+
+def tie_forks() -> None:
+    """Let every process that this one forks from its main thread end with it, and so those that they fork."""
+    before = {"pid": 0}
+
+    def note() -> None:
+        before["pid"] = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+
+    def tie() -> None:
+        if before["pid"]:
+            end_with(before["pid"])
+
+    os.register_at_fork(before=note, after_in_child=tie)
+
+
+def _ask_for(number: int) -> None:
+    if hasattr(_libc, "prctl"):
+        _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)

@@ -1,0 +1,36 @@
+"""What the fork server does before its first fork.
+
+multiprocessing's fork server imports the modules that it is told to, and nothing else, so in this module, unlike in any
+other, importing it is what it is for. Whatever ends the launcher, nothing that it started stays:
+
+- While the fork server imports torch, the kernel kills it with its launcher.
+- Afterwards it sees that nobody holds the launcher's end of its pipe; workers let go of it (``bench.launch.local``).
+  It then kills all that descends from it and ends.
+- When it is killed itself, the kernel kills the workers, and with them what they forked.
+"""
+
+import atexit
+import os
+from contextlib import suppress
+
+from bench.training import lifetime
+
+lifetime.end_with(os.getppid())
+
+import psutil  # noqa: E402 - from here on it takes seconds
+
+import bench.worker.worker  # noqa: F401, E402
+
+lifetime.outlive()
+lifetime.tie_forks()
+_PID = os.getpid()
+
+
+@atexit.register
+def _end() -> None:
+    """Kill all that descends from the fork server, and leave out what Python tidies up, which takes seconds."""
+    if os.getpid() == _PID:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        os._exit(0)

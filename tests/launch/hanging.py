@@ -1,0 +1,29 @@
+"""Functions of a worker that hold everything a trial may hold, and then hang or end."""
+
+import ctypes
+import os
+import subprocess
+import time
+from pathlib import Path
+
+
+def hang(told, send):
+    """Start children of all kinds, write their ids and this process's to a file, and hang in C code."""
+    children = [
+        subprocess.Popen(["sleep", "600"]).pid,
+        subprocess.Popen(["sleep", "600"], start_new_session=True).pid,
+    ]
+    forked = os.fork()
+    if forked == 0:
+        time.sleep(600)
+        os._exit(0)
+    pids = " ".join(map(str, [os.getpid(), forked, *children]))
+    draft = Path(told).with_suffix(".part")
+    draft.write_text(pids)
+    draft.rename(told)
+    ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock: no thread of Python's runs
+
+
+def leave_a_child(_send):
+    """Return the id of a child that goes on."""
+    return subprocess.Popen(["sleep", "600"]).pid

@@ -1,0 +1,141 @@
+"""Nothing that a launcher has started outlives it, the fork server or the worker, whichever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.launch.local import LocalLauncher, group_members
+from bench.spec.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCH = "import sys; from bench.launch.local import LocalLauncher; LocalLauncher().call(*sys.argv[1:])"
+TIED = """
+import ctypes, os, sys, time
+from bench.training import lifetime
+lifetime.tie_forks()
+if (child := os.fork()) == 0:
+    ctypes.PyDLL(None).sleep(600)
+print(child, flush=True)
+time.sleep(600)
+"""
+THREADED = """
+import os, threading, time
+from bench.training import lifetime
+lifetime.tie_forks()
+def fork():
+    if (child := os.fork()) == 0:
+        time.sleep(600)
+    print(child, flush=True)
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+time.sleep(600)
+"""
+
+
+def runs(pid):
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def left(pids, seconds=5.0):
+    """Return which of the processes still run after that time, or as soon as none does."""
+    deadline = time.monotonic() + seconds
+    while (found := [pid for pid in pids if runs(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in found:
+        print(psutil.Process(pid))
+        os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def test_a_forked_process_that_hangs_in_c_code_ends_with_its_parent():
+    parent = subprocess.Popen([sys.executable, "-c", TIED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    assert runs(child)
+    parent.kill()
+    parent.communicate()
+    assert left([child]) == []
+
+
+def test_a_process_whose_parent_has_ended_already_ends_at_once():
+    program = "import os; from bench.training import lifetime; lifetime.end_with(os.getppid() + 1); print('goes on')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_thread_that_forks_and_ends_does_not_end_what_it_forked():
+    parent = subprocess.Popen([sys.executable, "-c", THREADED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    time.sleep(0.1)
+    still = runs(child)
+    for pid in (parent.pid, child):
+        os.kill(pid, signal.SIGKILL)
+    parent.communicate()
+    assert still
+
+
+def test_what_a_process_has_started_ends_with_it():
+    assert left([LocalLauncher().call("tests.launch.hanging:leave_a_child")], 0.0) == []
+
+
+def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(tmp_path):
+    launcher = LocalLauncher(silence_s=0.5)
+    with pytest.raises(UsageError, match="no sign of life"):
+        launcher.call("tests.launch.hanging:hang", str(tmp_path / "told"))
+    pids = [int(pid) for pid in (tmp_path / "told").read_text().split()]
+    assert left(pids, 0.5) == []
+    launcher.call("tests.launch.hanging:leave_a_child")
+
+
+def test_while_something_of_an_earlier_process_runs_nothing_is_measured_beside_it(monkeypatch):
+    monkeypatch.setattr("bench.launch.local.GONE_S", 0.1)
+    launcher = LocalLauncher()
+    with subprocess.Popen(["sleep", "600"], process_group=0) as stuck:
+        launcher._left = stuck.pid
+        assert group_members(stuck.pid) == [stuck.pid]
+        with pytest.raises(UsageError, match=f"Process {stuck.pid} of an earlier trial .* --resume"):
+            launcher.call("tests.launch.hanging:leave_a_child")
+        stuck.kill()
+    launcher.call("tests.launch.hanging:leave_a_child")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["launcher", "fork server", "worker"])
+def test_whoever_is_killed_nothing_is_left(tmp_path, victim):
+    told = tmp_path / "told"
+    words = [sys.executable, "-c", LAUNCH, "tests.launch.hanging:hang", str(told)]
+    launcher = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL)
+    while not told.exists():
+        assert launcher.poll() is None
+        time.sleep(0.02)
+    worker, forked, child, own_session = map(int, told.read_text().split())
+    server = psutil.Process(worker).ppid()
+    every = [launcher.pid, *(one.pid for one in psutil.Process(launcher.pid).children(recursive=True))]
+    assert {server, worker, forked, child, own_session} < {*every}
+    os.kill({"launcher": launcher.pid, "fork server": server, "worker": worker}[victim], signal.SIGKILL)
+    launcher.wait(10)
+    if victim != "launcher":  # what has left its process group is known to the fork server alone
+        os.kill(own_session, signal.SIGKILL)
+    assert left(every) == []
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_imports_ends_with_its_launcher(tmp_path):
+    words = [sys.executable, "-c", LAUNCH, "tests.launch.hanging:hang", str(tmp_path / "told")]
+    launcher = subprocess.Popen(words, cwd=ROOT)
+    while len(every := psutil.Process(launcher.pid).children(recursive=True)) < 2:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    assert not (tmp_path / "told").exists()
+    launcher.kill()
+    launcher.wait()
+    assert left([one.pid for one in every], 2.0) == []
