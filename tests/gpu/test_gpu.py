@@ -70,6 +70,20 @@ def test_an_allocation_of_256_mib_is_seen():
     assert peaks.peak_reserved_bytes >= peaks.peak_allocated_bytes
 
 
+def test_what_was_allocated_and_freed_before_is_in_no_peak():
+    before = torch.cuda.memory_allocated(0)
+    freed = torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU)
+    del freed
+    assert torch.cuda.memory_reserved(0) >= 256 * 2**20  # cached
+    backend = backend_of(GPU)
+    backend.reset_peak_memory()
+    held = torch.empty(2**20, dtype=torch.uint8, device=GPU)
+    peak = backend.peak_memory()
+    assert peak.allocated - before == held.nbytes
+    assert peak.active - before == held.nbytes
+    assert peak.reserved < 256 * 2**20
+
+
 @pytest.mark.card
 def test_a_block_waits_for_the_device():
     class Sleeper(TrainingRunner):

@@ -1,0 +1,651 @@
+#!/usr/bin/env python3
+"""What is lost, doubled or left behind when a run is killed, interrupted, or a call to the system fails.
+
+    python perf/faults.py kills [--runs 200] [--jobs 1]
+    python perf/faults.py interrupts [--runs 60]
+    python perf/faults.py calls [--every 1]
+
+``kills``: the launcher, a worker and the fork server, in turn, get SIGKILL at a random moment; 5 s later no process of
+the run may be left; ``--resume`` must end well, and every planned trial must then have its rows exactly once, those of
+before unchanged.
+
+``interrupts``: Ctrl-C, as a terminal sends it, at a random moment, in a sixth of the runs within the first second:
+the seconds to the first sentence and to the end of the last process that measures, the report where there is a row,
+what is left 5 s after the end, the exit code, and a resumption as above.
+
+``calls``: the run is made again and again within copies of one process that has imported everything. In the Nth copy
+the Nth call of open, write, fsync, rename, mkdir, fork or pipe that bench/ makes fails, first in the launcher, then in
+its workers: there must be an exit code that is documented, a sentence or a row, no traceback, no temporary file, no
+process; and what had been measured must be in the run's folder or beside it.
+
+Each prints one line for each fault that was found, and its figures at the end; the exit code is 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import pandas as pd  # noqa: E402 - from here on the project is found
+import psutil  # noqa: E402
+
+SUITE = """
+from torch import nn, optim
+from bench.spec import Data, Suite
+
+
+def suite() -> Suite:
+    return Suite(
+        name="tiny",
+        title="two layers",
+        data=Data(input_shape=(3, 4, 4), classes=2, steps_per_epoch=4),
+        model=lambda data: nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 2)),
+        optimizer=lambda parameters: optim.SGD(parameters, lr=0.01),
+        batch_size=4,
+        batch_sizes=(4,),
+        epochs=1,
+    )
+"""
+WORDS = ("--suite", "./tiny.py", "--gpus", "cpu", "--quick", "--precisions", "fp32,amp-bf16")
+WORDS = (*WORDS, "--phases", "memory,speed,train", "--time-budget", "0.2")
+MARK = "AMPMETER_FAULTS"
+"""A variable in the environment of a run's processes that says which run they belong to."""
+PATIENCE_S = 5.0
+"""How long processes of a run may outlive it."""
+LIMIT_S = 600.0
+"""A run that takes longer hangs."""
+CODES = (0, 1, 2)
+"""The documented exit codes of a run that no signal ended."""
+FAILED = ("failed", "timeout")
+"""Statuses of trials that --resume measures again."""
+TARGETS = ("launcher", "worker", "fork server")
+FIRST_S = 1.0
+"""One of six interruptions comes so early."""
+
+
+@dataclass
+class Place:
+    """A folder with the suite in which one run is made, and the processes that belong to it."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        (self.folder / "tiny.py").write_text(SUITE)
+        (self.folder / "tmp").mkdir()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the run's processes are marked with."""
+        return {**os.environ, MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start the command line in a session of its own, as a terminal does."""
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "run_bench.py"), *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the run's processes that live."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def left(self, within_s: float = PATIENCE_S) -> list[psutil.Process]:
+        """Return the processes that live after a while."""
+        deadline = time.monotonic() + within_s
+        while (alive := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return alive
+
+    def end(self) -> None:
+        """Kill what is left, so that it does not disturb the next run."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
+
+    def rows(self, name: str = "out") -> list[dict[str, str]]:
+        """Return the whole rows of trials.csv."""
+        return whole_rows(self.folder / name / "trials.csv")
+
+
+def whole_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV that end with a line's end and have a cell for each column."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return []
+    text = text[: text.rfind("\n") + 1]
+    if not text:
+        return []
+    frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    rows: list[dict[str, str]] = frame.to_dict("records")
+    return rows
+
+
+def role(process: psutil.Process, launcher: int) -> str:
+    """Say what a process of a run is."""
+    if process.pid == launcher:
+        return "launcher"
+    words = " ".join(process.cmdline())
+    if "resource_tracker" in words:
+        return "resource tracker"
+    if "forkserver" not in words:
+        return "other"
+    parent = process.parent()
+    return "worker" if parent is not None and "forkserver" in " ".join(parent.cmdline()) else "fork server"
+
+
+def of_role(place: Place, launcher: int, wanted: str) -> psutil.Process | None:
+    """Return a run's process of a role, if there is one."""
+    for process in place.processes():
+        with suppress(psutil.Error):
+            if role(process, launcher) == wanted:
+                return process
+    return None
+
+
+def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
+    """Return what is wrong with a run that was resumed to its end."""
+    wrong = []
+    rows = whole_rows(folder / "trials.csv")
+    planned = json.loads((folder / "run.json").read_text())["planned"]
+    final = Counter((row["trial"], row["precision"]) for row in rows if row["status"] not in FAILED)
+    wanted = {(trial["trial"], arm) for trial in planned for arm in trial["arms"]}
+    if missing := wanted - set(final):
+        wrong.append(f"without a final row: {sorted(missing)}")
+    if twice := [key for key, count in final.items() if count > 1]:
+        wrong.append(f"more than once: {twice}")
+    done = Counter(row["trial"] for row in before if row["status"] not in FAILED)
+    arms = {trial["trial"]: len(trial["arms"]) for trial in planned}
+    kept = [row for row in before if done[row["trial"]] == arms.get(row["trial"], 1)]
+    if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in rows]:
+        wrong.append(f"finished before, and changed or gone: {lost}")
+    return wrong + check_readable(folder)
+
+
+def check_readable(folder: Path) -> list[str]:
+    """Return what a report remarks on a run's files."""
+    from bench.report.reading.load import load
+    from bench.spec.errors import UsageError
+
+    try:
+        return [f"remark: {remark}" for run in load([folder]).runs for remark in run.remarks]
+    except UsageError as error:
+        return [f"cannot be read: {error}"]
+
+
+def finish(place: Place, before: Sequence[dict[str, str]]) -> list[str]:
+    """Resume a run, or make it anew where nothing was written; return what is wrong with it then."""
+    resumable = (place.folder / "out" / "run.json").exists()
+    process = place.start("--resume", "out") if resumable else place.start(*WORDS, "--out", "out")
+    try:
+        printed, _ = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return ["the resumption hangs"]
+    text = printed.decode(errors="replace")
+    if process.returncode:
+        return [f"the resumption ended with {process.returncode}: {text.strip().splitlines()[-1:]}"]
+    return check_complete(place.folder / "out", before)
+
+
+# ---- kills
+
+
+def duration_s(folder: Path) -> float:
+    """Return how long a run that nothing befalls takes."""
+    place = Place(folder)
+    begun = time.monotonic()
+    process = place.start(*WORDS, "--out", "out")
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, printed.decode(errors="replace")
+    return time.monotonic() - begun
+
+
+def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str]]:
+    """Kill a process of a run; return when, in words, and what was wrong afterwards."""
+    process = place.start(*WORDS, "--out", "out")
+    printed: list[bytes] = []
+    reader = threading.Thread(target=lambda: printed.append(process.stdout.read() if process.stdout else b""))
+    reader.start()
+    deadline = time.monotonic() + moment_s
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    victim = None
+    while process.poll() is None and (victim := of_role(place, process.pid, target)) is None:
+        time.sleep(0.02)
+    if victim is None:
+        reader.join()
+        return "the run had ended", finish(place, place.rows())
+    before = place.rows() if target == "launcher" else []
+    with suppress(psutil.NoSuchProcess):
+        victim.kill()
+    wrong = []
+    if target != "launcher":
+        try:
+            process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            wrong.append(f"the run hangs after its {target} was killed")
+            process.kill()
+        else:
+            if process.returncode not in CODES:
+                wrong.append(f"exit code {process.returncode}")
+        before = place.rows()
+    if alive := place.left():
+        wrong.append(f"left after {PATIENCE_S:g} s: {[role(one, process.pid) for one in alive]}")
+    place.end()
+    reader.join()
+    if b"Traceback" in b"".join(printed):
+        wrong.append("a traceback: " + b"".join(printed).decode(errors="replace").strip().splitlines()[-1])
+    return f"{len(before)} rows before", wrong + finish(place, before)
+
+
+def kills(count: int, jobs: int, seed: int) -> int:
+    """Kill runs, print what was wrong, and return how many had something wrong."""
+    draws = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
+        whole_s = duration_s(new(Path(root), "whole"))
+        print(f"a run that nothing befalls takes {whole_s:.1f} s", flush=True)
+        cases = [(number, TARGETS[number % 3], draws.uniform(0, whole_s)) for number in range(count)]
+
+        def one(case: tuple[int, str, float]) -> tuple[str, str, list[str]]:
+            number, target, moment_s = case
+            place = Place(new(Path(root), f"kill{number}"))
+            when, wrong = kill_once(place, target, moment_s)
+            place.end()
+            if wrong:
+                print(f"{number}: {target} at {moment_s:.2f} s ({when}): {'; '.join(wrong)}", flush=True)
+            shutil.rmtree(place.folder, ignore_errors=True)
+            return target, when, wrong
+
+        with ThreadPoolExecutor(jobs) as pool:
+            found = list(pool.map(one, cases))
+    bad = 0
+    for target in TARGETS:
+        mine = [(when, wrong) for name, when, wrong in found if name == target]
+        late = sum(when == "the run had ended" for when, _ in mine)
+        faulty = sum(bool(wrong) for _, wrong in mine)
+        bad += faulty
+        print(
+            f"{target}: {len(mine)} runs, {late} of them had ended before; {len(mine) - faulty} right, {faulty} wrong"
+        )
+    return bad
+
+
+def new(root: Path, name: str) -> Path:
+    """Make a folder."""
+    (root / name).mkdir()
+    return root / name
+
+
+# ---- interruptions
+
+
+@dataclass
+class Heard:
+    """What a run prints, with the moment of each piece."""
+
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def read(self, stream: Any) -> None:
+        """Read until the stream ends."""
+        while piece := os.read(stream.fileno(), 65536):
+            self.pieces.append((time.monotonic(), piece))
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return b"".join(piece for _, piece in self.pieces).decode(errors="replace")
+
+    def first_after(self, moment: float) -> float | None:
+        """Return when something was first printed after a moment."""
+        return next((when for when, piece in self.pieces if when >= moment and piece.strip()), None)
+
+
+def interrupt_once(place: Place, moment_s: float) -> tuple[dict[str, float | None], str, list[str]]:
+    """Interrupt a run; return how long what took, in seconds, how far it was, and what was wrong."""
+    begun = time.monotonic()
+    process = place.start(*WORDS, "--out", "out")
+    heard = Heard()
+    reader = threading.Thread(target=heard.read, args=(process.stdout,))
+    reader.start()
+    while time.monotonic() - begun < moment_s and process.poll() is None:
+        time.sleep(0.005)
+    if process.poll() is not None:
+        reader.join()
+        return {}, "the run had ended", finish(place, place.rows())
+    sent = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    stopped = None
+    while process.poll() is None and time.monotonic() - sent < LIMIT_S:
+        if stopped is None and all(one.pid == process.pid for one in place.processes()):
+            stopped = time.monotonic()
+        time.sleep(0.02)
+    ended = time.monotonic()
+    if process.returncode is None:
+        process.kill()
+    reader.join()
+    wrong, text = [], heard.text
+    said = heard.first_after(sent)
+    took = {"sentence": said and said - sent, "stopped": (stopped or ended) - sent, "ended": ended - sent}
+    rows = place.rows()
+    if process.returncode == -signal.SIGINT and not text:
+        return {"stopped": ended - sent}, "before its first line", finish(place, rows)
+    if process.returncode != 130:
+        wrong.append(f"exit code {process.returncode}")
+    if said is None:
+        wrong.append("no sentence")
+    if "Traceback" in text:
+        wrong.append(f"a traceback: {text.strip().splitlines()[-1]}")
+    if rows and not (place.folder / "reports" / "out" / "report.md").exists():
+        wrong.append("no report of the rows that are there")
+    if alive := place.left():
+        wrong.append(f"left after {PATIENCE_S:g} s: {[role(one, process.pid) for one in alive]}")
+    place.end()
+    if files := sorted(path.name for path in (place.folder / "tmp").iterdir()):
+        wrong.append(f"temporary files: {files}")
+    return took, f"{len(rows)} rows", wrong + finish(place, rows)
+
+
+def interrupts(count: int, seed: int) -> int:
+    """Interrupt runs, print what was wrong, and return how many had something wrong."""
+    draws = random.Random(seed)
+    bad, times, early = 0, {"sentence": list[float](), "stopped": list[float](), "ended": list[float]()}, 0
+    with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
+        whole_s = duration_s(new(Path(root), "whole"))
+        print(f"a run that nothing befalls takes {whole_s:.1f} s", flush=True)
+        for number in range(count):
+            moment_s = draws.uniform(0, FIRST_S if number % 6 == 0 else whole_s)
+            place = Place(new(Path(root), f"interrupt{number}"))
+            took, when, wrong = interrupt_once(place, moment_s)
+            early += when == "before its first line"
+            for name, seconds in took.items():
+                if seconds is not None:
+                    times[name].append(seconds)
+            late = [f"{name} after {took[name]:.1f} s" for name in ("sentence", "stopped") if (took.get(name) or 0) > 1]
+            if wrong or late:
+                bad += 1
+                print(f"{number}: at {moment_s:.2f} s ({when}): {'; '.join([*late, *wrong])}", flush=True)
+            shutil.rmtree(place.folder, ignore_errors=True)
+    print(f"{count} interruptions, {bad} wrong; {early} came before Python had read the first line")
+    for name, seconds in times.items():
+        print(f"{name}: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s (of {len(seconds)})")
+    return bad
+
+
+# ---- calls that fail
+
+ERRORS = {
+    "open": errno.EMFILE,
+    "write": errno.ENOSPC,
+    "fsync": errno.EIO,
+    "rename": errno.EACCES,
+    "mkdir": errno.ENOSPC,
+    "fork": errno.EAGAIN,
+    "pipe": errno.EMFILE,
+}
+"""The error that each kind of call fails with."""
+BENCH = str(ROOT / "bench") + os.sep
+
+
+class Failing:
+    """Counts the calls that bench/ makes in some processes, and lets one of them fail."""
+
+    def __init__(self, fail_at: int, where: str) -> None:
+        """Fail at a call, counted from 1 in each process; 0 fails none. ``where`` is "launcher" or "worker"."""
+        self.fail_at, self.where, self.launcher = fail_at, where, os.getpid()
+        self.counted, self.pid, self.kinds = 0, os.getpid(), Counter[str]()
+
+    def meet(self, kind: str) -> None:
+        """Count a call, and raise if it is the one."""
+        inside = os.getpid() != self.launcher
+        if inside is not (self.where == "worker") or not from_bench():
+            return
+        if self.pid != os.getpid():  # a fork begins anew
+            self.pid, self.counted = os.getpid(), 0
+        self.counted += 1
+        self.kinds[kind] += 1
+        if inside:
+            with REAL_OPEN(Path(os.environ["TMPDIR"]).parent / "counted", "a") as file:
+                file.write(f"{self.counted}\n")
+        if self.counted == self.fail_at:
+            number = ERRORS[kind]
+            raise OSError(number, os.strerror(number), "a file" if kind in ("open", "rename", "mkdir") else None)
+
+
+REAL_OPEN = io.open
+
+
+def from_bench() -> bool:
+    """Say whether a function of bench/ calls, and nothing is being imported."""
+    frame, ours = sys._getframe(2), False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith("<frozen importlib"):
+            return False
+        ours = ours or name.startswith(BENCH)
+        frame = frame.f_back
+    return ours
+
+
+@contextmanager
+def failing(calls: Failing) -> Iterator[None]:
+    """Put the counted calls in the place of Python's."""
+
+    class File(io.FileIO):
+        def write(self, data: Any) -> int:
+            calls.meet("write")
+            return super().write(data)
+
+    def opened(  # noqa: PLR0917 - those of open
+        path: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        calls.meet("open")
+        if not set(mode) & set("wax+") or isinstance(path, int) or not from_bench():
+            return REAL_OPEN(path, mode, buffering, encoding, errors, newline, closefd, opener)
+        raw = File(path, mode.replace("b", "").replace("t", ""), closefd, opener)
+        binary = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return binary if "b" in mode else io.TextIOWrapper(binary, encoding, errors, newline)
+
+    def counting(kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            calls.meet(kind)
+            return real(*args, **options)
+
+        return call
+
+    import builtins
+
+    builtins.open = io.open = opened  # type: ignore[assignment]
+    names = {"open": "open", "write": "write", "fsync": "fsync", "rename": "rename", "replace": "rename"}
+    for name, kind in {**names, "mkdir": "mkdir", "fork": "fork", "pipe": "pipe"}.items():
+        setattr(os, name, counting(kind, getattr(os, name)))
+    yield
+
+
+def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> None:
+    """In a process of its own: make a run whose workers are forks of it, and end with the run's exit code."""
+    os.chdir(place)
+    output = os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update({"TMPDIR": str(place / "tmp"), MARK: place.name, "OMP_NUM_THREADS": "1"})
+    tempfile.tempdir = None
+    fork = multiprocessing.get_context("fork")
+    fork.set_forkserver_preload = lambda _names: None
+    multiprocessing.get_context = lambda _method=None: fork  # type: ignore[assignment]
+    import run_bench
+
+    calls = Failing(fail_at, where)
+    code = 99
+    try:
+        with failing(calls):
+            code = run_bench.main(list(words))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 98
+    except BaseException as error:
+        os.write(2, f"Traceback: {type(error).__name__}: {error}\n".encode())
+    if where == "launcher":
+        with REAL_OPEN(place / "counted", "a") as file:
+            file.write(f"{calls.counted}\n")
+            file.write("".join(f"# {kind} {number}\n" for kind, number in calls.kinds.items()))
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def forked(words: Sequence[str], place: Path, fail_at: int = 0, where: str = "launcher") -> tuple[int, str]:
+    """Make a run in a copy of this process; return its exit code and what it printed."""
+    (place / "printed").unlink(missing_ok=True)
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        run_here(words, place, fail_at, where)
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    if not ended:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return -1, "hangs"
+    with suppress(ProcessLookupError):
+        os.killpg(pid, 0)
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:  # until no process of its session is left
+            time.sleep(0.05)
+            os.killpg(pid, 0)
+        os.killpg(pid, signal.SIGKILL)
+        return -2, "left a process"
+    return os.waitstatus_to_exitcode(status), (place / "printed").read_text(errors="replace")
+
+
+def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str]:
+    """Let the Nth call fail; return whether there was one, what was wrong, and what the run said last."""
+    place = new(root, f"{where}{number}")
+    (place / "tiny.py").write_text(SUITE)
+    (place / "tmp").mkdir()
+    code, text = forked((*WORDS, "--out", "out"), place, number, where)
+    counted = [int(line) for line in counts(place) if not line.startswith("#")]
+    reached = max(counted, default=0) >= number
+    wrong = [f"the run {text}"] if code < 0 else []
+    if code >= 0 and code not in CODES:
+        wrong.append(f"exit code {code}")
+    if "Traceback" in text:
+        wrong.append("a traceback")
+    if files := sorted(path.name for path in (place / "tmp").iterdir() if path.name.startswith("ampmeter")):
+        wrong.append(f"temporary files: {files}")
+    rows = whole_rows(place / "out" / "trials.csv")
+    rescued = [row for file in place.rglob("*.rescued*/trials.csv") for row in whole_rows(file)]
+    told = set(re.findall(r"^\[(\d+)/\d+\] .*: (?!failed)", text, re.M))
+    if len({row["trial"] for row in [*rows, *rescued]}) < len(told):
+        wrong.append(f"{len(told)} trials were told, and {len(rows) + len(rescued)} rows are left")
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    if code and not last and not any(row["status"] in FAILED for row in rows):
+        wrong.append("no word of it")
+    words = ("--resume", "out") if (place / "out" / "run.json").exists() else (*WORDS, "--resume", "out")
+    if not wrong:
+        code, text = forked(words, place)
+        wrong = [f"the resumption ended with {code}: {text.strip().splitlines()[-1:]}"] if code else []
+        wrong = wrong or check_complete(place / "out", rows)
+    return reached, wrong, last
+
+
+def counts(place: Path) -> list[str]:
+    """Return what the processes of a run have counted."""
+    path = place / "counted"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def calls(every: int) -> int:
+    """Fail each call in turn, print what was wrong, and return how many were."""
+    import torch
+
+    torch.set_num_threads(1)
+    import bench.report
+    import bench.report.reading.load
+    import bench.run.session
+    import bench.worker.worker  # noqa: F401
+
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
+        for where in ("launcher", "worker"):
+            tried = 0
+            for number in itertools.count(1, every):
+                reached, wrong, last = fail_once(Path(root), number, where)
+                if not reached:
+                    break
+                tried += 1
+                if wrong:
+                    bad += 1
+                    print(f"call {number} of the {where}: {'; '.join(wrong)} | {last[:160]}", flush=True)
+                shutil.rmtree(Path(root) / f"{where}{number}", ignore_errors=True)
+            print(f"{where}: {tried} calls failed, each once", flush=True)
+    return bad
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["kills", "interrupts", "calls"])
+    parser.add_argument("--runs", type=int, default=None)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=20)
+    options = parser.parse_args()
+    if options.what == "kills":
+        bad = kills(options.runs or 200, options.jobs, options.seed)
+    elif options.what == "interrupts":
+        bad = interrupts(options.runs or 60, options.seed)
+    else:
+        bad = calls(options.every)
+    print("nothing was wrong" if not bad else f"{bad} were wrong")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Each of the calls of NVML fails in turn: what is measured is right or known to be unknown, and NVML is shut down."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import pytest
+
+from bench.devices import processes
+from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
+from bench.measure.disturbance import open_watch
+from bench.measure.energy import measure
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
+from tests.measure.test_disturbance import gpu_device
+from tests.measure.test_energy import SimulatedLoad
+
+
+class FailingDriver(FakeDriver):
+    """A driver whose Nth call fails once, after it has done what it was called for."""
+
+    fail_at, code, calls = 0, fake.SUCCESS, 0
+
+    def answer(self, name, *arguments):
+        self.calls += 1
+        answer = super().answer(name, *arguments)
+        return self.code if self.calls == self.fail_at else answer
+
+
+MOST = 60
+"""Of the calls that one use makes, so many are made to fail: later ones are the same in a loop."""
+
+
+def each_call(monkeypatch, code, use, *, ends=True):
+    """Call ``use`` with a driver whose first call fails, then its second, until it makes fewer; return how many.
+
+    Unless ``ends`` is false, it must shut down what it has initialised.
+    """
+    clock = FakeClock()
+    gpu = FakeGpu("GPU-a", power_w=300.0, processes={os.getpid(): GiB}, work=[(10, os.getpid(), 50)])
+    driver = FailingDriver([gpu], clock=clock).install(monkeypatch)
+    driver.code = code
+    for number in range(1, MOST + 1):
+        driver.calls, driver.fail_at, driver.running = 0, number, 0
+        use(clock)
+        assert driver.running == 0 or number == 1 or not ends  # an initialisation that failed is not ended
+        if driver.calls < number:
+            return number - 1
+    return MOST
+
+
+LOST = (fake.GPU_IS_LOST, fake.DRIVER_NOT_LOADED)
+CODES = pytest.mark.parametrize("code", [fake.UNKNOWN, fake.NOT_SUPPORTED, *LOST])
+
+
+@CODES
+def test_a_gpu_is_described_without_what_failed_or_is_left_out(monkeypatch, code):
+    def use(_clock):
+        if (monitor := open_monitor()) is None:
+            return
+        with closing(monitor):
+            try:
+                found = monitor.gpus()
+            except DeviceLostError:
+                return
+        assert [gpu.uuid for gpu in found] in ([], ["GPU-a"], [None]), found
+
+    assert each_call(monkeypatch, code, use) > 5
+
+
+@CODES
+def test_energy_is_right_or_the_gpu_is_said_to_be_lost(monkeypatch, code):
+    known = []
+
+    def use(clock):
+        if (monitor := open_monitor()) is None:
+            return
+        with closing(monitor):
+            try:
+                load, meter = SimulatedLoad(clock, 0.5), GpuMeter(monitor, "GPU-a")
+                window = measure(load, meter, burst=1, clock=clock, sleep=clock.advance, seconds=2.0)
+            except DeviceLostError:
+                return
+        if window.energy_j is not None:
+            known.append(window.energy_j / window.seconds)
+
+    assert each_call(monkeypatch, code, use) > 5
+    assert known == pytest.approx([300] * len(known), rel=0.01)
+    assert known or code in LOST
+
+
+@CODES
+def test_a_watch_names_a_gpu_that_is_lost_and_claims_nothing_else(monkeypatch, code):
+    def use(clock):
+        seen = set()
+        with open_watch(gpu_device("GPU-a"), clock) as watch:
+            for _ in range(4):
+                clock.advance(0.2)
+                seen.add(watch.poll())
+        assert all(text == "" or "lost" in text for text in seen)
+        assert code in LOST or seen == {""}
+
+    assert each_call(monkeypatch, code, use) > 5
+
+
+@CODES
+def test_processes_are_listed_or_unknown(monkeypatch, code):
+    def use(_clock):
+        found = processes.gpu_processes()
+        assert found is None or set(found) <= {"GPU-a"}
+
+    assert each_call(monkeypatch, code, use, ends=False) > 2  # gpustat does not shut down after an error
