@@ -12,7 +12,7 @@ from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
-from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial
+from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, DataSource, Placement, Request, SuiteRef, Trial
 
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
@@ -25,6 +25,8 @@ ESTIMATE_ERROR, LEARNT_ERROR = 0.3, 0.15
 """Share by which an estimate may be off, and one that was corrected by trials of its phase that have ended."""
 REPORT_S = 4.0
 """Time to read a run's rows and to draw its report."""
+SILENT_STEPS = 24
+"""Steps of an arm between two messages: two of the longest blocks, with their switch warm-up."""
 DISTRIBUTED_OVERHEAD_S = 5.0
 """Processes that train together are not forked: each imports torch itself."""
 
@@ -156,7 +158,9 @@ def make_plan(
             if _emulates_quickly(own, suite, device, flops.get(ref)):
                 own = replace(own, precisions=(BASELINE, EMULATED))
             planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
-            trials += planned
+            trials += [
+                replace(trial, silence_s=silence_s(trial, request, suite, device, flops.get(ref))) for trial in planned
+            ]
             seconds += [estimate_s(trial, suite, data[ref], device, flops.get(ref)) for trial in planned]
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
@@ -344,16 +348,12 @@ def estimate_s(
     """
     if refusal_reason(trial, device):
         return 0.0
-    estimate = PHASES[trial.phase].estimate
-    if estimate is None or flops_per_sample is None or not device.fp32_gflops:
+    estimate, step = PHASES[trial.phase].estimate, step_s(trial, device, flops_per_sample)
+    if estimate is None or step is None:
         return None
-    emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
-    gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
-    efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
-    overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
     samples = data.train_samples
     work = Work(
-        step_s=overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9),
+        step_s=step,
         arms=len(trial.arms),
         steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
         epochs=trial.epochs,
@@ -377,6 +377,32 @@ def memory_trials(plan: Plan) -> MemoryTrials:
         if trial.phase in ("memory", "ladder_memory"):
             found.setdefault((trial.phase, trial.cell), []).append((trial, trial.config))
     return found
+
+
+def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
+    """Return the estimated seconds of a training step of the trial's slowest arm; None is unknown."""
+    if flops_per_sample is None or not device.fp32_gflops:
+        return None
+    emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
+    gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
+    efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
+    overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
+    return overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9)
+
+
+def silence_s(trial: Trial, request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> float:
+    """Return how long a trial's process may say nothing before it is taken to hang, in seconds.
+
+    Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
+    ``SILENCE_S``, or than the limits of the search for the largest batch and of devices that train together.
+    """
+    if trial.phase == "fit":
+        return SEARCHING_S
+    if request.trial_timeout_s is not None:
+        return request.trial_timeout_s
+    several = max(suite.devices, len(trial.cell.placement.members)) > 1
+    round_s = SILENT_STEPS * len(trial.arms) * (step_s(trial, device, flops_per_sample) or 0.0)
+    return max(10 * round_s, JOINT_S if several else SILENCE_S)
 
 
 def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
