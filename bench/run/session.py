@@ -46,6 +46,8 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
             words = list(_read_run(folder)["request"]["argv"])
             if request.seeds:
                 words += ["--seeds", ",".join(map(str, request.seeds))]
+            if request.trial_timeout_s is not None:
+                words += ["--trial-timeout", f"{request.trial_timeout_s}s"]
             request = replace(parse_run(words), resume=folder, out=None, dry_run=request.dry_run)
         return request, folder
     if request.out is not None and request.out.exists() and not _is_empty(request.out):
@@ -247,7 +249,16 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         return None
     run = _read_run(folder)
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
-    free = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on"}  # suites hold their parameters
+    free = {
+        "argv",
+        "parameters",
+        "out",
+        "resume",
+        "dry_run",
+        "data_dir",
+        "on",
+        "trial_timeout_s",
+    }  # suites hold their parameters
     seeds = {*(run["request"].get("seeds") or ()), *(one["seed"] for one in run.get("planned", ()))}
     if seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}:
         free.add("seeds")
