@@ -208,8 +208,8 @@ def test_all_that_a_failed_process_printed_is_in_a_file_that_its_row_names(tmp_p
 
 def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
     folder = tmp_path / "run"
+    failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), Ending(kind="died"))
     with pytest.raises(KeyboardInterrupt):
-        failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), Ending(kind="died"))
         execute(folder, plan, cpu, {**failing, "train-fp32": KeyboardInterrupt()})
     ran, _, fine = execute(folder, plan, cpu)
     assert ran == ["tiny-cpu-b4-speed-r1", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
