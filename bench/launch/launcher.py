@@ -42,6 +42,8 @@ def ending_of(function: Callable[..., Any], *arguments: object) -> Ending:
 class Launcher(ABC):
     """Runs functions of the worker, each in a fresh process, on this machine or elsewhere."""
 
+    started_by = ""
+    """What starts this program's processes, where a user does not."""
     overlapping = False
     """Whether trials of different placements run at the same time."""
 

@@ -30,6 +30,8 @@ PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
 """A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
+INTERRUPTED_S = 0.3
+"""The same after Ctrl-C, which must be answered at once."""
 STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""
 SERVER_LOST = 255
@@ -165,7 +167,7 @@ class LocalLauncher(Launcher):
         # Ours, so that nothing is left behind by a process that is killed.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills, patience_s = oom_kills(), 0.0
+            kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
             try:
@@ -176,6 +178,7 @@ class LocalLauncher(Launcher):
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
                 patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
+                gone_s = GONE_S
             except NotStartedError as error:
                 return Ending(kind="died", text=f"the process could not be started: {error}")
             finally:
@@ -183,7 +186,7 @@ class LocalLauncher(Launcher):
                     end.close()
                 process, self._process = self._process, None
                 if process is not None:
-                    self._stop(process, patience_s)
+                    self._stop(process, patience_s, gone_s)
             if ending is None:
                 ending = self._unannounced(process, kills)
             if ending.kind not in ("error", "died", "timeout", "lost"):
@@ -230,15 +233,21 @@ class LocalLauncher(Launcher):
                 raise
         raise AssertionError  # the second attempt returns or raises
 
-    def _stop(self, process: Any, patience_s: float) -> None:
-        """End a process and all that it has started, and wait until they are gone."""
+    def _stop(self, process: Any, patience_s: float, gone_s: float) -> None:
+        """End a process and all that it has started.
+
+        Args:
+            process: the process.
+            patience_s: how long it may take to end by itself.
+            gone_s: how long to wait after that until it and all that it has started are gone.
+        """
         try:
             process.join(timeout=patience_s)
         finally:
             self._left = process.pid
             _kill(process)
-        process.join(GONE_S)
-        self._wait_until_gone(GONE_S)
+        process.join(gone_s)
+        self._wait_until_gone(gone_s)
 
     def _require_nothing_left(self) -> None:
         """Wait for what an earlier process has left.

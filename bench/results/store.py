@@ -108,7 +108,7 @@ class Store:
             UsageError: a file cannot be read; nothing has been moved then.
         """
         known = answers(self.folder)
-        self._stored, self._tried = known.trials, known.tried
+        self._stored, self._tried = known.trials, set(known.attempts)
         unfinished = {"trials.csv": set(known.cut_off)} | {
             name: _rows_of(self.folder / name, lambda trial: trial not in known.trials)
             for name in OF_TRIALS
@@ -350,8 +350,8 @@ class Answers:
     """The largest batch size that a search has found."""
     trials: set[str] = field(default_factory=set)
     """The ids of the trials."""
-    tried: set[str] = field(default_factory=set)
-    """The ids of these, and of the trials that failed or hung."""
+    attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """By the id of a trial, failed ones included, the statuses of its last attempt."""
     cut_off: list[int] = field(default_factory=list)
     """The numbers of the rows of trials that were not stored whole; the header is number 0."""
 
@@ -386,7 +386,7 @@ def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
         if row["status"] in MEASURED and row["step_ms"] and row["block_steps"]
     }
     trial = attempt[0]["trial"]
-    found.tried.add(trial)
+    found.attempts[trial] = statuses
     if set(FAILURES) & set(statuses.values()):
         found.trials.discard(trial)
         found.statuses.pop(config, None)

@@ -17,8 +17,9 @@ from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import Store, answers
+from bench.results.store import FAILURES, Store, answers
 from bench.spec.phases import LADDER, PHASES
+from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Trial
 
 LONGEST = 1000
@@ -41,6 +42,8 @@ class Execution:
     display: Display
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
+    attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """By the id of a trial, failed ones included, the statuses of its last attempt."""
     speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
     """The speeds measured so far, by the trial's config hash and the precision."""
     forecast: Forecast = field(default_factory=lambda: Forecast(Plan(trials=(), seconds=())))
@@ -53,7 +56,7 @@ class Execution:
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         known = answers(self.store.folder)
-        self.done, self.speeds = known.statuses, known.speeds
+        self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
         self.forecast = Forecast(plan)
         if self.launcher.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
@@ -128,8 +131,16 @@ class Execution:
             trial = self._measure(replace(trial, replicate=trial.replicate + 1), place)
 
     def _is_done(self, trial: Trial) -> bool:
-        """Say whether a trial has a row for each of its arms."""
-        return len(self.done.get(trial.config, ())) >= len(trial.arms)
+        """Say whether each arm of a trial has a final row, of this trial or apart from the others."""
+        if len(self.done.get(trial.config, ())) >= len(trial.arms):
+            return True
+        return len(trial.arms) > 1 and all(
+            self._has_final(trial, arm) or self._has_final(replace(trial, arms=(arm,)), arm) for arm in trial.arms
+        )
+
+    def _has_final(self, trial: Trial, arm: AblationStep) -> bool:
+        """Say whether the last attempt at a trial, whatever its arms were, has a final row of one."""
+        return self.attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
 
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
@@ -171,7 +182,11 @@ class Execution:
             failed: how that ended, which is not stored; None if they did not fit together, which is.
         """
         apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
-        missing = [alone for alone in apart if not self._is_done(alone)]
+        missing = [
+            alone
+            for alone in apart
+            if not (self._is_done(alone) or (failed is not None and self._has_final(trial, alone.arms[0])))
+        ]
         arms = "steps" if trial.phase in LADDER else "precisions"
         if missing:
             why = "do not fit together" if failed is None else "failed together"
@@ -278,6 +293,7 @@ class Execution:
         self.store.add_results(trial, device, results, [*self.sampler.drain(), *records])
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
+        self.attempts[trial.id] = self.done[trial.config]
         measured = {one.precision: one.speed for one in results if one.status in MEASURED and one.speed is not None}
         self.speeds[trial.config] = {name: speed for name, speed in measured.items() if speed.step_ms is not None}
         if trial.phase == "train":

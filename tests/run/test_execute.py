@@ -208,10 +208,11 @@ def test_all_that_a_failed_process_printed_is_in_a_file_that_its_row_names(tmp_p
 
 def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
     folder = tmp_path / "run"
+    failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), Ending(kind="died"))
     with pytest.raises(KeyboardInterrupt):
-        execute(folder, plan, cpu, {"speed-r0": Ending(kind="died"), "train-fp32": KeyboardInterrupt()})
+        execute(folder, plan, cpu, {**failing, "train-fp32": KeyboardInterrupt()})
     ran, _, fine = execute(folder, plan, cpu)
-    assert ran == ["tiny-cpu-b4-speed-r0", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
+    assert ran == ["tiny-cpu-b4-speed-r1", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
     assert fine
     assert execute(folder, plan, cpu)[0] == []
 
@@ -479,3 +480,24 @@ def test_a_folder_that_is_gone_is_noticed_while_a_trial_runs(tmp_path, plan, cpu
     assert len(rows(tmp_path / "run.rescued", "trials.csv")) == 2
     ran, _, _ = execute(tmp_path / "run.rescued", plan, cpu)
     assert ran == [trial.id for trial in plan.trials][2:]
+
+
+def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(tmp_path, plan, cpu):
+    execute(tmp_path, plan, cpu, {"speed-r0": Ending(kind="died", text="killed")})
+    before = (tmp_path / "trials.csv").read_bytes()
+    assert execute(tmp_path, plan, cpu)[0] == []
+    assert (tmp_path / "trials.csv").read_bytes() == before
+
+
+def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(tmp_path, tiny_trial, cpu):
+    speed = replace(tiny_trial, phase="speed", arms=arms(*ARMS, "tf32"))
+    plan = plan_of(*(replace(speed, replicate=number) for number in (0, 1)))
+    device = replace(cpu, unsupported={})
+    fails = {f"speed{arm}-r{number}": Ending(kind="died", text="gone") for arm in ("", "-tf32") for number in (0, 1)}
+    fails.pop("speed-r1")
+    first = execute(tmp_path, plan, device, fails)[1]
+    assert [row[1:] for row in first if row[0].endswith("-speed-r1")] == [(name, "ok") for name in ARMS]
+    again = {**fails, "speed-r1": Ending(kind="died", text="gone")}
+    ran, stored, _ = execute(tmp_path, plan, device, again)
+    assert [row for row in stored if row[2] == "ok"] == [row for row in first if row[2] == "ok"]
+    assert not [trial for trial in ran if trial.endswith(("-fp32-r1", "-fp32-r0"))]
