@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import select
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
 
-from bench.cli.parser import parse
-from bench.spec.errors import UsageError
-from bench.spec.text import print_plain
-from bench.spec.trial import Request
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
+    import argparse
+    from collections.abc import Sequence
 
-STOPPED = 130
+    from bench.cli.interruption import Interruption
+    from bench.spec.trial import Request
+
+STOPPED = "run_bench: stopped."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,16 +25,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``run_bench.py list | head -3``.
     """
     _open_streams()
-    with _signals_as_ctrl_c() as signals:
-        code = _main(argv)
-    return 128 + signals[0] if code == STOPPED and signals else code
+    try:
+        from bench.cli.interruption import Interrupted, Interruption
+
+        with Interruption(for_good=argv is None) as signals:
+            try:
+                return _main(argv, signals)
+            except Interrupted:  # it has been said
+                return signals.exit_code
+            except KeyboardInterrupt:
+                print(STOPPED, file=sys.stderr, flush=True)
+                return signals.exit_code
+    except KeyboardInterrupt:  # while that was imported
+        print(STOPPED, file=sys.stderr, flush=True)
+        return 130
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(argv: Sequence[str] | None, signals: Interruption) -> int:
+    from bench.cli.parser import parse
+    from bench.spec.errors import UsageError
+    from bench.spec.text import print_plain
+    from bench.spec.trial import Request
+
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         commands = {"report": report, "compare": compare, "list": show_list, "doctor": doctor}
-        code = run(options) if isinstance(options, Request) else commands[options.command](options)
+        code = run(options, signals) if isinstance(options, Request) else commands[options.command](options)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -49,13 +62,14 @@ def _main(argv: Sequence[str] | None) -> int:
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
         print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
         return 2
-    except KeyboardInterrupt:
-        return STOPPED
 
 
-def run(request: Request) -> int:
+def run(request: Request, signals: Interruption) -> int:
     """Measure, store and report."""
+    from contextlib import closing
+
     from bench.cli.display import say, show_plan
+    from bench.cli.interruption import Interrupted
     from bench.launch import torchrun
     from bench.launch.launcher import open_launcher
     from bench.run import session
@@ -64,21 +78,31 @@ def run(request: Request) -> int:
     if (job := torchrun.read_job()) is not None and job.rank > 0:
         return torchrun.follow(job, session.open_folder(request)[0] if request.resume else request)
     request, folder = session.open_folder(request)
-    with closing(open_launcher(request, job)) as launcher:
-        prepared = prepare(request, launcher)
-        session.check(prepared, folder)
-        named = request.gpus is not None or request.on is not None
-        show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
-        if request.dry_run:
-            return 0
-        folder, fine = session.execute(prepared, folder, launcher)
-    session.report([folder], session.report_folder([folder]))
+    try:
+        with closing(open_launcher(request, job)) as launcher:
+            prepared = prepare(request, launcher)
+            session.check(prepared, folder)
+            named = request.gpus is not None or request.on is not None
+            show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
+            if request.dry_run:
+                return 0
+            folder, fine = session.execute(prepared, folder, launcher)
+    except Interrupted as stop:
+        session.report_interrupted(stop.folder, signals)
+        raise
+    except KeyboardInterrupt as stop:
+        session.tell_interrupted(folder)
+        raise Interrupted from stop
+    with session.skippable(folder):
+        session.report([folder], session.report_folder([folder]))
     say(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
 
 
 def report(options: argparse.Namespace) -> int:
     """Report on earlier runs."""
+    from bench.spec.text import print_plain
+
     if options.json or options.export:
         from bench.report.exports import document, formats
         from bench.report.reading.anonymous import anonymous
@@ -132,6 +156,7 @@ def show_list(options: argparse.Namespace) -> int:
     from bench.cli import listing
     from bench.devices.processes import gpu_processes
     from bench.launch.local import LocalLauncher
+    from bench.spec.text import print_plain
 
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
@@ -143,26 +168,6 @@ def show_list(options: argparse.Namespace) -> int:
     else:
         print_plain("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
     return 0
-
-
-@contextmanager
-def _signals_as_ctrl_c() -> Iterator[list[int]]:
-    """Let signals to end do what Ctrl-C does, so that no process of ours goes on computing; yield those that come."""
-    came: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    ours = threading.current_thread() is threading.main_thread()  # no other may say what becomes of signals
-    ends = [end for end in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(end) is signal.SIG_DFL]
-    for end in ends:
-        signal.signal(end, stop)
-    try:
-        yield came
-    finally:
-        for end in ends:
-            signal.signal(end, signal.SIG_DFL)
 
 
 def _open_streams() -> None:
@@ -178,6 +183,8 @@ def _open_streams() -> None:
 
 def _unread() -> bool:
     """Say whether nobody reads what is printed; if so, nothing more is."""
+    import select
+
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # POLLERR, which is always reported: the pipe has no reader
     if not any(event & select.POLLERR for _, event in output.poll(0)):

@@ -36,7 +36,7 @@ def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks:
 def _call(rank: int, shared: dict[str, str], folder: Path, function: Callable[..., Any], arguments: Any) -> None:
     os.environ |= {**shared, "RANK": str(rank)}
     torch.set_num_threads(1)
-    distributed.join(torch.device("cpu"))
+    distributed.join(torch.device("cpu"), 600.0)
     torch.save(function(rank, *arguments), folder / f"returned-{rank}.pt")
     torch.distributed.destroy_process_group()
     sys.stdout.flush()

@@ -37,6 +37,8 @@ other commands:
 """
 PAGE = ("published", "layers", "figures")
 """Options that say what is on the page of a report."""
+RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout")
+"""Options that may be given with a bare ``--resume``."""
 EXPORTS = ("github-action-benchmark", "openmetrics", "mllog")
 """Formats of other tools, the functions of ``bench.report.exports.formats``."""
 GPUS_HELP = "CUDA indices such as 0,1, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
@@ -234,6 +236,14 @@ def run_parser() -> Parser:
         type=_duration_s,
         help="most time to spend timing an arm in one comparison, all processes together (default: 30s)",
     )
+    how.add_argument(
+        "--trial-timeout",
+        metavar="TIME",
+        type=_timeout_s,
+        help="end a trial whose process says nothing for so long, such as 5m (default: ten times the longest silence "
+        "that is expected, 10m at least; 30m while compiling, searching the largest batch or training on several "
+        "devices)",
+    )
     data = parser.add_argument_group("data")
     data.add_argument(
         "--data", metavar="SOURCE", help="cifar10, digits, synthetic or folder:PATH (default: the suite's)"
@@ -264,9 +274,9 @@ def parse_run(argv: Sequence[str]) -> Request:
     if not options.suite and not options.resume:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
     others = [name for name, value in vars(options).items() if value != parser.get_default(name)]
-    if not options.suite and (extra := [name for name in others if name not in ("resume", "dry_run", "seeds")]):
+    if not options.suite and (extra := [name for name in others if name not in RESUMABLE]):
         raise UsageError(
-            "--resume repeats the run's own options, to which --seeds may add; to change "
+            "--resume repeats the run's own options, to which --seeds may add and --trial-timeout is free; to change "
             f"{', '.join(map(_option, extra))}, start a new run."
         )
     if options.out and options.resume:
@@ -302,6 +312,7 @@ def parse_run(argv: Sequence[str]) -> Request:
         seeds=options.seeds,
         target_accuracy_pct=options.target_accuracy,
         clip_grad=options.clip_grad,
+        trial_timeout_s=options.trial_timeout,
         data=options.data,
         data_dir=options.data_dir,
         out=options.out,
@@ -461,9 +472,18 @@ _percentage = _matching(
     lambda match: float(match[1]) if 0 < float(match[1]) <= 100 else None,
 )
 _norm = _matching("--clip-grad", NUMBER, "a norm above 0 such as 1.0", lambda match: float(match[1]) or None)
-_duration_s = _matching(
-    "--time-budget",
-    NUMBER + "(s|m|h|)",
-    "a time such as 10s, 2m or 1h",
-    lambda match: float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]],
-)
+
+
+def _duration(option: str) -> Callable[[str], float]:
+    """Return a converter of times to seconds."""
+    units = {"": 1, "s": 1, "m": 60, "h": 3600}
+    return _matching(
+        option,
+        NUMBER + "(s|m|h|)",
+        "a time such as 10s, 2m or 1h",
+        lambda match: float(match[1]) * units[match[2]],
+    )
+
+
+_duration_s = _duration("--time-budget")
+_timeout_s = _duration("--trial-timeout")

@@ -24,9 +24,11 @@ class Ending:
 
     kind: str
     """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
-    or known without one."""
+    or known without one; ``lost`` if what ran the process was lost, and not by its fault."""
     value: Any = None
     text: str = ""
+    log: str = ""
+    """All that a process that failed has printed."""
 
 
 def ending_of(function: Callable[..., Any], *arguments: object) -> Ending:
@@ -40,6 +42,8 @@ def ending_of(function: Callable[..., Any], *arguments: object) -> Ending:
 class Launcher(ABC):
     """Runs functions of the worker, each in a fresh process, on this machine or elsewhere."""
 
+    started_by = ""
+    """What starts this program's processes, where a user does not."""
     overlapping = False
     """Whether trials of different placements run at the same time."""
 

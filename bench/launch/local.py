@@ -23,12 +23,21 @@ from bench.measure.sampler import sigint_held
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.trial import Placement, Rendezvous, Trial
-from bench.training.failures import exit_cause, oom_kills
+from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
+from bench.training.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, place
 
 PRELOAD = "bench.worker.fork_server"
+ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
-"""A worker that is silent for so long is taken to hang; its longest silence is an ABBA round of very slow steps."""
+"""A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
+INTERRUPTED_S = 0.3
+"""The same after Ctrl-C, which must be answered at once."""
+STACK_S = 0.5
+"""How long a process that hangs may take to print its stack."""
+SERVER_LOST = 255
+"""multiprocessing's exit code of a process whose fork server is gone."""
+LOG_BYTES = 2**19
+"""Most that is kept of the beginning, and of the end, of what a process printed."""
 POLL_S = 2.0
 """A silent worker's launcher sends an empty progress so often."""
 SPIN_COUNT = "1000"
@@ -58,12 +67,14 @@ class LocalLauncher(Launcher):
         """Prepare the fork server; it starts with the first process.
 
         Args:
-            silence_s: how long a process may say nothing before it is taken to hang.
+            silence_s: how long a process that is no trial's may say nothing before it is taken to hang.
             patience_s: how long a process may take to end before it is killed.
         """
         super().__init__()
         self.silence_s, self.patience_s = silence_s, patience_s
         self._process: Any = None
+        self._doing = ""
+        """What the process has said last that it does."""
         self._left: int | None = None
         """The process group of the last process, until nothing of it runs."""
         self.removed_variables = remove_overrides()
@@ -71,8 +82,7 @@ class LocalLauncher(Launcher):
         if not any(name in os.environ for name in SPIN_VARIABLES):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
         # The fork server is a new interpreter: it must find this package wherever it is started from.
-        root = str(Path(__file__).resolve().parents[2])
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])
 
@@ -108,7 +118,9 @@ class LocalLauncher(Launcher):
         if ending.kind == "usage":
             raise UsageError(ending.text)
         if ending.kind != "done":
-            raise UsageError(f"Looking before the run failed in {target}: {ending.text}")
+            last = last_words(ending.log)
+            why = ending.text if last in ending.text else f"{ending.text}; it printed last: {last}"
+            raise UsageError(f"Looking before the run failed in {target}: {why}")
         return ending.value
 
     def run(
@@ -126,25 +138,47 @@ class LocalLauncher(Launcher):
             "bench.worker.worker:run_trial",
             (trial, device, self.workspace, rendezvous),
             on_message,
+            silence_s=trial.silence_s,
             parent=PHASES[trial.phase].has_children,
+            source=source_of(trial.cell.suite),
         )
 
     def _run(
-        self, target: str, arguments: tuple[Any, ...], on_message: Callable[[Message], None], *, parent: bool = False
+        self,
+        target: str,
+        arguments: tuple[Any, ...],
+        on_message: Callable[[Message], None],
+        *,
+        silence_s: float | None = None,
+        parent: bool = False,
+        source: Path | None = None,
     ) -> Ending:
+        """Call a function in a fresh process, which may say nothing for ``silence_s``.
+
+        Args:
+            target: the function as ``module:name``.
+            arguments: its arguments.
+            on_message: takes what it sends.
+            silence_s: None is the launcher's own limit.
+            parent: whether the process has children of its own.
+            source: the user's file, of which a failure names the line.
+        """
         self._require_nothing_left()
         # Ours, so that nothing is left behind by a process that is killed.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills, patience_s = oom_kills(), 0.0
+            kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
             try:
                 self._process = process = self._start(call, daemon=not parent)
                 sending.close()
                 self.on_start(process.pid or 0)
-                ending = self._listen(process, receiving, on_message)
+                ending = self._listen(process, receiving, on_message, silence_s or self.silence_s)
+                if ending is not None and ending.kind == "timeout":
+                    _ask_where(process)
                 patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
+                gone_s = GONE_S
             except NotStartedError as error:
                 return Ending(kind="died", text=f"the process could not be started: {error}")
             finally:
@@ -152,13 +186,31 @@ class LocalLauncher(Launcher):
                     end.close()
                 process, self._process = self._process, None
                 if process is not None:
-                    self._stop(process, patience_s)
+                    self._stop(process, patience_s, gone_s)
             if ending is None:
-                kind, how = exit_cause(process.exitcode, kills)
-                ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
-            if ending.kind in ("error", "died", "timeout"):
-                return replace(ending, text=f"{ending.text}{_tail(log)}")
-            return ending
+                ending = self._unannounced(process, kills)
+            if ending.kind not in ("error", "died", "timeout", "lost"):
+                return ending
+            printed = _printed(log)
+            return replace(ending, text=self._reason(ending, printed, source), log=printed)
+
+    def _unannounced(self, process: Any, kills: int | None) -> Ending:
+        """Return the ending of a process that sent none."""
+        if process.exitcode == SERVER_LOST and not _fork_server_runs():
+            return Ending(kind="lost", text="the fork server was killed, and the process with it")
+        kind, how = exit_cause(process.exitcode, kills)
+        return Ending(kind=kind, text=f"the process ended without a message, {how}")
+
+    def _reason(self, ending: Ending, printed: str, source: Path | None) -> str:
+        """Return why a process failed: what, where, and its last words, or what it was doing."""
+        where = place(printed, source) if source is not None else ""
+        text = f"{ending.text} ({where})" if where else ending.text
+        if ending.kind == "error":  # its last words are the error
+            return text
+        if not where and self._doing:
+            text += f", after it had said: {self._doing}"
+        last = last_words(printed)
+        return f"{text}; it printed last: {last}" if last else text
 
     def _start(self, call: tuple[Any, ...], *, daemon: bool) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
@@ -181,15 +233,21 @@ class LocalLauncher(Launcher):
                 raise
         raise AssertionError  # the second attempt returns or raises
 
-    def _stop(self, process: Any, patience_s: float) -> None:
-        """End a process and all that it has started, and wait until they are gone."""
+    def _stop(self, process: Any, patience_s: float, gone_s: float) -> None:
+        """End a process and all that it has started.
+
+        Args:
+            process: the process.
+            patience_s: how long it may take to end by itself.
+            gone_s: how long to wait after that until it and all that it has started are gone.
+        """
         try:
             process.join(timeout=patience_s)
         finally:
             self._left = process.pid
             _kill(process)
-        process.join(GONE_S)
-        self._wait_until_gone(GONE_S)
+        process.join(gone_s)
+        self._wait_until_gone(gone_s)
 
     def _require_nothing_left(self) -> None:
         """Wait for what an earlier process has left.
@@ -214,11 +272,13 @@ class LocalLauncher(Launcher):
         self._left = None
         return []
 
-    def _listen(self, process: Any, receiving: Connection, on_message: Callable[[Message], None]) -> Ending | None:
+    def _listen(
+        self, process: Any, receiving: Connection, on_message: Callable[[Message], None], silence_s: float
+    ) -> Ending | None:
         """Pass messages on until the process ends; return its ending, or None if it ended without one."""
-        heard = time.monotonic()
+        heard, limit_s, self._doing = time.monotonic(), silence_s, ""
         while True:
-            ready = wait([receiving, process.sentinel], timeout=min(POLL_S, self.silence_s))
+            ready = wait([receiving, process.sentinel], timeout=min(POLL_S, limit_s))
             if receiving in ready:
                 try:
                     message = receiving.recv()
@@ -229,11 +289,13 @@ class LocalLauncher(Launcher):
                     return Ending(kind="done", value=message.value)
                 if isinstance(message, Failed):
                     return Ending(kind=message.kind, text=message.text)
+                if isinstance(message, Progress):
+                    self._doing, limit_s = message.text, max(silence_s, message.silence_s)
                 on_message(message)
             elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
-            elif time.monotonic() - heard > self.silence_s:
-                return Ending(kind="timeout", text=f"no sign of life for {self.silence_s:.0f} s")
+            elif time.monotonic() - heard > limit_s:
+                return Ending(kind="timeout", text=f"no sign of life for {limit_s:g} s")
             else:
                 on_message(Progress(text=""))
 
@@ -293,8 +355,39 @@ def recorded(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     return tuple(f"{name}={environment[name]}" for name in sorted(known) if not name.endswith(("_DIR", "_PATH")))
 
 
-def _tail(log: Path, lines: int = 8) -> str:
-    """Return the end of what the process printed, on one line."""
-    printed = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    text = [line for line in printed if set(line.strip()) - {"^", "~"}][-lines:]
-    return " | " + " / ".join(line.strip() for line in text) if text else ""
+def _ask_where(process: Any) -> None:
+    """Let a process that hangs print where, in its own words: its log then has the line, even if it is in C code."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, STACK_SIGNAL)
+        process.join(STACK_S)
+
+
+def _fork_server_runs() -> bool:
+    server: Any = forkserver._forkserver
+    try:
+        return (
+            server._forkserver_pid is not None
+            and os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        )
+    except ChildProcessError:
+        return False
+
+
+def _printed(log: Path) -> str:
+    """Return what a process has printed; of much the beginning and the end."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size <= 2 * LOG_BYTES:
+            return file.read().decode(errors="replace")
+        head = file.read(LOG_BYTES)
+        file.seek(size - LOG_BYTES)
+        cut = f"\n… ({size - 2 * LOG_BYTES:,} bytes left out) …\n"
+        return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
+
+
+def source_of(suite: SuiteRef) -> Path:
+    """Return the file of a suite."""
+    return Path(suite.file) if suite.file else ROOT / "suites" / f"{suite.name}.py"

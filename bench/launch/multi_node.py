@@ -96,7 +96,7 @@ def failure(endings: Sequence[tuple[str, Ending]]) -> Ending | None:
     texts = [f"{name}: {first.text}"]
     if first.kind not in CAUSES:
         texts += [f"{other}: {ending.text.partition(' | ')[0]}" for other, ending in others]
-    return Ending(kind=first.kind, text="; ".join(texts))
+    return Ending(kind=first.kind, text="; ".join(texts), log=first.log)
 
 
 class _MultiNodeTrial:

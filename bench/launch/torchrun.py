@@ -333,6 +333,8 @@ class TorchrunLauncher(Launcher):
     Only trials on rank 0's device alone keep checkpoints.
     """
 
+    started_by = "torchrun or srun"
+
     def __init__(self, job: Job, request: Request, store: Any = None) -> None:
         """Wait for the other ranks.
 

@@ -22,7 +22,7 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision, parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import AblationStep, Techniques, techniques
-from bench.spec.trial import Trial
+from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step
 from bench.training.techniques import arrange, compilations
@@ -226,7 +226,7 @@ def compiled(runner: TrainingRunner, context: Context, send: Callable[[Message],
     """Let an arm compile before anything is observed or timed; return the seconds, None where it does not compile."""
     if not runner.arm.techniques.compile:
         return None
-    send(Progress(text=f"{runner.name}: compiling"))
+    send(Progress(text=f"{runner.name}: compiling", silence_s=COMPILING_S))
     return runner.compile_s(context)
 
 

@@ -24,7 +24,7 @@ from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner,
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.techniques import AblationStep, rebase
-from bench.spec.trial import Trial
+from bench.spec.trial import COMPILING_S, Trial
 from bench.training.cuda_graphs import WARM_UP
 from bench.training.failures import refused
 
@@ -137,7 +137,7 @@ def _build_arm(
     """Build an ablation step, and compile or capture it if it does so, which may show that it is unsupported."""
     arm = context.build_step(step)
     if step.settings.hidden:
-        send(Progress(text=f"{step.name}: compiling or capturing the step"))
+        send(Progress(text=f"{step.name}: compiling or capturing the step", silence_s=COMPILING_S))
     spent_s = compile_s(arm, context.data, context.trial.cell.batch_size)
     batches = InputPipeline(arm, context.data, loader)
     stack.callback(batches.close)

@@ -20,7 +20,7 @@ from bench.measure.energy import total
 from bench.phases.arms import compile_s, missed_autocast, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Trial
+from bench.spec.trial import COMPILING_S, Trial
 from bench.training import distributed, lightning, rank_launcher
 from bench.training.amp import read_back
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
@@ -61,7 +61,7 @@ def run(
     steps = trial.epochs * batches.steps_per_epoch
     arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
     if context.techniques.compile:
-        send(Progress(text=f"{name}: compiling"))
+        send(Progress(text=f"{name}: compiling", silence_s=COMPILING_S))
     spent_s = compile_s(arm, batches.data, trial.cell.batch_size)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
     rows, read_failure = _resume(arm, trial, checkpoint)

@@ -67,7 +67,7 @@ class Search:
         """
         unit = pieces(self.trial.cell)
         low, high = self._bracket(max(1, self.trial.cell.batch_size // unit) * unit, unit)
-        while low and self.bound != "time" and (middle := between(low, high, unit)):  # time is no sharp limit
+        while low and not self._ends() and (middle := between(low, high, unit)):
             if self._fits(middle):
                 low = middle
             else:
@@ -77,6 +77,10 @@ class Search:
         result = self.fitted[low]
         fit = replace(result.fit or Fit(), fit_bound=self.bound)
         return low, replace(result, detail=self._detail(), fit=fit)
+
+    def _ends(self) -> bool:
+        """Say whether to try no further: time is no sharp limit, and an attempt that hangs takes long."""
+        return self.bound == "time" or (self.last is not None and self.last.status == "timeout")
 
     def _bracket(self, start: int, unit: int) -> tuple[int, int]:
         """Return a size that fits, or 0, and a larger one that does not."""

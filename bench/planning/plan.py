@@ -12,7 +12,7 @@ from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
-from bench.spec.trial import Cell, DataSource, Placement, Request, SuiteRef, Trial
+from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, DataSource, Placement, Request, SuiteRef, Trial
 
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
@@ -25,6 +25,8 @@ ESTIMATE_ERROR, LEARNT_ERROR = 0.3, 0.15
 """Share by which an estimate may be off, and one that was corrected by trials of its phase that have ended."""
 REPORT_S = 4.0
 """Time to read a run's rows and to draw its report."""
+SILENT_STEPS = 24
+"""Steps of an arm between two messages: two of the longest blocks, with their switch warm-up."""
 DISTRIBUTED_OVERHEAD_S = 5.0
 """Processes that train together are not forked: each imports torch itself."""
 
@@ -75,14 +77,31 @@ class Forecast:
     def __init__(self, plan: Plan) -> None:
         self._left = dict(enumerate(zip((trial.phase for trial in plan.trials), plan.seconds, strict=True)))
         self._ended: dict[str, tuple[float, float]] = {}  # by phase, seconds estimated and taken
+        self._guessed: dict[str, tuple[int, float]] = {}  # by phase, trials that are left, and their seconds
+        self._unknown = 0  # trials that are left and were not estimated
+        for phase, guess in self._left.values():
+            self._count(phase, guess, 1)
+
+    def _count(self, phase: str, guess: float | None, by: int) -> None:
+        count, seconds = self._guessed.get(phase, (0, 0.0))
+        self._unknown += by if guess is None else 0
+        self._guessed[phase] = count + by, seconds + by * (guess or 0.0)
+        if not self._guessed[phase][0]:
+            del self._guessed[phase]  # with the error of rounding
 
     def skip(self, index: int) -> None:
         """Note that a trial of the plan, by its index, is not run."""
-        self._left.pop(index, None)
+        self._take(index)
+
+    def _take(self, index: int) -> tuple[str, float | None]:
+        phase, guess = self._left.pop(index, ("", None))
+        if phase:
+            self._count(phase, guess, -1)
+        return phase, guess
 
     def end(self, index: int, took_s: float) -> None:
         """Note how long a trial of the plan took."""
-        phase, guess = self._left.pop(index, ("", None))
+        phase, guess = self._take(index)
         if guess:
             estimated, taken = self._ended.get(phase, (0.0, 0.0))
             self._ended[phase] = estimated + guess, taken + took_s
@@ -92,11 +111,11 @@ class Forecast:
 
         None where some were not estimated.
         """
+        if self._unknown:
+            return None
         every = [sum(values) for values in zip(*self._ended.values(), strict=True)] or [1.0, 1.0]
         total = error = 0.0
-        for phase, guess in self._left.values():
-            if guess is None:
-                return None
+        for phase, (_, guess) in self._guessed.items():
             estimated, taken = self._ended.get(phase, every)
             total += guess * taken / estimated
             error += guess * taken / estimated * (LEARNT_ERROR if phase in self._ended else ESTIMATE_ERROR)
@@ -139,7 +158,9 @@ def make_plan(
             if _emulates_quickly(own, suite, device, flops.get(ref)):
                 own = replace(own, precisions=(BASELINE, EMULATED))
             planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
-            trials += planned
+            trials += [
+                replace(trial, silence_s=silence_s(trial, request, suite, device, flops.get(ref))) for trial in planned
+            ]
             seconds += [estimate_s(trial, suite, data[ref], device, flops.get(ref)) for trial in planned]
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
@@ -327,16 +348,12 @@ def estimate_s(
     """
     if refusal_reason(trial, device):
         return 0.0
-    estimate = PHASES[trial.phase].estimate
-    if estimate is None or flops_per_sample is None or not device.fp32_gflops:
+    estimate, step = PHASES[trial.phase].estimate, step_s(trial, device, flops_per_sample)
+    if estimate is None or step is None:
         return None
-    emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
-    gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
-    efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
-    overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
     samples = data.train_samples
     work = Work(
-        step_s=overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9),
+        step_s=step,
         arms=len(trial.arms),
         steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
         epochs=trial.epochs,
@@ -349,17 +366,43 @@ def estimate_s(
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
-MemoryTrials = Mapping[tuple[str, Cell], Sequence[Trial]]
-"""The trials of the memory phases, by phase and cell."""
+MemoryTrials = Mapping[tuple[str, Cell], Sequence[tuple[Trial, str]]]
+"""The trials of the memory phases with their configs, by phase and cell."""
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    found: dict[tuple[str, Cell], list[Trial]] = {}
+    found: dict[tuple[str, Cell], list[tuple[Trial, str]]] = {}
     for trial in plan.trials:
         if trial.phase in ("memory", "ladder_memory"):
-            found.setdefault((trial.phase, trial.cell), []).append(trial)
+            found.setdefault((trial.phase, trial.cell), []).append((trial, trial.config))
     return found
+
+
+def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
+    """Return the estimated seconds of a training step of the trial's slowest arm; None is unknown."""
+    if flops_per_sample is None or not device.fp32_gflops:
+        return None
+    emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
+    gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
+    efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
+    overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
+    return overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9)
+
+
+def silence_s(trial: Trial, request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> float:
+    """Return how long a trial's process may say nothing before it is taken to hang, in seconds.
+
+    Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
+    ``SILENCE_S``, or than the limits of the search for the largest batch and of devices that train together.
+    """
+    if trial.phase == "fit":
+        return SEARCHING_S
+    if request.trial_timeout_s is not None:
+        return request.trial_timeout_s
+    several = max(suite.devices, len(trial.cell.placement.members)) > 1
+    round_s = SILENT_STEPS * len(trial.arms) * (step_s(trial, device, flops_per_sample) or 0.0)
+    return max(10 * round_s, JOINT_S if several else SILENCE_S)
 
 
 def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
@@ -376,7 +419,7 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     ladder = trial.phase in LADDER
     memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
-        statuses = {name: status for one in memory for name, status in done.get(one.config, {}).items()}
+        statuses = {name: status for _, config in memory for name, status in done.get(config, {}).items()}
         arms = [arm for arm in trial.arms if trial.phase == "memory" or statuses.get(arm.name) not in UNFIT]
     else:
         found: dict[AblationStep, Status | None] = {}
@@ -385,8 +428,8 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
         def works(step: AblationStep) -> bool:
             return found.get(step) is None or found[step] in MEASURED
 
-        planned = [one.arms[0] for one in memory]
-        for one, step in zip(memory, rebase(planned, works), strict=True):
+        planned = [one.arms[0] for one, _ in memory]
+        for (one, _), step in zip(memory, rebase(planned, works), strict=True):
             rebased[one.arms[0]] = step
             found[step] = done.get(replace(one, arms=(step,)).config, {}).get(step.name)
         arms = [rebased.get(arm, arm) for arm in trial.arms]

@@ -696,6 +696,8 @@ class Progress:
     """What it is doing, with the running figure if there is one."""
     done: float | None = None
     """Share of the trial that is done, 0 to 1."""
+    silence_s: float = 0.0
+    """How long it may say nothing after this, where that is longer than the trial's own limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

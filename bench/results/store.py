@@ -17,7 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn, cast
@@ -67,7 +67,9 @@ class Store:
         self._aside: Counter[str] = Counter()
         """Lines set aside, by file."""
         self._stored: set[str] = set()
-        """Ids of the trials that have rows from before."""
+        """Ids of the trials that have final rows from before."""
+        self._tried: set[str] = set()
+        """Ids of the trials that have any."""
         self._run: dict[str, Any] = {}
         self._files: dict[str, io.FileIO] = {}
         self._sizes: dict[str, int] = {}
@@ -107,7 +109,7 @@ class Store:
             UsageError: a file cannot be read; nothing has been moved then.
         """
         known = answers(self.folder)
-        self._stored = known.trials
+        self._stored, self._tried = known.trials, set(known.attempts)
         unfinished = {"trials.csv": set(known.cut_off)} | {
             name: _rows_of(self.folder / name, lambda trial: trial not in known.trials)
             for name in OF_TRIALS
@@ -163,7 +165,9 @@ class Store:
                 trial_rows=len(results),
             )
             rows.append(cells(identity, result))
-        before = trial.id if trial.id in self._stored else None
+        before = {trial.id} & self._stored
+        if len(trial.arms) > 1:  # its arms may have been measured apart because they failed together, which they do not
+            before |= {replace(trial, arms=(arm,)).id for arm in trial.arms} & self._tried
         self._append({**_by_file(records), "trials.csv": rows}, instead_of=before)
 
     def add(self, records: Iterable[Message | Sample]) -> None:
@@ -174,17 +178,17 @@ class Store:
         """
         self._append(_by_file(records))
 
-    def _append(self, rows: Mapping[str, Iterable[dict[str, object]]], instead_of: str | None = None) -> None:
+    def _append(self, rows: Mapping[str, Iterable[dict[str, object]]], instead_of: Collection[str] = ()) -> None:
         """Append rows to files, in their order, each file's in one write.
 
         Args:
             rows: by file.
-            instead_of: id of a trial whose rows are set aside before; it was stored with other arms.
+            instead_of: ids of trials whose rows are set aside before: the same question with other arms.
         """
         pending = {name: self._text(name, added) for name, added in rows.items()}
         try:
-            for name in OF_TRIALS if instead_of is not None else ():
-                self._move(name, _rows_of(self.folder / name, lambda trial: trial == instead_of))
+            for name in OF_TRIALS if instead_of else ():
+                self._move(name, _rows_of(self.folder / name, lambda trial: trial in instead_of))
             for name in rows:
                 self._write(name, pending[name])
                 del pending[name]
@@ -347,6 +351,8 @@ class Answers:
     """The largest batch size that a search has found."""
     trials: set[str] = field(default_factory=set)
     """The ids of the trials."""
+    attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """By the id of a trial, failed ones included, the statuses of its last attempt."""
     cut_off: list[int] = field(default_factory=list)
     """The numbers of the rows of trials that were not stored whole; the header is number 0."""
 
@@ -381,6 +387,7 @@ def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
         if row["status"] in MEASURED and row["step_ms"] and row["block_steps"]
     }
     trial = attempt[0]["trial"]
+    found.attempts[trial] = statuses
     if set(FAILURES) & set(statuses.values()):
         found.trials.discard(trial)
         found.statuses.pop(config, None)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from threading import RLock
 
 from bench.cli.display import Display
@@ -16,13 +17,18 @@ from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import Store, answers
+from bench.results.store import FAILURES, Store, answers
 from bench.spec.phases import LADDER, PHASES
-from bench.spec.trial import KnownArm, Placement, Trial
+from bench.spec.techniques import AblationStep
+from bench.spec.trial import Cell, KnownArm, Placement, Trial
 
-LONGEST = 4000
+LONGEST = 1000
 """Most characters of a row's detail: the beginning and the end of an error say what it is."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
+BROKEN = ("died", "timeout")
+"""Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
+FAILED = (*BROKEN, "error", "lost")
+"""Endings that are somebody's fault: of several arms, whose is shown by trying each alone."""
 
 
 @dataclass(slots=True)
@@ -36,17 +42,21 @@ class Execution:
     display: Display
     done: dict[str, dict[str, Status]] = field(default_factory=dict)
     """Config hashes of finished trials, with each precision's status."""
+    attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
+    """By the id of a trial, failed ones included, the statuses of its last attempt."""
     speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
     """The speeds measured so far, by the trial's config hash and the precision."""
     forecast: Forecast = field(default_factory=lambda: Forecast(Plan(trials=(), seconds=())))
     """How long the rest of the plan takes."""
+    broken: dict[tuple[Cell, str], tuple[Status, str]] = field(default_factory=dict)
+    """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     _lock: RLock = field(default_factory=RLock)
     """Guards the store and the display where trials of different accelerators run concurrently, in threads."""
 
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         known = answers(self.store.folder)
-        self.done, self.speeds = known.statuses, known.speeds
+        self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
         self.forecast = Forecast(plan)
         if self.launcher.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
@@ -70,29 +80,67 @@ class Execution:
                 self.forecast.skip(number)
             if trial is None:
                 continue
+            begun = time.monotonic()
+            place = number + 1, len(plan.trials)
+            trial = self._measure(trial, place)
             if not is_done:
-                begun = time.monotonic()
-                self._begin(trial, number + 1, len(plan.trials))
-                self._run_trial(trial)
                 self.forecast.end(number, time.monotonic() - begun)
-            elif trial.phase == "train":
+            if trial is None:
+                continue
+            if is_done and trial.phase == "train":
                 self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
-            if len(trial.arms) > 1 and "oom" in self.done[trial.config].values():
-                self._run_apart(trial, number + 1, len(plan.trials))
-            elif PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1:
-                self._run_more(trial, number + 1, len(plan.trials))
+            repeats = PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1
+            if repeats and "oom" not in self.done.get(trial.config, {}).values():
+                self._run_more(trial, place)
 
-    def _run_more(self, trial: Trial, number: int, total: int) -> None:
+    def _measure(self, trial: Trial, place: tuple[int, int]) -> Trial | None:
+        """Measure what is not done of a trial: its arms together, or apart if they cannot be measured together.
+
+        Returns:
+            The trial without the arms that have crashed or hung in its cell, which get a row that says so; None if all
+            have.
+        """
+        if self._is_done(trial):
+            self._run_apart_if_too_large(trial, place)
+            return trial
+        for arm in trial.arms:
+            if (known := self.broken.get((trial.cell, arm.name))) is not None:
+                alone = replace(trial, arms=(arm,))
+                self._begin(alone, place)
+                status, reason = known
+                with self._lock:
+                    self._keep(
+                        alone, [], [TrialResult(precision=arm.name, status=status, detail=reason, started=now())]
+                    )
+        arms = tuple(arm for arm in trial.arms if (trial.cell, arm.name) not in self.broken)
+        if not arms:
+            return None
+        trial = replace(trial, arms=arms)
+        if not self._is_done(trial):
+            self._begin(trial, place)
+            failed = self._run_trial(trial)
+            if failed is not None:
+                self._run_apart(trial, place, failed)
+        self._run_apart_if_too_large(trial, place)
+        return trial
+
+    def _run_more(self, last: Trial, place: tuple[int, int]) -> None:
         """Measure a cell in further processes, one at a time, until there are enough."""
-        while not self._enough(trial):
-            trial = replace(trial, replicate=trial.replicate + 1)
-            if not self._is_done(trial):
-                self._begin(trial, number, total)
-                self._run_trial(trial)
+        trial: Trial | None = last
+        while trial is not None and not self._enough(trial):
+            trial = self._measure(replace(trial, replicate=trial.replicate + 1), place)
 
     def _is_done(self, trial: Trial) -> bool:
-        """Say whether a trial has a row for each of its arms."""
-        return len(self.done.get(trial.config, ())) >= len(trial.arms)
+        """Say whether each arm of a trial has a final row, of this trial or apart from the others."""
+        if len(self.done.get(trial.config, ())) >= len(trial.arms):
+            return True
+        return len(trial.arms) > 1 and all(
+            self._has_final(trial, arm) or self._has_final(replace(trial, arms=(arm,)), arm) for arm in trial.arms
+        )
+
+    def _has_final(self, trial: Trial, arm: AblationStep) -> bool:
+        """Say whether the last attempt at a trial, whatever its arms were, has a final row of one."""
+        return self.attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
 
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
@@ -116,23 +164,55 @@ class Execution:
             if speed.steady and speed.step_ms is not None
         )
 
-    def _begin(self, trial: Trial, number: int, total: int) -> None:
+    def _begin(self, trial: Trial, place: tuple[int, int]) -> None:
         with self._lock:
-            self.display.begin(trial, number, total, self.forecast.left_s())
+            self.display.begin(trial, *place, self.forecast.left_s())
 
-    def _run_apart(self, trial: Trial, number: int, total: int) -> None:
+    def _run_apart_if_too_large(self, trial: Trial, place: tuple[int, int]) -> None:
         """Measure arms that do not fit into memory together, each in its own process."""
-        apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
-        missing = [alone for alone in apart if not self._is_done(alone)]
-        if missing:
-            arms = "steps" if trial.phase in LADDER else "precisions"
-            self.display.note(f"{trial.id}: the {arms} do not fit together; each is measured on its own, unpaired")
-        for alone in missing:
-            self._begin(alone, number, total)
-            self._run_trial(alone)
+        if len(trial.arms) > 1 and "oom" in self.done.get(trial.config, {}).values():
+            self._run_apart(trial, place, None)
 
-    def _run_trial(self, trial: Trial) -> None:
-        """Run one trial and store what it sent."""
+    def _run_apart(self, trial: Trial, place: tuple[int, int], failed: Ending | None) -> None:
+        """Measure arms that cannot be measured together, each in its own process.
+
+        Args:
+            trial: the trial of all arms.
+            place: its number of how many.
+            failed: how that ended, which is not stored; None if they did not fit together, which is.
+        """
+        apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
+        missing = [
+            alone
+            for alone in apart
+            if not (self._is_done(alone) or (failed is not None and self._has_final(trial, alone.arms[0])))
+        ]
+        arms = "steps" if trial.phase in LADDER else "precisions"
+        if missing:
+            why = "do not fit together" if failed is None else "failed together"
+            self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
+        for alone in missing:
+            self._begin(alone, place)
+            others = [one for one in apart if one is not alone]
+            if failed is not None and failed.kind == "timeout" and all(self._is_measured(one) for one in others):
+                text = f"{failed.text}; the other {arms} were measured alone, so this one hung"
+                self._keep_ending(alone, replace(failed, text=text))  # without waiting as long for it again
+            else:
+                self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
+
+    def _is_measured(self, trial: Trial) -> bool:
+        return bool(set(self.done.get(trial.config, {}).values()) & set(MEASURED))
+
+    def _run_trial(self, trial: Trial, note: str = "") -> Ending | None:
+        """Run one trial and store what it sent.
+
+        Args:
+            trial: the trial.
+            note: the detail of a row that has none.
+
+        Returns:
+            How it ended if several arms failed together, of which nothing is stored; else None.
+        """
         device = self.devices[trial.cell.placement.name]
         if trial.phase == "fit" and refusal_reason(trial, device) is None:
             search = Search(trial, device.is_gpu, attempt=lambda one: self._run_process(one, device)[1][0])
@@ -140,12 +220,37 @@ class Execution:
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
             records, results = list[Message](), [result]
         else:
-            records, results = self._run_process(trial, device)
+            records, results, ending = self._run_process(trial, device)
+            if ending.kind in FAILED and len(trial.arms) > 1:
+                with self._lock:
+                    self.display.end(trial, results)
+                return replace(ending, text=results[-1].detail)
+            if ending.kind in BROKEN:
+                self._give_up(trial, results[-1])
+            results = [
+                replace(result, detail=note) if result.status in MEASURED and not result.detail else result
+                for result in results
+            ]
         with self._lock:
-            self._keep(trial, device, records, results)
+            self._keep(trial, records, results)
+        return None
 
-    def _run_process(self, trial: Trial, device: Device) -> tuple[list[Message], list[TrialResult]]:
-        """Run one trial's process; return the records that it sent, and a result for each arm."""
+    def _keep_ending(self, trial: Trial, ending: Ending) -> None:
+        """Store how a trial of one arm ended, without running it."""
+        results = missing_results(trial, [], ending, now())
+        self._give_up(trial, results[0])
+        with self._lock:
+            self._keep(trial, [], results)
+
+    def _give_up(self, trial: Trial, result: TrialResult) -> None:
+        """Remember not to try a trial's only arm again in its cell."""
+        self.broken[trial.cell, trial.arms[0].name] = (
+            result.status,
+            f"not tried again: in {trial.id}, {result.detail}",
+        )
+
+    def _run_process(self, trial: Trial, device: Device) -> tuple[list[Message], list[TrialResult], Ending]:
+        """Run one trial's process; return the records that it sent, a result for each arm, and how it ended."""
         records: list[Message] = []
 
         def take(message: Message) -> None:
@@ -154,20 +259,41 @@ class Execution:
             else:
                 records.append(message)
 
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = now()
         if why := refusal_reason(trial, device):
             ending = Ending(kind="unsupported", text=why)
         else:
-            ending = self.launcher.run(replace(trial, known=self._known(trial)), device, take)
+            for _attempt in (1, 2):
+                records.clear()
+                ending = self.launcher.run(replace(trial, known=self._known(trial)), device, take)
+                if ending.kind != "lost":
+                    break
+        if log := self._write_log(trial, ending):
+            ending = replace(ending, text=f"{legible(ending.text)}; log: {log}")
         sent = [record for record in records if isinstance(record, TrialResult)]
         results = [*sent, *missing_results(trial, sent, ending, started)]
-        return records, [replace(result, detail=legible(result.detail)) for result in results]
+        return records, [replace(result, detail=legible(result.detail)) for result in results], ending
 
-    def _keep(self, trial: Trial, device: Device, records: list[Message], results: list[TrialResult]) -> None:
+    def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
+        """Keep all that a process which failed has printed; return where within the run's folder."""
+        if ending.kind not in FAILED or not ending.log:
+            return None
+        path = self.store.folder / trial.log
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(ending.log, errors="backslashreplace")
+        except OSError as error:  # the row is what counts
+            self.display.note(f"'{path}' cannot be written: {error.strerror or error}.")
+            return None
+        return trial.log
+
+    def _keep(self, trial: Trial, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
+        device = self.devices[trial.cell.placement.name]
         self.store.add_results(trial, device, results, [*self.sampler.drain(), *records])
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
+        self.attempts[trial.id] = self.done[trial.config]
         measured = {one.precision: one.speed for one in results if one.status in MEASURED and one.speed is not None}
         self.speeds[trial.config] = {name: speed for name, speed in measured.items() if speed.step_ms is not None}
         if trial.phase == "train":
@@ -195,6 +321,11 @@ class Execution:
             self.store.add(samples)
             self.store.check()
             self.display.progress(progress, samples)
+
+
+def now() -> str:
+    """Return the time in UTC, as rows have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def legible(text: str) -> str:

@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import re
+import shlex
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, Literal
 import bench
 from bench import report as reporter
 from bench.cli.display import open_display, say
+from bench.cli.interruption import Interrupted, Interruption, invocation
 from bench.cli.parser import parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
@@ -46,6 +49,8 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
             words = list(_read_run(folder)["request"]["argv"])
             if request.seeds:
                 words += ["--seeds", ",".join(map(str, request.seeds))]
+            if request.trial_timeout_s is not None:
+                words += ["--trial-timeout", f"{request.trial_timeout_s}s"]
             request = replace(parse_run(words), resume=folder, out=None, dry_run=request.dry_run)
         return request, folder
     if request.out is not None and request.out.exists() and not _is_empty(request.out):
@@ -120,24 +125,84 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             launcher.workspace = folder.resolve()
             devices = {device.placement: device for device in environment.devices}
             execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, display=display)
-            if prepared.replan is None:
-                fine = execution.run(prepared.plan)
-            else:  # the searches for the largest batches first, then the whole plan at them
-                found = execution.run(prepared.plan.only("fit"))
-                plan = prepared.replan(execution.largest(prepared.plan))
-                run["planned"] = [planned(trial) for trial in plan.trials]
-                store.write_run(run)
-                display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
-                fine = execution.run(plan) and found
+            try:
+                if prepared.replan is None:
+                    fine = execution.run(prepared.plan)
+                else:  # the searches for the largest batches first, then the whole plan at them
+                    found = execution.run(prepared.plan.only("fit"))
+                    plan = prepared.replan(execution.largest(prepared.plan))
+                    run["planned"] = [planned(trial) for trial in plan.trials]
+                    store.write_run(run)
+                    display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
+                    fine = execution.run(plan) and found
+            except KeyboardInterrupt as stop:
+                display.close()
+                tell_interrupted(folder, len(execution.done), len(prepared.plan.trials), launcher.started_by)
+                raise Interrupted(folder if execution.done else None) from stop
             store.add(sampler.stop())
             lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
             store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
-    except KeyboardInterrupt:
-        display.note(f"Stopped. What was finished is in {folder}; go on with --resume {folder}.")
-        raise
     finally:
         display.close()
     return fine
+
+
+def tell_interrupted(folder: Path | None, finished: int = 0, planned: int = 0, started_by: str = "") -> None:
+    """Say that a run was stopped, what of it is finished, and how to go on.
+
+    Args:
+        folder: the run's; None if it has none yet.
+        finished: trials that are.
+        planned: trials of its plan.
+        started_by: what starts its processes, if that is not the command line alone.
+    """
+    if finished:
+        tell(f"Stopped: {finished} of {max(finished, planned)} trials are finished, in {folder}.")
+    else:
+        tell("Stopped before a trial was finished.")
+    if folder is None or not (folder / "run.json").exists():
+        tell("Start it again with the same command.")
+    elif started_by:
+        tell(f"Go on with the same {started_by} command, and --resume {shlex.quote(str(folder))}")
+    else:
+        tell(f"Go on with {invocation()} --resume {shlex.quote(str(folder))}")
+
+
+def report_interrupted(folder: Path | None, signals: Interruption) -> None:
+    """Write the report of what a run that was stopped has finished, unless the user does not want to wait for it."""
+    if folder is None:
+        return
+    with skippable(folder), suppress(OSError):  # nobody reads it any more
+        signals.accept()
+        if signals.again:
+            raise KeyboardInterrupt
+        tell("Writing a partial report of what is finished; Ctrl-C skips it.")
+        report([folder], report_folder([folder]))
+
+
+@contextmanager
+def skippable(folder: Path) -> Iterator[None]:
+    """Let Ctrl-C end the writing of a run's report, and say how to write it later.
+
+    Raises:
+        Interrupted: it did.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        where = shlex.quote(str(folder))
+        tell(f"No report was written. What was measured is in {folder}: {invocation()} report {where} writes one.")
+        raise Interrupted from stop
+
+
+def tell(text: str) -> None:
+    """Print a line; to stderr if whoever reads the rest is gone, as after Ctrl-C the reader of a pipe is."""
+    try:
+        say(text)
+    except OSError:
+        os.dup2(2, 1)
+        with suppress(OSError):
+            say(text)
 
 
 def sampled_gpus(environment: Environment) -> Gpus:
@@ -251,7 +316,16 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     if "trials.csv" in measured:
         csv_file.read(folder / "trials.csv")  # refuses what a report would refuse
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
-    free = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on"}  # suites hold their parameters
+    free = {
+        "argv",
+        "parameters",
+        "out",
+        "resume",
+        "dry_run",
+        "data_dir",
+        "on",
+        "trial_timeout_s",
+    }  # suites hold their parameters
     seeds = {*(run["request"].get("seeds") or ()), *(one["seed"] for one in run.get("planned", ()))}
     if seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}:
         free.add("seeds")

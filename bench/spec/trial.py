@@ -137,6 +137,13 @@ PROCESS_TARGET = 0.01
 """Half-width at which a process stops timing where none is asked for: processes differ by about as much."""
 
 
+SILENCE_S = 600.0
+"""A trial's process may say nothing for so long at least, unless ``--trial-timeout`` says otherwise."""
+COMPILING_S = SEARCHING_S = JOINT_S = 1800.0
+"""The same while it compiles, in the search for the largest batch, and of several devices that train together: those
+that wait for one that hangs must have the time to say which."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
     """When a comparison has measured enough (docs/measuring.md)."""
@@ -211,11 +218,17 @@ class Request:
     """Seeds of the trainings; None is each suite's own."""
     target_accuracy_pct: float | None = None
     clip_grad: float | None = None
+    trial_timeout_s: float | None = None
+    """Limit on the silence of a trial's process; None is each trial's own."""
     data: str | None = None
     data_dir: str = "data"
     out: Path | None = None
     resume: Path | None = None
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        limit = self.trial_timeout_s
+        require(limit is None or limit > 0, "--trial-timeout", "a time above 0 such as 5m", limit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +282,8 @@ class Trial:
     clip_grad: float | None = None
     """Norm to clip gradients to (train)."""
     protocol: Protocol = Protocol()
+    silence_s: float = SILENCE_S
+    """How long its process may say nothing before it is taken to hang."""
     known: tuple[KnownArm, ...] = ()
     """What an earlier process found of the arms, where this one repeats its measurement."""
 
@@ -307,13 +322,23 @@ class Trial:
     @property
     def checkpoint(self) -> Path:
         """Where within a run's folder its training is kept until it has ended (train)."""
-        return Path("checkpoints") / f"{re.sub(r'[^A-Za-z0-9._=+-]', '_', self.id)}.pt"
+        return Path("checkpoints") / f"{self._file_name}.pt"
+
+    @property
+    def log(self) -> Path:
+        """Where within a run's folder all that it printed is kept if it fails."""
+        return Path("logs") / f"{self._file_name}.log"
+
+    @property
+    def _file_name(self) -> str:
+        return re.sub(r"[^A-Za-z0-9._=+-]", "_", self.id)
 
     @property
     def config(self) -> str:
         """Hash of the question, 12 hex digits: equal hashes are the same question."""
         question = asdict(self)
-        del question["known"]  # changes how long it takes, and not what is asked
+        for name in ("known", "silence_s"):  # they change how long it takes, and not what is asked
+            del question[name]
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
         if self.phase == "fit":
             del question["cell"]["batch_size"]  # which is the answer

@@ -21,13 +21,18 @@ from bench.spec.techniques import Techniques
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=20)
-"""How long a rank waits for another; the first step of a large model may take minutes. Less than the silence after
-which a worker counts as hung (bench/launch/local.py), so that the rank that waits reports why."""
+"""How long a rank waits for another at most; the first step of a large model may take minutes."""
 
 
-def join(device: torch.device) -> None:
-    """Join the other ranks at the address in torch.distributed's environment variables."""
-    distributed.init_process_group(backend_of(device).collectives, timeout=PATIENCE)
+def join(device: torch.device, silence_s: float) -> None:
+    """Join the other ranks at the address in torch.distributed's environment variables.
+
+    Args:
+        device: the rank's own.
+        silence_s: after which silence the trial is taken to hang; a rank that waits for another says so before.
+    """
+    patience = min(PATIENCE, timedelta(seconds=silence_s * 2 / 3))
+    distributed.init_process_group(backend_of(device).collectives, timeout=patience)
 
 
 def ranks() -> int:

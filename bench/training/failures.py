@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,12 @@ FROM_LOADER = "in DataLoader worker process"
 """In the first line of an error of a loader's process; the error itself is in the last line."""
 COMPILERS = ("torch._dynamo", "torch._inductor")
 """Modules of the errors of torch.compile, of which others may be subclasses."""
+DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
+FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
+"""How faulthandler begins."""
+LONGEST_LINE = 300
+STACK_SIGNAL = signal.SIGUSR2
+"""Lets a worker or rank print its stack, even while it hangs in C code."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 """In gloo's errors, plain RuntimeErrors, when another process is gone."""
 
@@ -80,6 +88,38 @@ def _first_line(text: str) -> str:
     if FROM_LOADER in lines[0]:
         return lines[-1].partition(": ")[2] or lines[-1]
     return lines[0]
+
+
+def print_stacks() -> None:
+    """Let this process print its Python stack to stderr when a signal ends it, and at ``STACK_SIGNAL``."""
+    faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL)
+
+
+# What a process printed: where it was, and its last words.
+
+
+def place(printed: str, file: Path) -> str:
+    """Return the innermost line of a file that a traceback names, such as ``my.py:12``; empty where none does.
+
+    A dump by faulthandler, whose first line is the innermost, comes before a traceback, whose last line is.
+
+    Args:
+        printed: what the process printed.
+        file: the file, absolute.
+    """
+    lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
+    dump = DUMP.search(printed)
+    found = lines.findall(printed[dump.start() :]) if dump else lines.findall(printed)[::-1]
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f"{shown}:{found[0]}" if found else ""
+
+
+def last_words(printed: str) -> str:
+    """Return the last line that a process printed before faulthandler's dump, if there is one; empty if none."""
+    dump = FATAL.search(printed) or DUMP.search(printed)
+    lines = printed[: dump.start()].strip().splitlines() if dump else printed.strip().splitlines()
+    return lines[-1].strip()[-LONGEST_LINE:] if lines else ""
 
 
 # The cause of death of a process that sent no report.

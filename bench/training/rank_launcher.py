@@ -6,7 +6,6 @@ this module's ``main``, with a pipe to the worker; the variables of torch.distri
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import os
 import socket
@@ -29,7 +28,7 @@ from bench.devices.backend import gpu_count
 from bench.results.records import Device, Done, Failed, MemoryPeak, Message, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.trial import Placement, Rendezvous, Trial
-from bench.training.failures import ErrorReport, exit_cause, failure, is_secondary, oom_kills
+from bench.training.failures import ErrorReport, exit_cause, failure, is_secondary, oom_kills, print_stacks
 
 LIGHTNING, JOINED = "bench.phases.train:run", "bench.worker.worker:run_rank"
 """What a rank runs: Lightning joins its ranks itself; those of a placement of several devices are joined here."""
@@ -130,7 +129,7 @@ def main() -> None:
     shard = Shard(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"]))
     trial, device, checkpoint = connection.recv()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    faulthandler.enable()
+    print_stacks()
     module, name = (JOINED if len(trial.cell.placement.members) > 1 else LIGHTNING).split(":")
     try:
         getattr(importlib.import_module(module), name)(trial, device, connection.send, checkpoint, shard)

@@ -6,7 +6,6 @@ used yet.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import importlib
 import os
@@ -32,7 +31,7 @@ from bench.spec.phases import PHASES
 from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource, Rendezvous, Trial
 from bench.training import distributed, rank_launcher
-from bench.training.failures import failure
+from bench.training.failures import failure, print_stacks
 
 
 def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
@@ -109,7 +108,7 @@ def run_rank(
 ) -> None:
     """Run one process of a trial on several devices, after joining the others."""
     index = trial.cell.placement.device_of(shard.rank)
-    distributed.join(device_at(index))
+    distributed.join(device_at(index), trial.silence_s)
     phases.run(trial, device, send, checkpoint)
 
 
@@ -130,4 +129,4 @@ def _print_to(log: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    faulthandler.enable()
+    print_stacks()

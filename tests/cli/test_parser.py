@@ -98,6 +98,8 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         (["--phases", "sped"], "Did you mean 'speed'"),
         (["--target-ci", "tight"], "--target-ci takes a share"),
         (["--time-budget", "long"], "--time-budget takes a time"),
+        (["--trial-timeout", "long"], "--trial-timeout takes a time"),
+        (["--trial-timeout", "0s"], "--trial-timeout must be a time above 0"),
         (["--time-budget", "0s"], "--time-budget must be a time above 0"),
         (["--data", "mnist"], "--data must be cifar10"),
         (["--set", "width"], "--set takes NAME=VALUE"),

@@ -207,8 +207,11 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
         stop(process)
         process.wait()
     assert process.returncode == status
-    assert "go on with --resume out" in "".join(seen)
-    assert "Traceback" not in "".join(seen)
+    text = "".join(seen)
+    assert "run_bench.py --resume out" in " ".join(text.split())
+    assert "Traceback" not in text
+    assert "partial report" in text
+    assert "is unfinished" in (place / "reports" / "out" / "details.md").read_text()
     deadline = time.monotonic() + 10
     while running(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -21,7 +21,8 @@ def hang(told, send):
     draft = Path(told).with_suffix(".part")
     draft.write_text(pids)
     draft.rename(told)
-    ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock: no thread of Python's runs
+    while True:  # a signal ends a sleep
+        ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock: no thread of Python's runs
 
 
 def leave_a_child(_send):

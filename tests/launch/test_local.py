@@ -4,19 +4,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench.launch import local
-from bench.launch.local import SILENCE_S, LocalLauncher, remove_overrides
-from bench.results.records import Block, EpochResult, Progress, TrialResult
+from bench.launch.local import LocalLauncher, remove_overrides
+from bench.results.records import Block, Done, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import SuiteRef
+from bench.spec.trial import JOINT_S, SuiteRef
 from bench.training import distributed
 from bench.worker import worker
 from tests.arms import arms
@@ -39,6 +42,10 @@ def run(launcher, trial, cpu):
 def failing(trial, how, file=None):
     suite = SuiteRef(name="tiny", file=str(file or trial.cell.suite.file), parameters=(("fail", how),))
     return replace(trial, cell=replace(trial.cell, suite=suite))
+
+
+def line_of(text):
+    return next(number for number, line in enumerate(TINY.splitlines(), start=1) if text in line)
 
 
 def test_a_memory_trial_sends_one_result(launcher, tiny_trial, cpu):
@@ -168,9 +175,83 @@ def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_t
 
 
 def test_a_process_that_hangs_is_ended(tiny_trial, cpu):
-    ending, _ = run(LocalLauncher(silence_s=1.0, patience_s=0.1), failing(tiny_trial, "hang"), cpu)
+    trial = replace(failing(tiny_trial, "hang"), silence_s=1.0)
+    ending, _ = run(LocalLauncher(), trial, cpu)
     assert ending.kind == "timeout"
-    assert "no sign of life" in ending.text
+    assert ending.text == f"no sign of life for 1 s ({tiny_trial.cell.suite.file}:{line_of('sleep(3600)')})"
+
+
+@pytest.mark.parametrize(("own_s", "kind"), [(60.0, "done"), (0.0, "timeout")])
+def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind):
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    sentinel, _theirs = multiprocessing.Pipe(duplex=False)
+
+    def compile_model():
+        sending.send(Progress(text="compiling", silence_s=own_s))
+        time.sleep(0.3)
+        sending.send(Done())
+
+    thread = threading.Thread(target=compile_model)
+    thread.start()
+    ending = launcher._listen(SimpleNamespace(sentinel=sentinel), receiving, lambda _message: None, 0.1)
+    thread.join()
+    assert ending.kind == kind
+
+
+BREAKING = """
+def crash():
+    import os, signal
+    print("my last words", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def forward(inputs):
+    crash()
+    return inputs
+"""
+REASONS = {
+    "os.kill(os.getpid(), signal.SIGSEGV)": (
+        "died",
+        "the process ended without a message, by SIGSEGV (mine.py:5); it printed last: my last words",
+    ),
+    "raise SystemExit(3)": ("error", "SystemExit: 3 (mine.py:5)"),
+    "raise KeyboardInterrupt": ("error", "KeyboardInterrupt: no message (mine.py:5)"),
+    "raise ValueError('a\\nb')": ("error", "ValueError: a (mine.py:5)"),
+    "os._exit(3)": (
+        "died",
+        "the process ended without a message, by exit code 3, after it had said: fp32: a small step to load the "
+        "libraries; it printed last: my last words",
+    ),
+    "os.kill(os.getpid(), signal.SIGKILL)": (
+        "died",
+        "the process ended without a message, by SIGKILL, after it had said: fp32: a small step to load the libraries; "
+        "it printed last: my last words",
+    ),
+}
+
+
+@pytest.fixture
+def breaking_trial(tiny_trial, tmp_path, monkeypatch):
+    """A function that returns a trial of a suite whose forward pass executes a statement."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    layer = "        Breaking = type('Breaking', (nn.Module,), {'forward': lambda _, inputs: forward(inputs)})\n"
+    model = TINY.replace("nn.Flatten()", "Breaking(), nn.Flatten()")
+    model = model.replace("        if fail ==", f"{layer}        if fail ==", 1)
+
+    def make(statement):
+        path.write_text(BREAKING.replace("os.kill(os.getpid(), signal.SIGSEGV)", statement) + model)
+        return replace(tiny_trial, cell=replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path))))
+
+    return make
+
+
+@pytest.mark.parametrize("statement", REASONS)
+def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(launcher, breaking_trial, cpu, statement):
+    ending, _ = run(launcher, breaking_trial(statement), cpu)
+    assert (ending.kind, ending.text) == REASONS[statement]
+    assert "my last words" in ending.log
+    assert ("Segmentation fault" in ending.log) == ("SIGSEGV" in statement)
 
 
 def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tiny_trial, tmp_path, cpu):
@@ -222,8 +303,12 @@ def test_variables_that_may_change_figures_are_recorded(launcher, monkeypatch):
     assert not any("CUDA_HOME" in one or "CACHE_DIR" in one for one in found)
 
 
-def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang():
-    assert distributed.PATIENCE.total_seconds() <= SILENCE_S - 300
+def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang(monkeypatch):
+    waits = []
+    monkeypatch.setattr(distributed.distributed, "init_process_group", lambda _backend, timeout: waits.append(timeout))
+    for silence_s in (60.0, JOINT_S):
+        distributed.join(torch.device("cpu"), silence_s)
+        assert 0.5 * silence_s <= waits[-1].total_seconds() <= silence_s - 20
 
 
 def serve_a_stopped_run(_send):

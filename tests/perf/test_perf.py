@@ -14,7 +14,7 @@ from bench.report.reading.load import load
 from bench.results.columns import COLUMNS
 from bench.stats import Interval
 from bench.training import amp
-from perf import arms, loops, outcome, peers, report, synthetic_run
+from perf import arms, loops, outcome, peers, report, scale, synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -189,3 +189,12 @@ def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
         low, high = np.quantile(means, [0.025, 0.975])
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
         assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
+
+
+def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_path, capsys):
+    for part in scale.PARTS:
+        scale.child(part, 20, 4, tmp_path / "run")
+    assert "20 trials" in capsys.readouterr().out
+    runs = load([tmp_path / "run"])
+    assert len(runs.trials) == 4 * (2 + 3 * 2)
+    assert len(runs.blocks) == 4 * 3 * 2 * 4

@@ -54,6 +54,20 @@ def test_an_ampere_compares_four_and_a_pascal_two(machine):
     assert arms(plan(machine, pascal).trials, "speed")[0] == ("fp32", "amp-fp16")
 
 
+def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_named(machine):
+    slow, pair = gpu(0, memory_total_bytes=1), replace(gpu(0), placement="0+1", fp32_gflops=1e4)
+    limits = {trial.phase: trial.silence_s for trial in plan(machine, slow, largest_batch=True).trials}
+    assert limits == {"fit": 1800.0, "train": 600.0}
+    assert {trial.silence_s for trial in plan(machine, slow).trials} == {600.0}
+    snail = replace(slow, fp32_gflops=1.0)  # 160 s a step of 64 samples, in fp32
+    (speed, *_) = [trial for trial in plan(machine, snail, batch_sizes=(64,)).trials if trial.phase == "speed"]
+    assert speed.silence_s == pytest.approx(10 * 24 * 4 * 160)
+    assert {trial.silence_s for trial in plan(machine, pair).trials} == {1800.0}
+    asked = plan(machine, snail, trial_timeout_s=60.0).trials
+    assert {trial.silence_s for trial in asked} == {60.0}
+    assert asked[0].config == replace(asked[0], silence_s=1.0).config  # a resumption may have another limit
+
+
 def test_every_gpu_is_measured_on_its_own(machine):
     trials = plan(machine, gpu(0), gpu(1)).trials
     assert {trial.cell.placement.name for trial in trials} == {"0", "1"}

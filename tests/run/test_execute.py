@@ -132,20 +132,87 @@ def test_arms_that_do_not_fit_together_are_measured_apart_also_after_an_interrup
 
 
 @pytest.mark.parametrize(("kind", "status"), [("timeout", "timeout"), ("died", "failed"), ("error", "failed")])
-def test_a_trial_that_fails_leaves_rows_and_the_rest_goes_on(tmp_path, plan, cpu, kind, status):
-    ran, stored, fine = execute(tmp_path / "run", plan, cpu, {"speed-r0": Ending(kind=kind, text="why")})
-    assert [row for row in stored if row[2] != "ok"] == [("tiny-cpu-b4-speed-r0", name, status) for name in ARMS]
-    assert len(ran) == len(plan.trials)
+def test_an_arm_that_fails_beside_others_is_a_row_and_the_others_are_measured_alone(tmp_path, plan, cpu, kind, status):
+    why = Ending(kind=kind, text="why")
+    _, stored, fine = execute(tmp_path / "run", plan, cpu, {"speed-r": why, "speed-amp-bf16": why})
+    assert [row for row in stored if row[2] != "ok"] == [
+        (f"tiny-cpu-b4-speed-amp-bf16-r{number}", "amp-bf16", status) for number in (0, 1)
+    ] + ([] if kind == "error" else [("tiny-cpu-b4-train-amp-bf16-s0", "amp-bf16", status)])
+    assert arms_of(stored, "speed") == ["fp32", "fp32"]
     assert not fine
-    assert rows(tmp_path / "run", "trials.csv")[2]["detail"] == "why"
+    speed = [row for row in rows(tmp_path / "run", "trials.csv") if row["phase"] == "speed"]
+    assert speed[0]["detail"] == "measured alone: together, why"
+    assert "why" in speed[1]["detail"]
+
+
+def test_arms_that_do_not_fail_together_any_more_replace_what_was_measured_apart(tmp_path, plan, cpu):
+    why = Ending(kind="died", text="why")
+    execute(tmp_path / "run", plan, cpu, {"speed-r": why, "speed-amp-bf16": why})
+    ran, stored, fine = execute(tmp_path / "run", plan, cpu)
+    assert ran == ["tiny-cpu-b4-speed-r0", "tiny-cpu-b4-speed-r1", "tiny-cpu-b4-train-amp-bf16-s0"]
+    assert arms_of(stored, "speed") == [*ARMS, *ARMS]
+    assert {row[0] for row in stored if "speed" in row[0]} == {"tiny-cpu-b4-speed-r0", "tiny-cpu-b4-speed-r1"}
+    assert fine
+
+
+@pytest.mark.parametrize("kind", ["timeout", "died"])
+def test_an_arm_that_hung_or_crashed_is_not_tried_again_in_its_cell(tmp_path, plan, cpu, kind):
+    why = Ending(kind=kind, text="why")
+    ran, _, _ = execute(tmp_path / "run", plan, cpu, {"speed-r0": why, "speed-amp-bf16-r0": why})
+    alone = ["tiny-cpu-b4-speed-fp32-r0", "tiny-cpu-b4-speed-amp-bf16-r0"]
+    assert [name for name in ran if "speed" in name] == [
+        "tiny-cpu-b4-speed-r0",
+        *(alone[:1] if kind == "timeout" else alone),  # the other one alone shows which hung
+        "tiny-cpu-b4-speed-fp32-r1",
+    ]
+    assert "tiny-cpu-b4-train-amp-bf16-s0" not in ran
+    details = {row["trial"]: row["detail"] for row in rows(tmp_path / "run", "trials.csv") if row["status"] != "ok"}
+    assert len(details) == 3
+    for trial in ("tiny-cpu-b4-speed-amp-bf16-r1", "tiny-cpu-b4-train-amp-bf16-s0"):
+        assert details[trial].startswith("not tried again: in tiny-cpu-b4-speed-amp-bf16-r0, why")
+
+
+def test_arms_that_hang_each_are_tried_each(tmp_path, plan, cpu):
+    ran, stored, _ = execute(tmp_path / "run", plan, cpu, {"speed": Ending(kind="timeout", text="why")})
+    assert [name for name in ran if "speed" in name] == [
+        f"tiny-cpu-b4-speed{arm}-r0" for arm in ("", "-fp32", "-amp-bf16")
+    ]
+    assert {name for name in ran if "train" in name} == set()
+    assert arms_of(stored, "speed", "timeout") == [*ARMS, *ARMS]
+
+
+def test_a_process_lost_with_its_fork_server_is_started_once_more(tmp_path, plan, cpu):
+    launcher = ScriptedLauncher({})
+    lost = [Ending(kind="lost", text="killed")]
+    run = launcher.run
+
+    def losing(trial, device, on_message):
+        ending = run(trial, device, on_message)
+        return lost.pop() if lost and trial.phase == "speed" else ending
+
+    launcher.run = losing
+    with Store(tmp_path / "run") as store:
+        assert execution(store, cpu, launcher).run(plan)
+    assert launcher.ran.count("tiny-cpu-b4-speed-r0") == 2
+    assert len(rows(tmp_path / "run", "blocks.csv")) == 2  # one in each process: not those of the lost one
+
+
+def test_all_that_a_failed_process_printed_is_in_a_file_that_its_row_names(tmp_path, plan, cpu):
+    printed = "Traceback\n" + 10_000 * "x" + "\udcff"
+    execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="died", text="SIGSEGV", log=printed)})
+    detail = rows(tmp_path / "run", "trials.csv")[0]["detail"]
+    assert detail == "SIGSEGV; log: logs/tiny-cpu-b4-memory-fp32.log"
+    assert (tmp_path / "run" / "logs" / "tiny-cpu-b4-memory-fp32.log").read_text().startswith("Traceback\nxxx")
+    assert len(list((tmp_path / "run" / "logs").iterdir())) == 1
 
 
 def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
     folder = tmp_path / "run"
+    failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), Ending(kind="died"))
     with pytest.raises(KeyboardInterrupt):
-        execute(folder, plan, cpu, {"speed-r0": Ending(kind="died"), "train-fp32": KeyboardInterrupt()})
+        execute(folder, plan, cpu, {**failing, "train-fp32": KeyboardInterrupt()})
     ran, _, fine = execute(folder, plan, cpu)
-    assert ran == ["tiny-cpu-b4-speed-r0", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
+    assert ran == ["tiny-cpu-b4-speed-r1", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
     assert fine
     assert execute(folder, plan, cpu)[0] == []
 
@@ -386,18 +453,18 @@ def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(t
     class FailsAfterTiming(ScriptedLauncher):
         def run(self, trial, device, on_message):
             super().run(trial, device, on_message if trial.phase != "speed" else keep_blocks(on_message))
-            return Ending(kind="died", text="gone") if trial.phase == "speed" else Ending(kind="done")
+            return Ending(kind="error", text="gone") if trial.phase == "speed" else Ending(kind="done")
 
     def keep_blocks(on_message):
         return lambda message: on_message(message) if isinstance(message, Block) else None
 
     with Store(tmp_path) as store:
         execution(store, cpu, FailsAfterTiming({})).run(plan)
-    assert len(rows(tmp_path, "blocks.csv")) == 2
+    assert len(rows(tmp_path, "blocks.csv")) == 4  # of each arm alone
     ran, stored, _ = execute(tmp_path, plan, cpu)
     assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in (0, 1)]
     assert len(rows(tmp_path, "blocks.csv")) == 2
-    assert [status for trial, _, status in stored if "speed" in trial] == ["failed"] * 4 + ["ok"] * 4
+    assert [status for trial, _, status in stored if "speed" in trial] == ["ok"] * 4
 
 
 def test_a_folder_that_is_gone_is_noticed_while_a_trial_runs(tmp_path, plan, cpu):
@@ -413,3 +480,24 @@ def test_a_folder_that_is_gone_is_noticed_while_a_trial_runs(tmp_path, plan, cpu
     assert len(rows(tmp_path / "run.rescued", "trials.csv")) == 2
     ran, _, _ = execute(tmp_path / "run.rescued", plan, cpu)
     assert ran == [trial.id for trial in plan.trials][2:]
+
+
+def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(tmp_path, plan, cpu):
+    execute(tmp_path, plan, cpu, {"speed-r0": Ending(kind="died", text="killed")})
+    before = (tmp_path / "trials.csv").read_bytes()
+    assert execute(tmp_path, plan, cpu)[0] == []
+    assert (tmp_path / "trials.csv").read_bytes() == before
+
+
+def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(tmp_path, tiny_trial, cpu):
+    speed = replace(tiny_trial, phase="speed", arms=arms(*ARMS, "tf32"))
+    plan = plan_of(*(replace(speed, replicate=number) for number in (0, 1)))
+    device = replace(cpu, unsupported={})
+    fails = {f"speed{arm}-r{number}": Ending(kind="died", text="gone") for arm in ("", "-tf32") for number in (0, 1)}
+    fails.pop("speed-r1")
+    first = execute(tmp_path, plan, device, fails)[1]
+    assert [row[1:] for row in first if row[0].endswith("-speed-r1")] == [(name, "ok") for name in ARMS]
+    again = {**fails, "speed-r1": Ending(kind="died", text="gone")}
+    ran, stored, _ = execute(tmp_path, plan, device, again)
+    assert [row for row in stored if row[2] == "ok"] == [row for row in first if row[2] == "ok"]
+    assert not [trial for trial in ran if trial.endswith(("-fp32-r1", "-fp32-r0"))]

@@ -1,10 +1,12 @@
 """The kind and the text of an error in the row of its trial."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from bench.training.failures import failure, refused
+from bench.training.failures import exit_cause, failure, last_words, place, refused
 
 
 class Broken(Dataset):
@@ -83,3 +85,40 @@ def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
 @pytest.mark.parametrize(("text", "line"), [("one\ntwo", "one"), ("", "no message"), (" \n", "no message")])
 def test_an_error_is_reported_by_its_type_and_its_first_line(text, line):
     assert failure(ValueError(text)).text == f"ValueError: {line}"
+
+
+DUMP = """my last words
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/home/me/my.py", line 9 in waiting
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/ctypes.py", line 3 in inner
+  File "/home/me/my.py", line 21 in forward
+  File "/home/me/my.py", line 40 in model
+
+Extension modules: numpy, torch (total: 2)
+"""
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/my.py", line 40, in model
+  File "/home/me/my.py", line 21, in forward
+  File "/usr/lib/torch.py", line 3, in linear
+RuntimeError: shapes
+"""
+
+
+@pytest.mark.parametrize(("printed", "words"), [(DUMP, "my last words"), (TRACEBACK, "RuntimeError: shapes"), ("", "")])
+def test_the_innermost_line_of_a_file_is_found_in_dumps_and_in_tracebacks(printed, words, monkeypatch):
+    assert place(printed, Path("/home/me/my.py")) == ("/home/me/my.py:21" if printed else "")
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/home/me"))
+    assert place(printed, Path("/home/me/my.py")) == ("my.py:21" if printed else "")
+    assert place(printed, Path("/home/me/other.py")) == ""
+    assert last_words(printed) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [(-11, "by SIGSEGV"), (-9, "by SIGKILL"), (-40, "by signal 40"), (3, "by exit code 3")]
+)
+def test_a_signal_is_called_by_its_name(code, how):
+    assert exit_cause(code, None) == ("died", how)

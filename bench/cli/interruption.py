@@ -1,0 +1,123 @@
+"""Ctrl-C, SIGTERM and the end of the terminal: the first stops the work, the next skips the report, a third ends all.
+
+Imports nothing that takes a moment, because Ctrl-C may come in any.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType, TracebackType
+    from typing import Any
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN_S = 0.02
+"""When an interruption that Python has swallowed is raised again."""
+CLEAR_LINE = b"\r\x1b[K"
+
+
+class Interrupted(KeyboardInterrupt):
+    """The work was stopped, and the user has been told what is finished and how to go on."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Keep the folder of a run that can be reported on; None if there is none."""
+        super().__init__()
+        self.folder = folder
+
+
+class Interruption:
+    """A context manager in which signals that end a program raise KeyboardInterrupt in its main thread, once.
+
+    What follows the first only counts while the work is stopped, until ``accept`` lets it raise again. A third ends the
+    process at once; what it has started ends with it.
+    """
+
+    def __init__(self, *, for_good: bool) -> None:
+        """Prepare; ``for_good`` if nothing follows in this process, whose end then cannot be interrupted either."""
+        self.came: list[int] = []
+        self._for_good, self._accepts = for_good, True
+        self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
+        self._terminals: list[int] = []
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread may say what becomes of signals
+        self._terminals = [descriptor for descriptor in (1, 2) if _is_terminal(descriptor)]
+        for number in ENDING:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # others were chosen
+                self._before[number] = signal.signal(number, self._take)
+        if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._raise)
+            sys.unraisablehook = self._swallowed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.unraisablehook = self._hook
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_IGN if self._for_good else handler)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that the first signal has stopped."""
+        return 128 + (self.came[0] if self.came else signal.SIGINT)
+
+    @property
+    def again(self) -> bool:
+        """Whether another signal came while the work was stopped."""
+        return len(self.came) > 1
+
+    def accept(self) -> None:
+        """Let the next signal raise KeyboardInterrupt again."""
+        self._accepts = True
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self.came.append(number)
+        self._tidy(number)
+        if len(self.came) > 2:
+            os._exit(self.exit_code)
+        if self._accepts:
+            self._accepts = False
+            raise KeyboardInterrupt
+
+    def _tidy(self, number: int) -> None:
+        """Remove the ^C that a terminal has shown; stop writing to one that is gone."""
+        for descriptor in self._terminals:
+            if number == signal.SIGHUP and not _is_terminal(descriptor):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+            elif number == signal.SIGINT:
+                os.write(descriptor, b"\n" if os.environ.get("TERM", "dumb") == "dumb" else CLEAR_LINE)
+                return
+
+    def _swallowed(self, report: Any) -> None:
+        """Raise again what Python ignores where nobody could catch it, as in a callback of an import."""
+        if self.came and issubclass(report.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            self._hook(report)
+
+    def _raise(self, _number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+
+def invocation() -> str:
+    """Return how this program was started, as a user types it."""
+    import shlex
+
+    program = sys.argv[0]
+    return f"python {shlex.quote(program)}" if program.endswith(".py") else program.rpartition("/")[2]
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Whether time and memory grow in proportion to a run: 10,000 trials and a million blocks, and a tenth of that.
+
+    python perf/scale.py [--quick]
+
+A made-up CPU and a launcher that answers at once take the place of the machine, so that all of the time is the
+harness's own. One suite is planned at 2,000 batch sizes (memory in two precisions, three processes of speed), run until
+half of its trials have ended, stopped, and resumed twice: with the other half left, and with nothing left. Then it is
+read as for a report. Each of these is a process of its own. "A trial" is what lies between the end of one trial and the
+begin of the next, in which the display stands still: the median, and the longest.
+
+Times are of the processor, since other programs' do not count. A step that is linear takes ten times as long for ten
+times the trials, so the ratio of the times per trial is 1; what every process spends on starting makes it smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.launch.launcher import Ending, Launcher
+from bench.results.records import Block, Device, Environment, MemoryPeak, Message, Speed, TrialResult
+from bench.spec.trial import Request, Trial
+
+ARMS = ("fp32", "amp-bf16")
+A_CELL = 5
+"""Trials of a batch size: memory in each precision, and three processes of speed."""
+PARTS = {
+    "plan": "plan",
+    "half": "run half of the trials",
+    "rest": "resume, and run the others",
+    "again": "resume with nothing left",
+    "read": "read for a report",
+}
+MOST_RATIO = 1.3
+"""How far the time of a trial may grow, from a tenth of the trials to all."""
+MOST_STILL_S = 0.5
+"""How long the display may stand still between two trials."""
+
+
+class Instant(Launcher):
+    """A machine that measures in no time; after some trials Ctrl-C is pressed."""
+
+    def __init__(self, blocks: int, most: int | None) -> None:
+        """Answer.
+
+        Args:
+            blocks: of each precision in a process of speed.
+            most: trials until Ctrl-C; None for no Ctrl-C.
+        """
+        super().__init__()
+        self.blocks, self.most = blocks, most
+        self.begun: list[float] = []
+        self.ended: list[float] = []
+
+    def survey(self, gpus: tuple[str, ...] | None) -> Environment:  # noqa: ARG002
+        """Describe the machine."""
+        cpu = Device(placement="cpu", kind="cpu", name="Made-up CPU", architecture="CPU", fp32_gflops=100.0)
+        software = dict.fromkeys(("host", "os", "python", "torch", "torchvision"), "made up")
+        return Environment(**software, cuda=None, cudnn=None, driver=None, arch_list=(), devices=(cpu,))  # type: ignore[arg-type]  # all are texts
+
+    def call(self, target: str, *arguments: object) -> Any:  # noqa: ARG002
+        """Return the FLOPs of a sample, all that planning asks for."""
+        return 1e6
+
+    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:  # noqa: ARG002
+        """Send the records of a trial."""
+        self.begun.append(time.process_time())
+        if len(self.begun) - 1 == self.most:
+            raise KeyboardInterrupt
+        for index, name in enumerate(trial.precisions):
+            if trial.phase == "memory":
+                on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(peak_resident_bytes=2**20)))
+                continue
+            for number in range(self.blocks):
+                where = {"round": number // 2, "position": 2 * index + number % 2}
+                on_message(Block(trial=trial.id, precision=name, steps=10, time_ms=20.0 - index, start_s=1e9, **where))
+            ends = {"speedup": 2.0, "speedup_low": 1.99, "speedup_high": 2.01} if index else {}
+            cut = {"steady": True, "warmup_steps": 10, "switch_warmup_steps": 1, "block_steps": 10}
+            step_ms = 2.0 - index / 10
+            ends["samples_per_s"] = 1000 * trial.cell.batch_size / step_ms
+            speed = Speed(**cut, rounds=self.blocks // 2, step_ms=step_ms, **ends)  # type: ignore[arg-type]  # as above
+            on_message(TrialResult(precision=name, status="ok", speed=speed))
+        self.ended.append(time.process_time())
+        return Ending(kind="done")
+
+
+def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]:
+    """Do one part, and return its seconds, its peak memory, and how long the display stood still between trials."""
+    from bench.cli.display import show_plan
+    from bench.run import session
+    from bench.run.prepare import prepare
+
+    started = time.process_time()
+    still = [0.0]
+    if part == "read":
+        from bench.report.reading.load import load
+
+        load([folder])
+    else:
+        sizes = tuple(range(1, trials // A_CELL + 1))
+        words = {"suites": ("mlp",), "batch_sizes": sizes, "precisions": ARMS, "phases": ("memory", "speed")}
+        request = Request(**words, resume=folder)  # type: ignore[arg-type]  # from one place
+        launcher = Instant(blocks, trials // 2 if part == "half" else None)
+        prepared = prepare(request, launcher)
+        session.check(prepared, folder)
+        show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=False)
+        assert len(prepared.plan.trials) == trials or not trials
+        if part != "plan":
+            with contextlib.suppress(KeyboardInterrupt):
+                session.execute(prepared, folder, launcher)
+            expected = {"half": trials // 2 + 1, "rest": trials - trials // 2, "again": 0}[part]
+            assert len(launcher.begun) == expected, f"{len(launcher.begun)} trials were begun"
+            still += [begun - ended for begun, ended in zip(launcher.begun[1:], launcher.ended, strict=False)]
+    return {
+        "seconds": time.process_time() - started,
+        "mib": peak_mib(),
+        "still_ms": 1000 * statistics.median(still),
+        "longest_still_ms": 1000 * max(still),
+    }
+
+
+def peak_mib() -> float:
+    """Return the most that this process has had resident, without what its parent had when it was forked."""
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
+
+
+def measure(trials: int, blocks: int, folder: Path) -> dict[str, dict[str, float]]:
+    """Return the figures of each part of one size, each measured in a process of its own."""
+    found = {}
+    for part in PARTS:
+        command = [sys.executable, __file__, "--child", part, "--folder", str(folder)]
+        command += ["--trials", str(trials), "--blocks", str(blocks)]
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found[part] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="1,000 trials and a tenth of that")
+    parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--trials", type=int, default=10_000, help="trials of the larger run (default: 10,000)")
+    parser.add_argument("--blocks", type=int, default=84, help="blocks of a precision in a process (default: 84)")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
+            figures = child(options.child, options.trials, options.blocks, options.folder)
+        print(json.dumps(figures))
+        return 0
+    from bench.stats import Interval
+    from perf import outcome
+
+    large = 1000 if options.quick else options.trials
+    sizes = (large // 10, large)
+    with tempfile.TemporaryDirectory() as temporary:
+        found = [measure(trials, options.blocks, Path(temporary) / str(trials)) for trials in sizes]
+        lines = sum(1 for _ in (Path(temporary) / str(large) / "blocks.csv").open()) - 1
+    rows = []
+
+    def row(name: str, value: float, unit: str = "", most: float | None = None) -> None:
+        interval = Interval(center=value, low=None, high=None, n=1)
+        rows.append(outcome.Outcome(name=name, interval=interval, unit=unit, most=most))
+
+    for part, label in PARTS.items():
+        small, all_of_it = (size[part] for size in found)
+        row(f"{label}: {sizes[0]:,} trials", small["seconds"], "s")
+        row(f"{label}: {large:,} trials", all_of_it["seconds"], "s")
+        row(f"{label}: a trial, {large:,} ÷ {sizes[0]:,}", all_of_it["seconds"] / small["seconds"] / 10, "", MOST_RATIO)
+        row(f"{label}: peak memory, {sizes[0]:,} trials", small["mib"], "MiB")
+        row(f"{label}: peak memory, {large:,} trials", all_of_it["mib"], "MiB")
+        if part in ("half", "rest"):
+            ratio = all_of_it["still_ms"] / small["still_ms"]
+            row(f"{label}: between trials, median", all_of_it["still_ms"], "ms")
+            row(f"{label}: between trials, median, {large:,} ÷ {sizes[0]:,}", ratio, "", MOST_RATIO)
+            row(f"{label}: between trials, longest", all_of_it["longest_still_ms"], "ms", 1000 * MOST_STILL_S)
+    return outcome.report(f"{large:,} trials, {lines:,} blocks", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Ctrl-C and its like: the first stops, the next skips, and none is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.cli.interruption import Interrupted, Interruption
+from bench.run import session
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_the_first_signal_raises_and_others_count_until_they_may_raise_again(number, code):
+    with Interruption(for_good=False) as signals:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        assert not signals.again
+        signal.raise_signal(signal.SIGTERM)  # while the work is stopped
+        assert signals.again
+    assert signals.exit_code == code
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_after_the_work_is_stopped_the_next_signal_skips_the_report():
+    with Interruption(for_good=False) as signals:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signals.accept()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_the_user_has_switched_off_stays_off():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Interruption(for_good=False) as signals:
+            signal.raise_signal(signal.SIGHUP)
+        assert signals.came == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interruption_that_python_swallows_is_raised_again():
+    class Swallowing:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.01)
+
+    with Interruption(for_good=False):
+        one = Swallowing()
+        del one
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(5.0)
+
+
+THIRD = """
+import signal, time
+from bench.cli.interruption import Interruption
+with Interruption(for_good=True):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        signal.raise_signal(signal.SIGINT)
+        print("once more", flush=True)
+        signal.raise_signal(signal.SIGINT)
+        print("goes on", flush=True)
+"""
+
+
+def test_the_third_signal_ends_the_process():
+    done = subprocess.run([sys.executable, "-c", THIRD], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "once more\n", "")
+
+
+IMPORTING = """
+import builtins, signal, sys
+import run_bench
+take = builtins.__import__
+def interrupted(name, *rest):
+    if name == sys.argv.pop():
+        builtins.__import__ = take
+        signal.raise_signal(signal.SIGINT)
+    return take(name, *rest)
+builtins.__import__ = interrupted
+sys.exit(run_bench.main())
+"""
+
+
+@pytest.mark.parametrize("module", ["bench.cli.interruption", "bench.cli.parser"])
+def test_ctrl_c_while_modules_are_imported_is_answered(module):
+    program = IMPORTING.replace("sys.argv.pop()", repr(module))
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "run_bench: stopped.\n")
+
+
+def test_a_line_whose_reader_is_gone_is_printed_to_stderr(tmp_path):
+    words = "from bench.run.session import tell; tell('first'); tell('second')"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr.split()) == (0, ["first", "second"])
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """The runs that are reported on."""
+    runs = []
+    monkeypatch.setattr(session, "report_folder", lambda _folders: None)
+    monkeypatch.setattr(session, "report", lambda folders, _out: runs.extend(folders))
+    return runs
+
+
+def test_a_run_that_was_stopped_gets_its_report_unless_another_ctrl_c_came(tmp_path, reported, capsys):
+    with Interruption(for_good=False) as signals:
+        session.report_interrupted(None, signals)
+        assert reported == []
+        session.report_interrupted(tmp_path, signals)
+        assert reported == [tmp_path]
+        signals.came = [signal.SIGINT, signal.SIGINT]
+        with pytest.raises(Interrupted):
+            session.report_interrupted(tmp_path, signals)
+    assert reported == [tmp_path]
+    assert f"report {tmp_path} writes one" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_what_is_said_of_a_stopped_run_is_what_is_finished_and_how_to_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run_bench.py"])
+    session.tell_interrupted(None)
+    assert "the same command" in capsys.readouterr().out
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    (folder / "run.json").touch()
+    session.tell_interrupted(folder, 3, 8)
+    said = capsys.readouterr().out
+    assert "3 of 8" in said
+    assert f"python run_bench.py --resume '{folder}'" in said
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ampmeter"])
+    session.tell_interrupted(folder, 3, 8)
+    assert f"ampmeter --resume '{folder}'" in capsys.readouterr().out
+    session.tell_interrupted(folder, 3, 8, "torchrun")
+    assert f"the same torchrun command, and --resume '{folder}'" in capsys.readouterr().out
