@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             except Interrupted:  # it has been said
                 return signals.exit_code
             except KeyboardInterrupt:
-                print(STOPPED, file=sys.stderr, flush=True)
+                sys.stderr.write(f"{STOPPED}\n")
                 return signals.exit_code
     except KeyboardInterrupt:  # while that was imported
-        print(STOPPED, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{STOPPED}\n")
         return 130
 
 
