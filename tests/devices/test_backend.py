@@ -6,6 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
+import torch
+
+from bench.devices.backend import out_of_memory_behind
 
 BENCH = Path(__file__).parents[2] / "bench"
 ALLOWED: dict[str, str] = {}
@@ -58,3 +61,10 @@ def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
         if path.parent.name != "devices" and (lines := uses(ast.parse(path.read_text())))
     }
     assert set(found) == set(ALLOWED), found
+
+
+def test_out_of_memory_is_found_behind_the_error_that_it_led_to():
+    memory, ended = torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("the capture was invalidated")
+    ended.__context__ = memory  # as of an error that is raised while another is handled
+    assert out_of_memory_behind(ended) is memory
+    assert out_of_memory_behind(RuntimeError("another")) is None

@@ -83,6 +83,7 @@ def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(ma
 def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(machine):
     gpu = FakeGpu("GPU-a", memory_used=5 * GiB, memory_reserved=GiB)
     assert machine(gpu).memory_used_bytes("GPU-a") == 5 * GiB
+    assert machine(gpu).gpu("GPU-a").memory_free_bytes == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
     assert machine(gpu, missing=fake.DRIVER_470).memory_used_bytes("GPU-a") == 6 * GiB
 
 

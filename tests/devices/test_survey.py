@@ -129,6 +129,19 @@ def test_where_energy_is_read_from_is_found_out_by_calling(one_gpu, gpu, source)
     assert device.energy == source
 
 
+@pytest.mark.parametrize(("errors", "source"), [({}, "counter"), (NO_COUNTER, "power")])
+def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(one_gpu, monkeypatch, errors, source):
+    start = time.monotonic()
+    gpus = [FakeGpu("GPU-a", energy_tick_s=0.01), FakeGpu("GPU-b", energy_tick_s=0.01, errors=errors)]
+    one_gpu(9, 0, uuid="a", driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
+    first = torch.cuda.get_device_properties(0)
+    second = SimpleNamespace(**vars(first) | {"uuid": "b"})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: second if index == 1 else first)
+    (device,) = survey.survey(("0+1",), print).devices
+    assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
+
+
 def test_that_the_library_does_not_know_a_gpu_is_said_once(one_gpu, capsys):
     one_gpu(9, 0, uuid="said-once", driver=FakeDriver([FakeGpu("GPU-other")]))
     survey.look(print)

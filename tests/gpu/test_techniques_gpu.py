@@ -11,11 +11,12 @@ from torch import nn
 from bench.data.transfer import Prefetcher, to_device
 from bench.launch.local import LocalLauncher
 from bench.results.records import TrialResult
+from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import PLAIN, Techniques
 from bench.spec.trial import Placement, Protocol
 from bench.training import amp
-from bench.training.cuda_graphs import WARM_UP
+from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import train_epoch, training_step
 from tests.arms import arms
 from tests.training import conftest
@@ -68,6 +69,32 @@ def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, mo
 
 
 @pytest.mark.card
+@pytest.mark.parametrize(
+    ("breaking", "raised"),
+    [
+        (torch.cuda.synchronize, pytest.raises(UnsupportedError, match="not permitted")),
+        (lambda: torch.empty(2**50, dtype=torch.uint8, device=GPU), pytest.raises(torch.OutOfMemoryError)),
+    ],
+    ids=["synchronizes", "out of memory"],
+)
+def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking, raised):
+    def gradients(inputs, targets):
+        if torch.cuda.is_current_stream_capturing():
+            breaking()
+        return (inputs * targets).sum()
+
+    graphed, batch = (
+        GraphedStep(gradients=gradients, device=GPU),
+        (torch.ones(4, device=GPU), torch.ones(4, device=GPU)),
+    )
+    before = torch.cuda.current_stream()
+    for _ in range(WARM_UP):
+        assert float(graphed(*batch)) == 4
+    with raised:
+        graphed(*batch)
+    assert torch.cuda.current_stream() == before
+
+
 def test_a_graph_draws_other_random_numbers_in_each_replay():
     arm = make(Techniques(cuda_graphs=True), model=lambda data: nn.Sequential(nn.Dropout(0.5), layers(data)))
     (batch,) = (to_device(batch, GPU) for batch in batches(1))

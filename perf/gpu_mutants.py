@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Whether the tests notice single changes in code that runs only with a GPU.
+
+    python perf/gpu_mutants.py [--seed 19] [--count 24] [--not-of SEED] [--whole]
+
+``gpu_mutants.json`` lists changes that were made up before any test was read: a synchronization that is dropped, GPU 0
+for the own one, a peak that is not reset. Some are drawn at random; each is applied to a copy of the checkout, in which
+the tests nearest to it run, those without a GPU first, then those on simulated GPUs (which must be buildable:
+tests/simgpu/README.md), until one fails. With ``--whole`` a change that these miss meets all of ``make test-simgpu``
+and ``make test``. A change whose place is no longer there is named and not counted.
+
+Prints a line for each change with the test that noticed it, and how many were noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CHANGES = ROOT / "perf" / "gpu_mutants.json"
+QUICK = "not slow and not gpu and not simgpu and not timing"
+NEAR = {
+    "devices": ["tests/devices"],
+    "measure": ["tests/measure", "tests/phases"],
+    "phases": ["tests/phases"],
+    "training": ["tests/training"],
+    "worker": ["tests/worker", "tests/training", "tests/launch"],
+}
+"""The quick tests nearest to each package of bench/."""
+LIMIT_S = 1800
+"""Tests that take longer hang; that is noticed, too."""
+
+
+def simulated(*words: str) -> list[str]:
+    """Return the command that runs tests on simulated GPUs."""
+    return ["-m", "tests.simgpu", sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu or simgpu", *words]
+
+
+def stages(change: dict[str, str], whole: bool) -> list[list[str]]:
+    """Return the commands that run tests on a change, the nearest first."""
+    near = [folder for folder in NEAR[change["file"].split("/")[1]] if (ROOT / folder).exists()]
+    commands = [["-m", "pytest", "-q", "-x", "-m", QUICK, *near], simulated(*change["nearest"].split("|"))]
+    if whole:
+        commands += [simulated("tests/gpu", "tests/simgpu"), ["-m", "pytest", "-q", "-x", "-m", QUICK]]
+    return commands
+
+
+def noticed_by(change: dict[str, str], copy: Path, whole: bool) -> str | None:
+    """Apply a change and return the first test that fails; None if none does."""
+    path = copy / change["file"]
+    text = path.read_text()
+    path.write_text(text.replace(change["old"], change["new"]))
+    variables = {**os.environ, "SIM_SHM": f"/dev/shm/simgpu.{os.getpid()}"}  # a machine of its own
+    try:
+        for words in stages(change, whole):
+            try:
+                done = subprocess.run(
+                    [sys.executable, *words],
+                    cwd=copy,
+                    env=variables,
+                    capture_output=True,
+                    text=True,
+                    timeout=LIMIT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return "the tests hang"
+            if done.returncode not in (0, 5):  # 5: none was chosen
+                failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+                return failed[1] if failed else done.stdout[-300:] + done.stderr[-300:]
+        return None
+    finally:
+        path.write_text(text)
+
+
+def draw(numbers: list[int], seed: int, count: int) -> list[int]:
+    """Return some of the numbers, at random."""
+    return random.Random(seed).sample(numbers, count)
+
+
+def main() -> int:
+    """Draw changes and print what notices them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=19)
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--not-of", type=int, help="a seed whose draw is left out of this one")
+    parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")])
+    parser.add_argument("--whole", action="store_true")
+    options = parser.parse_args()
+    changes = {change["n"]: change for change in json.loads(CHANGES.read_text())}
+    left = set(changes) - set(
+        draw(sorted(changes), options.not_of, options.count) if options.not_of is not None else ()
+    )
+    drawn = options.only or sorted(draw(sorted(left), options.seed, options.count))
+    noticed = counted = 0
+    with tempfile.TemporaryDirectory(prefix="ampmeter-mutants-") as folder:
+        copy = Path(folder) / "checkout"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"))
+        for number in drawn:
+            change = changes[number]
+            if (copy / change["file"]).read_text().count(change["old"]) != 1:
+                print(f"{number}: {change['what']}: no longer applies", flush=True)
+                continue
+            begun = time.monotonic()
+            test = noticed_by(change, copy, options.whole)
+            counted, noticed = counted + 1, noticed + (test is not None)
+            took_s = time.monotonic() - begun
+            print(f"{number}: {change['what']}: {test or 'NOT NOTICED'} ({took_s:.0f} s)", flush=True)
+    print(f"{noticed} of {counted} were noticed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
