@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Ctrl-C, 143 by SIGTERM, 129 by the end of its terminal; 141: its output is no longer read, as in
     ``run_bench.py list | head -3``.
     """
+    _open_streams()
     try:
         from bench.cli.interruption import Interrupted, Interruption
 
@@ -50,14 +51,13 @@ def _main(argv: Sequence[str] | None, signals: Interruption) -> int:
         options = parse(sys.argv[1:] if argv is None else argv)
         commands = {"report": report, "compare": compare, "list": show_list, "doctor": doctor}
         code = run(options, signals) if isinstance(options, Request) else commands[options.command](options)
-        if sys.stdout is not None:  # as it is where it was closed
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except UsageError as error:
         print_plain(f"run_bench: {error}", error=True)
         return 2
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and sys.stdout is not None and _unread():
+        if isinstance(error, BrokenPipeError) and _unread():
             return 141
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
         print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
@@ -168,6 +168,17 @@ def show_list(options: argparse.Namespace) -> int:
     else:
         print_plain("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
     return 0
+
+
+def _open_streams() -> None:
+    """Open the standard streams that were closed (``>&-``), so that none of a run's files takes one's place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _unread() -> bool:

@@ -150,6 +150,7 @@ def as_trained(training: Training, rows: Sequence[EpochResult]) -> Training:
         test_accuracy_pct=last.test_accuracy_pct,
         test_loss_fp32=last.test_loss_fp32,
         test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
+        train_energy_j=sum(row.energy_j for row in rows) if rows[0].energy_j else None,
     )
 
 

@@ -171,15 +171,20 @@ def _describe(result: TrialResult) -> str:
     if result.fit is not None:
         return f"{name} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
     if result.memory is not None:
-        return f"peak {peak / 2**20:,.0f} MiB" if (peak := result.memory.headline_bytes) is not None else "peak unknown"
+        peak = result.memory.headline_bytes
+        return ("peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB") + _also(result)
     if result.energy is not None:
         return f"{result.energy.energy_j_per_step:.4g} J/step"
     if (training := result.training) is not None:
         accuracy = training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
-        began = f"; {result.detail}" if result.detail else ""
-        return f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:.4f}{tested}{began}"
+        return f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:.4f}{tested}{_also(result)}"
     return _describe_timed(result)
+
+
+def _also(result: TrialResult) -> str:
+    """Return what else there is to say of a measured result, to be appended to its figures."""
+    return f"; {result.detail}" if result.detail else ""
 
 
 def _describe_timed(result: TrialResult) -> str:

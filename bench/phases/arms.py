@@ -15,6 +15,7 @@ from torch import Tensor
 from bench.data import WHOLE, Batches, Shard, open_batches, random_batches
 from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, device_at
+from bench.measure.operations import observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Progress, Switches
 from bench.spec.errors import UnsupportedError
@@ -24,7 +25,7 @@ from bench.spec.techniques import AblationStep, Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step
-from bench.training.techniques import compilations
+from bench.training.techniques import arrange, compilations
 
 BATCHES = 4
 """Batches on the device that the steps take in turn."""
@@ -140,6 +141,35 @@ def changed_switches(wanted: Switches, found: Switches) -> str:
     """Say that a model changed the fp32 switches from those ``wanted``; empty if it did not."""
     before, after = (f"matmul {one.fp32_matmul}, conv {one.fp32_conv}" for one in (wanted, found))
     return "" if before == after else f"the model changed the fp32 switches from {before} to {after}"
+
+
+def missed_autocast(arm: Arm, inputs: Tensor) -> str:
+    """Say that a precision's autocast does not reach the model; empty where it does, or has none.
+
+    A forward pass in eval mode is observed, after all that is measured: a model may turn autocast off for itself.
+
+    Args:
+        arm: the arm; its weights and buffers stay as they are.
+        inputs: a batch, (B, ...), on its device.
+    """
+    wanted = arm.precision.autocast if not arm.precision.conversion else None
+    if wanted is None:
+        return ""
+
+    def forward() -> None:
+        with torch.no_grad(), arm.autocast():
+            arm.model(arrange(inputs, arm.techniques))
+
+    arm.model.eval()
+    try:
+        computed = observe(forward).compute_dtypes
+    except Exception as error:  # whatever a user's model does in eval mode: all that is measured is known by now
+        print(f"Whether autocast reaches the model is unknown: {type(error).__name__}: {error}")
+        return ""
+    finally:
+        arm.model.train()
+    missed = computed and wanted not in computed
+    return f"autocast did not reach the model, whose products ran in {computed}" if missed else ""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
-from bench.phases.arms import Context, enter, open_context
+from bench.phases.arms import Context, enter, missed_autocast, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
 from bench.results.records import Device, Message, Progress, TrialResult
 from bench.spec.phases import LADDER
@@ -50,11 +50,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         arm = _build(context, name, step)
         resident = [] if step else context.resident_batches(BATCHES)
         batches = _through_pipeline(context, arm, step, stack) if step else itertools.cycle(resident)
-        numbers = itertools.count(1)
+        numbers, losses = itertools.count(1), list[torch.Tensor]()
 
         def train() -> None:
             send(Progress(text=f"{name}: step {next(numbers)}"))
-            training_step(arm, *next(batches))
+            losses[:] = [training_step(arm, *next(batches)).detach()]
 
         peaks = memory.measure_peaks(
             train,
@@ -73,8 +73,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 held=[tensor for batch in resident for tensor in batch],
             )
             peaks = replace(peaks, **asdict(kinds)) if kinds is not None else peaks
-    switches = read_back(arm.precision, context.device)  # last: the model may have changed them
-    send(TrialResult(precision=name, status="ok", switches=switches, memory=peaks))
+        switches = read_back(arm.precision, context.device)  # last: the model may have changed them
+        odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
+        odd += [missed] if (missed := missed_autocast(arm, next(batches)[0])) else []
+    send(TrialResult(precision=name, status="ok", detail="; ".join(odd), switches=switches, memory=peaks))
 
 
 def _build(context: Context, name: str, step: AblationStep | None) -> Arm:

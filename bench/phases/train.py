@@ -17,7 +17,7 @@ from bench.data import Batches, Shard
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import compile_s, open_context
+from bench.phases.arms import compile_s, missed_autocast, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import COMPILING_S, Trial
@@ -90,15 +90,17 @@ def run(
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
         send(rows[-1])
-    failure = _nonfinite_loss(rows[-1])
+    failure, training = _nonfinite_loss(rows[-1]), summary(trial, rows, arm, batches.storage)
+    (inputs, _), *_ = context.resident_batches(1)
+    odd = [read_failure, missed_autocast(arm, inputs)]
     send(
         TrialResult(
             precision=name,
             status="nonfinite" if failure else "ok",
-            detail=failure or read_failure,
+            detail=failure or "; ".join(filter(None, odd)),
             compile_s=spent_s,
             switches=switches,
-            training=summary(trial, rows, arm, batches.storage),
+            training=training,
         )
     )
 

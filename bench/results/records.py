@@ -406,8 +406,9 @@ class TrialResult:
     """How the trial ended, see above."""
     detail: str = ""
     """Why the status is not ok; fit: the batch sizes tried; train: that a checkpoint could not be read and training
-    began anew; speed: that its rounds of longer blocks were disturbed, so that there is no such check;
-    numerics: the loss of the first and of the last step."""
+    began anew; memory, train: that autocast did not reach the model; memory: that the loss was NaN or infinite;
+    speed: that its rounds of longer blocks were disturbed, so that there is no such check; numerics: the loss of the
+    first and of the last step."""
     started: str = ""
     """When the trial began, UTC, ISO 8601."""
     wall_s: float | None = None

@@ -15,6 +15,8 @@ Row = Mapping[str, Any]
 """A row, or a frame of rows."""
 DISAGREE = 0.01
 """Share by which two figures of the same thing may differ: spreadsheets round."""
+EXACT = 1e-6
+"""The same of bytes, which are whole numbers."""
 MS = 1000
 KINDS_OF_MEMORY = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "temporary_bytes")
 """What ``tracked_peak_bytes`` is made of."""
@@ -94,6 +96,7 @@ WITHIN: dict[str, tuple[Relation, ...]] = {
             column="tracked_peak_bytes",
             value=lambda row: sum(row[name] for name in KINDS_OF_MEMORY),
             says="is not the sum of its kinds",
+            within=EXACT,
         ),
         Relation(
             column="energy_j_per_step",

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn, cast
 
+from bench.results import run_json
 from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header
 from bench.results.files import replacing, sync, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
@@ -500,18 +501,16 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Read a run's run.json.
 
     Raises:
-        UsageError: there is no run, or one of another schema version.
+        UsageError: there is no run, or one of another schema version, or a value is of another type.
     """
     path = folder / "run.json"
     if not path.is_file():
         raise UsageError(f"There is no run in '{folder}': it has no run.json.")
-    try:
-        run: dict[str, Any] = json.loads(path.read_text())
-        schema = run.get("schema")
-    except (ValueError, AttributeError) as error:
-        raise UsageError(f"'{path}' cannot be read ({error}). Restore it, or start a new run.") from error
+    run = run_json.parse(path)
+    schema = run.get("schema")
     if type(schema) is not int or schema != SCHEMA:
         raise UsageError(f"The run in '{folder}' has schema {json.dumps(schema)}; this version reads schema {SCHEMA}.")
+    run_json.check(path, run)
     return run
 
 

@@ -302,6 +302,8 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         UsageError: it was made on another machine, or with another request; seeds may be added, because each is a
             training of its own. Or its CSVs are not a run's, or nobody can tell which.
     """
+    from bench.report.reading import csv_file
+
     measured = [name for name in COLUMNS if read_header(folder / name) and _has_rows(folder / name)]
     if not (folder / "run.json").exists():
         if measured:
@@ -311,6 +313,8 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
             )
         return None
     run = _read_run(folder)
+    if "trials.csv" in measured:
+        csv_file.read(folder / "trials.csv")  # refuses what a report would refuse
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
     free = {
         "argv",
@@ -357,9 +361,15 @@ def _circumstances(environment: dict[str, Any]) -> str:
 def _read_run(folder: Path) -> dict[str, Any]:
     """Read run.json of a run to continue."""
     run = read_run(folder)
-    request = run.get("request")
-    if not isinstance(request, dict) or "argv" not in request or not {"environment", "started"} <= run.keys():
-        raise UsageError(f"'{folder / 'run.json'}' lacks the request. Restore it, or start a new run.")
+    request, environment = run.get("request", {}), run.get("environment", {})
+    needed = {
+        "request.argv": request.get("argv"),
+        "environment.torch": environment.get("torch"),
+        "environment.devices": environment.get("devices"),
+        "started": run.get("started"),
+    }
+    if lacking := [name for name, value in needed.items() if value is None]:
+        raise UsageError(f"'{folder / 'run.json'}' lacks {lacking[0]}. Restore it, or start a new run.")
     return run
 
 

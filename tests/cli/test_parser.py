@@ -208,7 +208,9 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert (listing.stderr.read(), listing.wait()) == ("", 141)
 
 
-def test_a_closed_output_is_no_error():
-    command = f"'{sys.executable}' run_bench.py list >&-"
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("words", ["list", "--suite mlp --gpus cpu --dry-run"])
+def test_closed_streams_are_no_error(words, closed):
+    command = f"'{sys.executable}' run_bench.py {words} {closed}"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.stderr, done.returncode) == ("", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -21,9 +21,12 @@ from bench.report.reading.csv_file import PAIR, line_of
 from bench.results.records import MEASURED
 from bench.results.relations import DISAGREE
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE
+from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.stats import count_outliers, rounds_interval
 
+UNKNOWN = "unknown"
+FLOOR, AGAIN = "floor", " again"
+"""The phase that times fp32 against itself, and what the name of the second of the two ends in."""
 BLOCKS_A_ROUND = 2
 """Blocks of each arm in an ABBA round."""
 NEAR_BYTES, TIMES = 64 * 2**20, 2.0
@@ -34,7 +37,7 @@ IN_TIMED = ("rounds", "discarded_rounds", "foreign_load_pct", "steps_per_epoch")
 """What all rows of a trial have in common: what was asked, and what was measured once for all its arms."""
 OF_MODEL = ("model_bytes", "checkpoint_bytes", "checkpoint_16bit_bytes", "parameter_bytes")
 """What does not depend on the batch, nor on chance."""
-MODEL = ["suite", "parameters_json", "techniques", "data", "precision"]
+MODEL = ["suite", "parameters_json", "techniques", "data", "weights"]
 NAMED = {
     "batch_size": re.compile(rf"-b(\d+)-(?:{'|'.join(PHASES)})(?:-|$)"),
     "replicate": re.compile(r"-r(\d+)$"),
@@ -92,9 +95,28 @@ def among_rows(trials: pd.DataFrame) -> Iterator[Contradiction]:
     measured = trials[trials["status"].isin(MEASURED)]
     timed = measured[measured["phase"].isin(("speed", "ladder"))]
     yield from _unequal(timed, ["trial"], IN_TIMED, "in another row of its trial")
-    yield from _unequal(measured, MODEL, OF_MODEL, "in other rows of the same model and precision")
+    weights = measured["arm_precision"].map(_weights)
+    models = measured.assign(weights=weights)[weights != UNKNOWN]
+    yield from _unequal(models, MODEL, OF_MODEL, "in other rows of the same model")
+    yield from _not_tried(measured)
     yield from _unequal(measured, ["device", "fp32_matmul"], ("matmul_error",), "in other rows of the same device")
     yield from _far_apart(measured)
+
+
+def _weights(precision: str) -> str:
+    """Return the type of a precision's weights; ``UNKNOWN`` of those that more than the type tells apart."""
+    known = PRECISIONS.get(precision.partition(":")[0])
+    return UNKNOWN if known is None or known.master or known.conversion else known.weights or "float32"
+
+
+def _not_tried(trials: pd.DataFrame) -> Iterator[Contradiction]:
+    """Yield largest batches that the search does not say to fit."""
+    for row, size, detail in trials.loc[trials["phase"] == "fit", ["batch_size", "detail"]].itertuples():
+        fitting = [int(word) for word in re.findall(r"(\d+) fits", detail)]
+        if fitting and size not in fitting:
+            yield Contradiction(
+                row=row, column="batch_size", has=size, other=max(fitting), source="in what its search tried"
+            )
 
 
 def _against_names(trials: pd.DataFrame) -> Iterator[Contradiction]:
@@ -213,12 +235,20 @@ def among_epochs(epochs: pd.DataFrame) -> Iterator[Contradiction]:
         )
 
 
+def with_blocks(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of trials that have blocks, each under the name that its blocks have."""
+    rows = trials[
+        trials["phase"].isin((FLOOR, *(name for name, phase in PHASES.items() if phase.file == "blocks.csv")))
+    ]
+    return rows.assign(precision=rows["precision"].mask(rows["phase"] == FLOOR, rows["precision"] + AGAIN))
+
+
 def lost_blocks(path: Path, trials: pd.DataFrame, blocks: pd.DataFrame) -> str:
     """Warn, in one sentence, of speeds that were not made from the blocks: lines lost, added or edited.
 
     Args:
         path: trials.csv.
-        trials: a run's rows of trials.csv that have blocks, each trial and precision once.
+        trials: ``with_blocks`` of a run's rows, each trial and precision once.
         blocks: its rows of blocks.csv, each block once, words as categories.
     """
     timed = trials[trials["status"].isin(MEASURED) & trials["rounds"].gt(0) & trials["step_ms"].notna()]
@@ -253,7 +283,7 @@ def against_blocks(trials: pd.DataFrame, blocks: pd.DataFrame) -> Iterator[Contr
     """Yield figures of timed rows that their blocks do not give; ``lost_blocks`` says which lack blocks.
 
     Args:
-        trials: a run's rows of trials.csv that have blocks, each trial and precision once.
+        trials: ``with_blocks`` of a run's rows, each trial and precision once.
         blocks: its rows of blocks.csv, each block once, words as categories.
     """
     timed = trials[trials["status"].isin(MEASURED) & trials["rounds"].gt(0) & trials["step_ms"].notna()]

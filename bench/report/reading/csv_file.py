@@ -62,7 +62,7 @@ def read(path: Path, words: str = "object") -> pd.DataFrame:
             na_values={name: ["", "nan", "NaN"] for name in numbers},
         )
     except ValueError as error:
-        why = _word_for_number(whole, numbers) or error
+        why = _word_for_number(path, whole, numbers) or error
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
     for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
         _refuse_schema(path, f"{other:g}")
@@ -110,10 +110,13 @@ def _whole_lines(path: Path) -> bytes:
     return data[: data.rfind(b"\n") + 1].removeprefix(codecs.BOM_UTF8)
 
 
-def _rows(whole: bytes) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, whole: bytes) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a file, the header first, each with the line in which it ends: rows may hold line breaks."""
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(whole), encoding="utf-8", errors="replace", newline=""))
-    yield from ((reader.line_num, fields) for fields in reader if fields)
+    try:
+        yield from ((reader.line_num, fields) for fields in reader if fields)
+    except csv.Error as error:  # such as a field that is longer than any that a run writes
+        raise UsageError(f"'{path}', line {reader.line_num + 1} cannot be read: {error}. Restore the file.") from error
 
 
 def _header(path: Path, whole: bytes) -> list[str]:
@@ -122,7 +125,7 @@ def _header(path: Path, whole: bytes) -> list[str]:
     Raises:
         UsageError: the rows are of another schema, or the header is not one that ampmeter wrote.
     """
-    lines = [fields for _, fields in itertools.islice(_rows(whole), 2)]
+    lines = [fields for _, fields in itertools.islice(_rows(path, whole), 2)]
     if len(lines) < 2 and (not lines or "schema" in lines[0]):
         return []
     if "schema" in lines[0]:
@@ -138,7 +141,7 @@ def _refuse_schema(path: Path, schema: str) -> None:
 
 def _refuse_short_lines(path: Path, whole: bytes) -> None:
     """Refuse a line with fewer fields than the header: pandas would read the rest as unknown."""
-    rows = _rows(whole)
+    rows = _rows(path, whole)
     width = len(next(rows)[1])
     for line, fields in rows:
         if len(fields) < width:
@@ -147,9 +150,9 @@ def _refuse_short_lines(path: Path, whole: bytes) -> None:
             )
 
 
-def _word_for_number(whole: bytes, numbers: Collection[str]) -> str:
+def _word_for_number(path: Path, whole: bytes, numbers: Collection[str]) -> str:
     """Say which line of a file has a word where a number belongs; empty where none has."""
-    rows = _rows(whole)
+    rows = _rows(path, whole)
     _, header = next(rows)
     for line, fields in rows:
         row = dict(zip(header, fields, strict=False))
@@ -294,4 +297,4 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_
 
 def line_of(path: Path, row: int) -> int:
     """Return the line in which a row ends."""
-    return next(itertools.islice(_rows(_whole_lines(path)), row + 1, None))[0]
+    return next(itertools.islice(_rows(path, _whole_lines(path)), row + 1, None))[0]

@@ -113,12 +113,13 @@ def load(folders: list[Path]) -> Runs:
                 f"Finish it with --resume {folder}."
             )
         rows = every.drop_duplicates(TRIAL, keep="last")
-        timed = _blocks(folder, rows)
+        every_block = _read_blocks(folder)
+        timed = _blocks(every_block, rows)
         odd = [f"{name} ends in the middle of a line, which is left out." for name in COLUMNS if is_torn(folder / name)]
         odd += [cut_off(path, written, every), repeated(path, every, TRIAL), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         courses = read(folder / "epochs.csv").drop_duplicates([*PAIR, "seed", "epoch"], keep="last")
-        odd += _contradictions(folder, rows, infos[folder], timed, courses)
+        odd += _contradictions(folder, rows, infos[folder], every_block, courses)
         run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
         refuse_too_much_memory(path, rows, run.devices)
         runs.append(run)
@@ -181,7 +182,7 @@ def _contradictions(
     folder: Path, trials: pd.DataFrame, info: dict[str, Any], blocks: pd.DataFrame, epochs: pd.DataFrame
 ) -> list[str]:
     """Say, in sentences, what the rows and files of a run say against each other."""
-    path, timed = folder / "trials.csv", _filling(trials, "blocks.csv")
+    path, timed = folder / "trials.csv", contradictions.with_blocks(trials)
     found = [*contradictions.among_rows(trials), *contradictions.against_run(trials, info)]
     sentences = []
     if _is_filled(folder / "blocks.csv"):
@@ -207,16 +208,25 @@ def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list
     return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
 
 
-def _blocks(folder: Path, trials: pd.DataFrame) -> pd.DataFrame:
-    """Read the timed blocks of a run, each with the phase and the columns of its cell; words are categories.
+def _read_blocks(folder: Path) -> pd.DataFrame:
+    """Read the timed blocks of a run, each once; words are categories.
 
     There may be millions of blocks, so trials and precisions are compared by their codes.
     """
     blocks = read(folder / "blocks.csv", words="category")
-    pair = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
-    pair += blocks["precision"].cat.codes
-    position = pd.DataFrame({"pair": pair, "round": blocks["round"], "position": blocks["position"]})
-    blocks, pair = blocks[kept := ~position.duplicated(keep="last")], pair[kept]
+    position = pd.DataFrame({"pair": _pairs(blocks), "round": blocks["round"], "position": blocks["position"]})
+    return blocks[~position.duplicated(keep="last")]
+
+
+def _pairs(blocks: pd.DataFrame) -> pd.Series:
+    """Return one number for each trial and precision."""
+    pairs = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
+    return pairs + blocks["precision"].cat.codes
+
+
+def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the blocks of what is compared, each with the phase and the columns of its cell."""
+    pair = _pairs(blocks)
     timed = _filling(trials, "blocks.csv")[[*PAIR, "phase", *CELL]]
     timed = timed.drop_duplicates(PAIR, keep="last")
     codes, first = np.unique(pair, return_index=True)

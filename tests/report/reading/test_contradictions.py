@@ -61,7 +61,7 @@ def test_what_was_measured_contradicts_nothing(measured):
         ("train", "test_loss", 1.2, "by epochs.csv"),
         ("train", "test_accuracy_pct", 1.2, "by epochs.csv"),
         ("train", "test_accuracy_fp32_pct", 1.2, "by epochs.csv"),
-        ("train", "checkpoint_bytes", 1.2, "in other rows of the same model and precision"),
+        ("train", "checkpoint_bytes", 1.2, "in other rows of the same model"),
         ("memory", "peak_resident_bytes", 3, "in the first step"),
         ("memory", "tracked_peak_bytes", 1.2, "is not the sum of its kinds"),
         ("memory", "activation_bytes", 1.2, "is not the sum of its kinds"),

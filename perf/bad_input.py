@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+"""Bad input: generated command lines, damaged results folders, and figures edited by hand.
+
+    python perf/bad_input.py [--lines N] [--folders N] [--edits N] [--seed N] [FOLDER ...]
+
+1. Command lines of odd words are answered in this process, each run with --dry-run: an exit code that is documented
+   (0, 1, 2), and no traceback.
+2. Results folders, damaged in one to three places (bytes, lines, cells, types in run.json, files), go through
+   ``report``, ``compare`` and ``--resume --dry-run``: the same.
+3. Single figures that a report prints are scaled by 1.2 to 3 in a folder that is whole otherwise. An edit is noticed
+   where the report then refuses the file, or says that something does not fit. Targets: no traceback, 80 % noticed.
+
+The machine is made up (perf/made_up.py), the code is not. Folders are the committed ones, runs of the made-up machine
+and any FOLDER named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import hypothesis
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import run_bench
+from bench.cli import parser
+from bench.report import report
+from bench.report.reading.load import load
+from bench.results.columns import COLUMNS
+from bench.spec.errors import UsageError
+from perf.made_up import MadeUpMachine
+
+ROOT = Path(__file__).resolve().parents[1]
+CODES = {0, 1, 2}
+"""What a command that nobody stops may end with."""
+COMMITTED = sorted(ROOT.glob("results/*/run.json"))
+NOTICED = 80.0
+"""Per cent of edits that must be noticed."""
+WORDS = ["mlp", "digits", "mlp,digits", "cpu", "0", "0,1", "0+1", "cpu+cpu", "fp32,amp-bf16", "amp-fp16:init_scale=2"]
+WORDS += ["64", "64,max", "max", "1%", "150%", "10s", "memory,speed", "train", "width=8", "width=8,16", "synthetic"]
+WORDS += ["ray", "ray://h:1", "V100", "compile", "channels-last,grad-accumulation=2", "94%", "2", "0,1,2,3,4", "1.0"]
+ODD = ["", " ", ",", ",,", "=", "-", "--", "-1", "0x10", "1e9", "1e400", "nan", "inf", "９", "٣", "%", "100%%", "a=b=c"]
+ODD += ["\x00", "\x1b[2J", "\ud800", "\u202e", "é" * 300, "x" * 5000, "/dev/null", "/etc/passwd", "/", "~", "None"]
+ODD += ["[]", "{}", "'", '"', "`id`", "$(id)", "%s", "{0}", "../x", "no/such/file.py", "mlp,", "999999999999999999999"]
+CELLS = ["", "nan", "inf", "-inf", "-1", "0", "1e308", "1e400", "abc", "=1+1", "0x10", "１", "9" * 200_000, '"', "\x00"]
+CELLS += ["a,b", '"\n"', "fp32", "ok", "failed", "train", "2147483648", "yes", "[1", '{"a":', "\ud800", "+", "a+b"]
+VALUES = [None, True, [], {}, "x", "", 0, -1, 1.5, 1e308, 10**400, [[]], [None], {"a": 1}, "2026", ["cpu"], [{}], -0.0]
+
+
+@dataclass(slots=True)
+class Tally:
+    """How a part went."""
+
+    codes: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def take(self, argv: Sequence[str], code: object, printed: str) -> None:
+        """Count an answer; a traceback, or a code that is not documented, is a failure."""
+        self.codes[str(code)] += 1
+        if code not in CODES or "Traceback (most recent call last)" in printed:
+            self.failures.append(f"{[word[:80] for word in argv]} → {code}\n{printed[-3000:]}")
+
+
+def answer(argv: Sequence[str]) -> tuple[object, str]:
+    """Return the exit code of a command line, answered in this process, and what it prints, a traceback included."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
+    with (
+        mock.patch("bench.launch.launcher.open_launcher", side_effect=lambda _request, _job: MadeUpMachine()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+    ):
+        try:
+            code: object = run_bench.main(argv)
+        except SystemExit as end:  # --help and --version
+            code = end.code or 0
+        except BaseException:
+            code = "traceback"
+            traceback.print_exc()
+    return code, out.buffer.getvalue().decode(errors="replace")
+
+
+def generate(strategy: st.SearchStrategy[Any], count: int, seed: int, take: Callable[[Any], None]) -> None:
+    """Pass ``count`` examples of a strategy on."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategy)
+    def run(example: Any) -> None:
+        take(example)
+
+    run()
+
+
+# Command lines.
+
+
+def command_lines() -> st.SearchStrategy[list[str]]:
+    """Return lines of the options that there are, with fitting and odd words."""
+    word = st.one_of(
+        st.sampled_from(WORDS), st.sampled_from(ODD), st.text(max_size=20).map(lambda text: text.lstrip("/."))
+    )
+
+    def options(of: argparse.ArgumentParser) -> st.SearchStrategy[list[str]]:
+        flags = [name for action in of._actions for name in action.option_strings]
+        spelled = st.one_of(st.sampled_from(flags), st.sampled_from(flags).map(lambda flag: flag[:-1]))
+        valued = st.tuples(spelled, word).flatmap(lambda pair: st.sampled_from([[*pair], ["=".join(pair)]]))
+        return st.lists(st.one_of(valued, spelled.map(lambda flag: [flag])), max_size=6).map(
+            lambda each: list(itertools.chain(*each))
+        )
+
+    suite = st.sampled_from([["--suite", "mlp"], ["--suite", "mlp,digits", "--gpus", "cpu"], ["--suite", "digits"], []])
+    runs = st.tuples(suite, options(parser.run_parser())).map(lambda parts: [*parts[0], *parts[1], "--dry-run"])
+    others = parser._command_parsers()
+    folder = st.one_of(st.just("run"), word)
+    report = st.tuples(st.lists(folder, max_size=3), options(others["report"])).map(
+        lambda parts: ["report", *parts[0], *parts[1]]
+    )
+    compare = st.tuples(st.lists(folder, max_size=3), options(others["compare"])).map(
+        lambda parts: ["compare", *parts[0], *parts[1]]
+    )
+    odd = st.tuples(word.filter(lambda text: text != "doctor"), st.lists(word, max_size=3)).map(
+        lambda parts: [parts[0], *parts[1], "--dry-run"]
+    )
+    doctor = word.map(lambda text: ["doctor", "--gpus", text, "--odd"])
+    listing = word.map(lambda text: ["list", "--json", text] if text else ["list"])
+    return st.one_of(runs, runs, runs, runs, report, compare, odd, doctor, listing)
+
+
+def lines(count: int, seed: int, folder: Path) -> Tally:
+    """Answer command lines in an empty folder that has one run, ``run``."""
+    tally, back = Tally(), Path.cwd()
+    work = folder / "lines" / "a" / "b" / "c"
+    work.mkdir(parents=True)
+    made_run(work / "run", quick=True)
+    os.chdir(work)
+    try:
+        generate(command_lines(), count, seed, lambda argv: tally.take(argv, *answer(argv)))
+    finally:
+        os.chdir(back)
+    return tally
+
+
+# Damaged folders.
+
+
+def made_run(folder: Path, *, quick: bool = False) -> Path:
+    """Let the made-up machine measure a run, and return its folder."""
+    words = ["--suite", "mlp", "--gpus", "0,cpu", "--precisions", "fp32,amp-bf16", "--data", "synthetic"]
+    words += ["--phases", "memory,speed" if quick else "memory,floor,speed,energy,train,numerics,inference"]
+    words += ["--batch-sizes", "64"] if quick else ["--epochs", "3", "--seeds", "0,1", "--batch-sizes", "64,128"]
+    words += ["--time-budget", "1s", "--out", str(folder)]
+    with mock.patch("bench.run.session.report"):
+        code, printed = answer(words)
+    if code != 0:
+        raise RuntimeError(f"the made-up run ended with {code}:\n{printed}")
+    return folder
+
+
+def damages() -> st.SearchStrategy[list[tuple[str, str, int, int, Any]]]:
+    """Return one to three damages: the kind, the file, two places (taken modulo what there is) and a value."""
+    files = st.sampled_from(["trials.csv", "trials.csv", "trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"])
+    kinds = ["cut", "flip", "insert", "drop line", "double line", "swap lines", "cell", "cell", "cell", "drop column"]
+    kinds += ["double column", "rename column", "delete", "folder", "link", "empty"]
+    place = st.integers(min_value=0, max_value=2**31)
+    csvs = st.tuples(st.sampled_from(kinds), files, place, place, st.sampled_from(CELLS))
+    runs = st.tuples(
+        st.sampled_from(["json", "json", "json", "drop key", "deep", "flip", "cut", "insert", "delete"]),
+        st.just("run.json"),
+        place,
+        place,
+        st.sampled_from(VALUES),
+    )
+    return st.lists(st.one_of(csvs, csvs, runs), min_size=1, max_size=3)
+
+
+def damage(folder: Path, change: tuple[str, str, int, int, Any]) -> None:
+    """Damage one file of a run, as ``damages`` says."""
+    kind, name, first, second, value = change
+    path = folder / name
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    if kind in ("delete", "folder", "link"):
+        path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        if kind == "link":
+            path.symlink_to(path)
+    elif kind in ("cut", "flip", "insert", "empty"):
+        at = first % max(1, len(data))
+        odd = [b"\x00", b"\xff\xfe", b'"', b"\n", b"\r", b","][second % 6]
+        changed = {"cut": data[:at], "empty": b"", "insert": data[:at] + odd + data[at:]}
+        path.write_bytes(changed.get(kind, data[:at] + bytes([second % 256]) + data[at + 1 :]))
+    elif kind in ("json", "drop key", "deep"):
+        _damage_json(path, kind, first, value)
+    else:
+        _damage_lines(path, kind, first, second, value)
+
+
+def _damage_json(path: Path, kind: str, first: int, value: Any) -> None:
+    try:
+        run = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return
+    if kind == "deep":
+        path.write_text('{"schema": 5, "data": ' + "[" * 100_000 + "]" * 100_000 + "}")
+        return
+    parts = list(_parts(run))
+    if not parts:
+        return
+    part, key = parts[first % len(parts)]
+    if kind == "drop key":
+        del part[key]
+    else:
+        part[key] = value
+    path.write_text(json.dumps(run))
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every place of a JSON value: what holds it, and the key there."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from _parts(value[key])
+
+
+def _damage_lines(path: Path, kind: str, first: int, second: int, value: str) -> None:
+    text = path.read_bytes().decode(errors="surrogateescape").split("\n")
+    at = first % len(text)
+    if kind == "drop line":
+        del text[at]
+    elif kind == "double line":
+        text.insert(at, text[at])
+    elif kind == "swap lines":
+        text[at], text[second % len(text)] = text[second % len(text)], text[at]
+    elif kind == "cell":
+        cells = text[at].split(",")
+        cells[second % len(cells)] = value
+        text[at] = ",".join(cells)
+    else:
+        rows = [line.split(",") for line in text]
+        column = second % len(rows[0])
+        for row in rows if kind != "rename column" else rows[:1]:
+            if len(row) <= column:
+                continue
+            if kind == "drop column":
+                del row[column]
+            elif kind == "double column":
+                row.insert(column, row[column])
+            else:
+                row[column] = value
+        text = [",".join(row) for row in rows]
+    path.write_bytes("\n".join(text).encode(errors="surrogatepass"))
+
+
+def folders(count: int, seed: int, bases: Sequence[Path], folder: Path) -> Tally:
+    """Damage copies of folders, and answer report, compare and --resume on them."""
+    tally, numbers = Tally(), iter(range(10**9))
+
+    def take(drawn: tuple[Path, list[tuple[str, str, int, int, Any]]]) -> None:
+        base, changes = drawn
+        number = next(numbers)
+        spoilt = shutil.copytree(base, folder / f"spoilt{number}")
+        for change in changes:
+            damage(spoilt, change)
+        commands = [["report", "--json", str(spoilt)], ["compare", str(base), str(spoilt)]]
+        commands += [["--resume", str(spoilt), "--dry-run"]]
+        if number % 20 == 0:
+            commands += [["report", "--figures", "none", "--out", str(folder / "report"), str(spoilt)]]
+        for argv in commands:
+            code, printed = answer(argv)
+            tally.take([*argv, *map(str, changes)], code, printed)
+        shutil.rmtree(spoilt)
+
+    generate(st.tuples(st.sampled_from(list(bases)), damages()), count, seed, take)
+    return tally
+
+
+# Edited figures.
+
+
+@dataclass(slots=True)
+class Edits:
+    """Edits of figures, by the column: how many were made, and how many noticed."""
+
+    made: Counter[str] = field(default_factory=Counter)
+    noticed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def pct(self) -> float:
+        """Share that was noticed."""
+        return 100 * self.noticed.total() / max(1, self.made.total())
+
+
+def judge(folder: Path) -> list[str]:
+    """Return what is odd about a run: why it is refused, or what its notes say."""
+    try:
+        return list(load([folder]).runs[0].remarks)
+    except UsageError as error:
+        return [str(error)]
+
+
+def printed_columns(folder: Path, place: Path) -> set[tuple[str, str]]:
+    """Return the columns whose figures a report prints: those with which its tables change."""
+    before = printed(folder, place)
+    return {
+        (name, column)
+        for (name, column), numbers in cells_of(folder).items()
+        if _changes(folder, name, column, numbers, place) != before
+    }
+
+
+def cells_of(folder: Path) -> dict[tuple[str, str], list[int]]:
+    """Return the rows that have a figure above 0, by file and column."""
+    cells: dict[tuple[str, str], list[int]] = {}
+    for name in ("trials.csv", "epochs.csv"):
+        for number, row in enumerate(rows_of(folder / name)):
+            for column, field_ in COLUMNS[name].items():
+                if field_.kind == "number" and column != "schema" and _scalable(row.get(column, "")):
+                    cells.setdefault((name, column), []).append(number)
+    return cells
+
+
+def _scalable(cell: str) -> bool:
+    try:
+        return float(cell) > 0
+    except ValueError:
+        return False
+
+
+def _changes(folder: Path, name: str, column: str, numbers: list[int], place: Path) -> str:
+    """Return what a report prints when all figures of a column are a little larger, too little to be refused."""
+    copy = shutil.copytree(folder, place / "larger" / folder.name)
+    for number in numbers:
+        edit(copy, name, number, column, 1.009)
+    text = printed(copy, place)
+    shutil.rmtree(copy)
+    return text
+
+
+def printed(folder: Path, place: Path) -> str:
+    """Return the tables of a report; empty where the run is refused."""
+    try:
+        page, _, _ = report([folder], place / "page", figures="none")
+    except UsageError:
+        return ""
+    tables = [line for line in page.with_name("details.md").read_text().splitlines() if line.startswith("|")]
+    return "\n".join(tables)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Read a CSV as texts."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def edit(folder: Path, name: str, number: int, column: str, factor: float) -> None:
+    """Scale one figure; whole numbers stay whole, and shares below 100 %."""
+    rows = rows_of(folder / name)
+    value, field_ = float(rows[number][column]), COLUMNS[name][column]
+    scaled = value * factor if field_.column.most is None or value * factor <= field_.column.most else value / factor
+    rows[number][column] = str(max(1, round(scaled)) if field_.whole else scaled)
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def edits(count: int, seed: int, bases: Sequence[Path], columns: set[tuple[str, str]], folder: Path) -> Edits:
+    """Edit single figures, equally many of each folder and each column that is printed, and count what is noticed."""
+    rng, found = random.Random(seed), Edits()
+    chosen = {base: {key: cells for key, cells in cells_of(base).items() if key in columns} for base in bases}
+    for base in bases:
+        if odd := judge(base):
+            raise RuntimeError(f"'{base}' is odd before it is edited: {odd}")
+    while found.made.total() < count:
+        base = rng.choice(list(bases))
+        name, column = rng.choice(sorted(chosen[base]))
+        number, factor = rng.choice(chosen[base][name, column]), rng.uniform(1.2, 3)
+        copy = shutil.copytree(base, folder / "edited")
+        edit(copy, name, number, column, factor if rng.random() < 0.5 else 1 / factor)
+        if rows_of(copy / name) != rows_of(base / name):
+            label = f"{name.removesuffix('.csv')} {column}"
+            found.made[label] += 1
+            found.noticed[label] += bool(judge(copy))
+        shutil.rmtree(copy)
+    return found
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--lines", type=int, default=2000, help="command lines (default: 2,000)")
+    options.add_argument("--folders", type=int, default=2000, help="damaged folders (default: 2,000)")
+    options.add_argument("--edits", type=int, default=500, help="edited figures (default: 500)")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("runs", nargs="*", type=Path, metavar="FOLDER", help="further runs to damage and edit")
+    chosen = options.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        made = made_run(folder / "made")
+        bases = [path.parent for path in COMMITTED] + [made, *map(Path.resolve, chosen.runs)]
+        parts = {
+            "command lines": lambda: lines(chosen.lines, chosen.seed, folder),
+            "damaged folders": lambda: folders(chosen.folders, chosen.seed, [bases[-1], made], folder),
+        }
+        for name, part in parts.items():
+            if not getattr(chosen, name.split()[-1]):
+                continue
+            tally = part()
+            failed |= bool(tally.failures)
+            codes = ", ".join(f"{code}: {count}" for code, count in sorted(tally.codes.items()))
+            print(f"{name}: {tally.codes.total()} answers (exit codes {codes}), {len(tally.failures)} tracebacks")
+            for failure in tally.failures[:10]:
+                print(failure)
+        if chosen.edits:
+            columns = printed_columns(made, folder)
+            found = edits(chosen.edits, chosen.seed, bases, columns, folder)
+            print(f"columns that a report prints: {len(columns)}")
+            failed |= found.pct < NOTICED
+            print(f"edited figures: {found.noticed.total()} of {found.made.total()} noticed ({found.pct:.0f} %)")
+            for label, made in sorted(found.made.items(), key=lambda one: found.noticed[one[0]] / one[1]):
+                if found.noticed[label] < made:
+                    print(f"  {label}: {found.noticed[label]} of {made}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

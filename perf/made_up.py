@@ -1,0 +1,257 @@
+"""A made-up machine that answers trials at once: whole runs of every phase in seconds, whose figures fit each other.
+
+None of the figures was measured. ``perf/bad_input.py`` damages such runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bench.launch.launcher import Ending, Launcher
+from bench.results.records import (
+    Block,
+    Device,
+    Energy,
+    Environment,
+    EpochResult,
+    Fit,
+    Inference,
+    MemoryPeak,
+    Message,
+    Numeric,
+    Operations,
+    Speed,
+    Switches,
+    Training,
+    TrialResult,
+)
+from bench.spec.precisions import BASELINE, PRECISIONS
+from bench.spec.trial import Trial
+from perf.synthetic_run import as_timed, as_trained
+
+GIB, MIB = 2**30, 2**20
+GPU = Device(
+    placement="0",
+    kind="cuda",
+    name="NVIDIA H100 80GB HBM3",
+    architecture="Hopper",
+    compute_capability="9.0",
+    memory_total_bytes=80 * GIB,
+    uuid="GPU-00000000-0000-0000-0000-000000000000",
+    power_limit_w=700.0,
+    cores=132,
+    fp32_gflops=40_000.0,
+    energy="counter",
+)
+CPU = Device(
+    placement="cpu",
+    kind="cpu",
+    name="AMD EPYC",
+    architecture="CPU x86-64, AVX512-BF16",
+    compute_capability=None,
+    memory_total_bytes=64 * GIB,
+    cores=8,
+    threads=8,
+    fp32_gflops=400.0,
+    bf16_gflops=900.0,
+    unsupported={"tf32": "this CPU has none", "fp8": "fp8 needs float8 tensor cores, which are on GPUs"},
+)
+ROUNDS, STEPS = 8, 5
+
+
+class MadeUpMachine(Launcher):
+    """A machine with one GPU and one CPU, on which nothing runs."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self._rng = random.Random(seed)
+
+    def survey(self, gpus: tuple[str, ...] | None) -> Environment:
+        """Describe the devices that were named; the GPU if none was."""
+        devices = [CPU if "cpu" in name else GPU for name in gpus or ("0",)]
+        named = zip(gpus or ("0",), devices, strict=True)
+        return Environment(
+            host="made-up",
+            os="Linux 6.8",
+            python="3.12.3",
+            torch="2.11.0",
+            torchvision="0.26.0",
+            cuda="12.6",
+            cudnn="91300",
+            driver="580.1",
+            arch_list=("sm_90",),
+            devices=tuple(replace(device, placement=name) for name, device in named),
+        )
+
+    def call(self, target: str, *arguments: object) -> Any:
+        """Answer with nothing: no step is counted, no weights are fetched."""
+
+    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
+        """Send a result for each arm, with the blocks, epochs and figures that it is made of."""
+        results = [self._result(trial, device, name) for name in trial.precisions]
+        if trial.phase in ("speed", "floor"):
+            blocks = self._blocks(
+                trial, (BASELINE, f"{BASELINE} again") if trial.phase == "floor" else trial.precisions
+            )
+            for block in blocks:
+                on_message(block)
+            results = self._timed(trial, results, blocks)
+        if trial.phase == "train":
+            rows = [self._epoch(trial, number) for number in range(1, trial.epochs + 1)]
+            for row in rows:
+                on_message(row)
+            results = [replace(one, training=as_trained(one.training, rows)) for one in results]
+        if trial.phase == "numerics":
+            for step in range(3):
+                figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step, "layer": ""}
+                on_message(Numeric(kind="step", name="loss", value=2.0 - step / 10, **figure))
+                on_message(Numeric(kind="gradient", name="-8", value=1000.0, **figure))
+        for result in results:
+            on_message(result)
+        return Ending(kind="done")
+
+    def _timed(self, trial: Trial, results: list[TrialResult], blocks: list[Block]) -> list[TrialResult]:
+        if trial.phase == "speed":
+            return as_timed(results, blocks, trial.cell.batch_size)
+        again = replace(results[0], precision=f"{BASELINE} again")
+        pair = [results[0], replace(again, speed=replace(again.speed, speedup=1.0))]
+        return [replace(as_timed(pair, blocks, trial.cell.batch_size)[1], precision=BASELINE)]
+
+    def _result(self, trial: Trial, device: Device, name: str) -> TrialResult:
+        gain = 1.0 if name == BASELINE else 2.5
+        precision, batch = PRECISIONS[name.partition(":")[0]], trial.cell.batch_size
+        own: dict[str, Any] = {}
+        if trial.phase == "memory":
+            own["memory"] = self._memory(device, batch, gain)
+        elif trial.phase in ("speed", "floor"):
+            speedup = None if name == BASELINE or BASELINE not in trial.precisions else 1.0
+            own["speed"] = Speed(
+                steady=True,
+                warmup_steps=20,
+                switch_warmup_steps=2,
+                block_steps=STEPS,
+                switch_transient_pct=1.5,
+                rounds=ROUNDS,
+                speedup=speedup,
+                peak_tflops=50.0 * gain,
+                host_ratio=0.25 if device.is_gpu else None,
+                foreign_load_pct=None if device.is_gpu else 2.0,
+            )
+            own["operations"] = Operations(compute_dtypes="float32:100%", flops_per_step=1e9 * batch)
+        elif trial.phase == "energy":
+            step_s, power_w, idle_w = batch / 20_000 / gain, 500.0 + self._rng.random(), 80.0
+            own["energy"] = Energy(
+                energy_source="counter",
+                energy_j_per_step=power_w * step_s,
+                energy_net_j_per_step=(power_w - idle_w) * step_s,
+                idle_power_w=idle_w,
+                mean_power_w=power_w,
+                energy_window_s=1000 * step_s,
+                energy_steps=1000,
+            )
+        elif trial.phase == "train":
+            own["training"] = Training(
+                epochs=1,
+                time_per_epoch_s=1.0,
+                total_s=1.0,
+                train_samples_per_s=1.0,
+                train_loss=1.0,
+                test_loss=1.0,
+                test_accuracy_pct=50.0,
+                data_wait_pct=1.0,
+                checkpoint_bytes=40 * MIB,
+                checkpoint_16bit_bytes=20 * MIB,
+                data_storage="device",
+            )
+        elif trial.phase == "inference":
+            own["inference"] = Inference(
+                latency_p50_ms=2.0 / gain,
+                latency_p95_ms=2.1 / gain,
+                inference_samples_per_s=60_000.0 * gain,
+                inference_speedup=None if name == BASELINE else gain,
+                inference_speedup_low=None if name == BASELINE else 0.98 * gain,
+                inference_speedup_high=None if name == BASELINE else 1.02 * gain,
+                inference_rounds=ROUNDS,
+                top1_agreement_pct=100.0 if name == BASELINE else 99.5,
+                output_error=0.0 if name == BASELINE else 0.004,
+            )
+        elif trial.phase == "fit":
+            own["fit"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
+        switches = Switches(
+            fp32_matmul="tf32" if precision.tf32 else "ieee",
+            fp32_conv="tf32" if precision.tf32 else "ieee",
+            autocast=precision.autocast,
+            loss_scaling=precision.loss_scaling,
+            matmul_error=3e-4 if precision.tf32 else 2.4e-7,
+        )
+        return TrialResult(
+            precision=name, status="ok", started="2026-01-01T00:00:00+00:00", wall_s=30.0, switches=switches, **own
+        )
+
+    def _memory(self, device: Device, batch: int, gain: float) -> MemoryPeak:
+        weights, activations = 40 * MIB, int(batch * 8 * MIB / gain**0.5)
+        tracked = 4 * weights + activations + MIB
+        kinds = MemoryPeak(
+            model_bytes=weights,
+            tracked_peak_bytes=tracked,
+            parameter_bytes=weights,
+            gradient_bytes=weights,
+            optimizer_bytes=2 * weights,
+            activation_bytes=activations,
+            temporary_bytes=MIB,
+        )
+        if not device.is_gpu:
+            return replace(kinds, first_peak_bytes=int(1.1 * tracked), peak_resident_bytes=int(1.2 * tracked))
+        return replace(
+            kinds,
+            first_peak_bytes=int(1.2 * tracked),
+            peak_allocated_bytes=int(1.01 * tracked),
+            peak_active_bytes=int(1.01 * tracked),
+            peak_reserved_bytes=int(1.1 * tracked),
+            driver_used_bytes=int(1.1 * tracked) + 500 * MIB,
+            allocator_retries=0,
+        )
+
+    def _blocks(self, trial: Trial, names: tuple[str, ...]) -> list[Block]:
+        step_ms = {name: trial.cell.batch_size / 20 / (1 if name.startswith(BASELINE) else 2.5) for name in names}
+        return [
+            Block(
+                trial=trial.id,
+                precision=name,
+                round=number,
+                position=position,
+                steps=STEPS,
+                time_ms=STEPS * step_ms[name] * self._rng.gauss(1, 0.01),
+                start_s=1.8e9 + 10 * number + position,
+            )
+            for number in range(ROUNDS)
+            for position, name in enumerate([*names, *names[::-1]])
+        ]
+
+    def _epoch(self, trial: Trial, number: int) -> EpochResult:
+        train_s = 12.0 / (1 if trial.precisions == (BASELINE,) else 2.5)
+        loss, accuracy = 1.5 / number * self._rng.gauss(1, 0.02), 90 - 40 / number + self._rng.gauss(0, 0.3)
+        return EpochResult(
+            trial=trial.id,
+            precision=trial.precisions[0],
+            seed=trial.seed,
+            epoch=number,
+            train_loss=1.4 / number * self._rng.gauss(1, 0.02),
+            test_loss=loss,
+            test_accuracy_pct=accuracy,
+            train_s=train_s,
+            test_s=1.0,
+            elapsed_s=number * train_s,
+            data_wait_s=0.3,
+            samples=50_000,
+            learning_rate=0.1 / number,
+            loss_scale=None,
+            skipped_steps=0,
+            samples_per_s=50_000 / train_s,
+            test_loss_fp32=loss,
+            test_accuracy_fp32_pct=accuracy,
+            energy_j=400 * train_s,
+        )

@@ -1,0 +1,41 @@
+"""Bad input in small numbers: no traceback, documented exit codes, and edited figures that are noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from perf import bad_input
+
+FIGURES = ("step_ms", "speedup", "speedup_high", "samples_per_s", "peak_allocated_bytes", "energy_j_per_step")
+FIGURES += ("time_per_epoch_s", "test_accuracy_pct", "train_loss", "batch_size", "tflops")
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_odd_command_lines_end_with_a_documented_code_and_no_traceback(tmp_path, count):
+    tally = bad_input.lines(count, 1, tmp_path)
+    assert tally.codes.total() == count
+    assert tally.failures == []
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])
+def test_damaged_folders_end_with_a_documented_code_and_no_traceback(tmp_path, count):
+    made = bad_input.made_run(tmp_path / "made", quick=count < 10)
+    tally = bad_input.folders(count, 1, [made], tmp_path)
+    assert tally.failures == []
+
+
+def test_an_undamaged_run_is_reported_compared_and_resumed(tmp_path):
+    made = bad_input.made_run(tmp_path / "made", quick=True)
+    again = bad_input.made_run(tmp_path / "again", quick=True)
+    for argv in (["report", "--json", made], ["compare", made, again], ["--resume", made, "--dry-run"]):
+        code, said = bad_input.answer([str(word) for word in argv])
+        assert code == 0, said
+
+
+@pytest.mark.slow
+def test_of_figures_that_are_edited_most_are_noticed(tmp_path):
+    made = bad_input.made_run(tmp_path / "made")
+    columns = {("trials.csv", name) for name in FIGURES}
+    found = bad_input.edits(60, 1, [made, bad_input.COMMITTED[0].parent], columns, tmp_path)
+    assert found.made.total() == 60
+    assert found.pct >= bad_input.NOTICED
