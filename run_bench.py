@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             except Interrupted:  # it has been said
                 return signals.exit_code
             except KeyboardInterrupt:
-                print(STOPPED, file=sys.stderr, flush=True)
+                sys.stderr.write(f"{STOPPED}\n")
                 return signals.exit_code
     except KeyboardInterrupt:  # while that was imported
-        print(STOPPED, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{STOPPED}\n")
         return 130
 
 
@@ -110,7 +110,8 @@ def report(options: argparse.Namespace) -> int:
 
         runs = load(options.runs)
         runs = anonymous(runs) if options.anonymise else runs
-        print_plain(document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs))
+        text = document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs)
+        print_plain(text, wrap=False)
         return 0
     from bench.run import session
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -25,10 +23,6 @@ REDRAW_S = 0.5
 
 def say(text: str) -> None:
     """Print a line at once, in a terminal without breaking words that fit into it."""
-    text = plain(text)
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
     print_plain(text)
 
 

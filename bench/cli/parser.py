@@ -57,9 +57,11 @@ def parse(argv: Sequence[str]) -> Any:
         return parse_run(argv)
     name, words = argv[0], argv[1:]
     parsers = _command_parsers()
-    names = ("run", *parsers)
-    if name not in names:
-        raise UsageError(f"There is no command '{name}'.{nearest(name, names)} Available: {', '.join(names)}.")
+    if name not in ("run", *parsers):
+        raise UsageError(
+            f"There is no command '{name}'.{nearest(name, parsers)} Available: {', '.join(parsers)}; a run needs "
+            "none, as in run_bench.py --suite mlp."
+        )
     if name == "run":
         return parse_run(words)
     options = parsers[name].parse_args(words, argparse.Namespace(command=name))
@@ -380,10 +382,10 @@ def _list_of(
     return read
 
 
-def _whole(option: str, least: int) -> Callable[[str], int]:
+def _whole(option: str, least: int, also: str = "") -> Callable[[str], int]:
     def read(word: str) -> int:
         if not re.fullmatch(r"\d{1,9}", word) or int(word) < least:
-            raise UsageError(f"{option} takes whole numbers from {least} to 999999999, not '{word}'.")
+            raise UsageError(f"{option} takes whole numbers from {least} to 999999999{also}, not '{word}'.")
         return int(word)
 
     return read
@@ -447,7 +449,9 @@ def _sweep(word: str) -> tuple[str, tuple[str, ...]]:
 
 _suites = _list_of("--suite")
 _precisions = _list_of("--precisions", lambda word: parse_precision(word).name, split)
-_batch_sizes = _list_of("--batch-sizes", lambda word: MAX if word == MAX else _whole("--batch-sizes", 1)(word))
+_batch_sizes = _list_of(
+    "--batch-sizes", lambda word: MAX if word == MAX else _whole("--batch-sizes", 1, f", and {MAX}")(word)
+)
 _phase_names = _list_of("--phases", _phase)
 _accelerators = _list_of("--accelerators", _accelerator)
 _epochs = _whole("--epochs", 1)
@@ -456,8 +460,8 @@ _cluster = _matching("--on", r"ray(://[^/\s]+:\d+)?", "ray or ray://HOST:PORT", 
 _share = _matching(
     "--target-ci",
     NUMBER + "(%?)",
-    "a share such as 1% or 0.01",
-    lambda match: float(match[1]) / (100 if match[2] else 1),
+    "a share such as 1% or 0.01, above 0 and below 100%",
+    lambda match: share if 0 < (share := float(match[1]) / (100 if match[2] else 1)) < 1 else None,
 )
 _over = _matching(
     "--fail-over",

@@ -37,6 +37,8 @@ class Dataset:
     test: Split
     classes: tuple[str, ...]
     """Names, in the order of the labels."""
+    left_out: tuple[str, ...] = ()
+    """The images that cannot be read."""
 
 
 def read(path: Path) -> Dataset | None:
@@ -47,7 +49,9 @@ def read(path: Path) -> Dataset | None:
     try:
         state = torch.load(path, mmap=True, weights_only=True)
         train, test = (Split(images=state[f"{name}_images"], labels=state[f"{name}_labels"]) for name in SPLITS)
-        return Dataset(train=train, test=test, classes=tuple(state["classes"]))
+        return Dataset(
+            train=train, test=test, classes=tuple(state["classes"]), left_out=tuple(state.get("left_out", ()))
+        )
     except Exception:  # a missing file, or a damaged one, which raises nearly anything; it is decoded again
         return None
 
@@ -58,7 +62,7 @@ def write(path: Path, dataset: Dataset) -> Dataset:
     Raises:
         UsageError: the directory cannot be written.
     """
-    state: dict[str, list[str] | Tensor] = {"classes": list(dataset.classes)}
+    state: dict[str, list[str] | Tensor] = {"classes": list(dataset.classes), "left_out": list(dataset.left_out)}
     for name, split in zip(SPLITS, (dataset.train, dataset.test), strict=True):
         state |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
     try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,10 +24,11 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from bench.data import cache
 from bench.data.cache import Dataset, Split
 from bench.spec.errors import UsageError
+from bench.spec.text import plain
 
 _SEED = 0
 """Seed of the validation split, the same in every process."""
-_FORMAT = "2"
+_FORMAT = "3"
 """Version of the cache; raised when the same files would be cached differently, to make older caches unused."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
 _SPLIT_FOLDERS = {split: (split, f"seg_{split}/seg_{split}", f"seg_{split}") for split in ("train", "test")}
@@ -35,6 +37,8 @@ _COPIES = 2
 """Copies on disk while decoding: the raw pixels, and the file of tensors made from them."""
 READ = 256
 """Fewest images of each split whose bytes the fingerprint includes, evenly spaced; it has all names and sizes."""
+MOST_PIXELS = 100_000_000
+"""Of an image, whose decoding takes three bytes each."""
 _CHUNK = 64
 """Images that a thread decodes at a time."""
 _THREADS_PAY_PIXELS = 96 * 96
@@ -68,7 +72,8 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     held out; where the folder has no test images, it is the test set.
 
     Raises:
-        UsageError: the folder is not laid out as it must be, or an image cannot be read.
+        UsageError: the folder is not laid out as it must be, or no image of a class can be read; of other images that
+            cannot be read ``left_out`` has the names.
     """
     root = Path(path)
     splits = find(root, need_test=not validation_share)
@@ -95,15 +100,23 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     return dataset
 
 
-def training_images(path: str, validation_share: float = 0.0) -> Listing:
-    """List the images of a folder that are trained on: all but the held-out ``validation_share``.
+def training_images(path: str, validation_share: float = 0.0, left_out: Sequence[str] = ()) -> Listing:
+    """List the images of a folder that are trained on: all but the held-out ``validation_share`` and the unreadable.
+
+    Args:
+        path: the folder.
+        validation_share: what is held out.
+        left_out: images that cannot be read (``Dataset.left_out``).
 
     Raises:
         UsageError: the folder is not laid out as it must be.
     """
     root = Path(path)
     whole = list_split(root, find(root, need_test=False)["train"])
-    return whole.pick(stratified(whole.labels, validation_share)[0])
+    unread = set(left_out)
+    return whole.pick(
+        [at for at in stratified(whole.labels, validation_share)[0] if plain(whole.paths[at]) not in unread]
+    )
 
 
 def stratified(labels: Sequence[int], validation_share: float) -> tuple[list[int], list[int]]:
@@ -131,6 +144,7 @@ def list_split(root: Path, folder: Path) -> Listing:
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise UsageError(f"'{folder}' has no class folders. {_LAYOUT} in '{root}'.")
+    _require_apart(folder, classes)
     paths: list[str] = []
     labels: list[int] = []
     stamps = hashlib.sha256()
@@ -146,10 +160,37 @@ def list_split(root: Path, folder: Path) -> Listing:
     return Listing(classes=tuple(classes), paths=tuple(paths), labels=tuple(labels), fingerprint=stamps.hexdigest())
 
 
+def _require_apart(folder: Path, classes: Sequence[str]) -> None:
+    """Refuse class folders that are links to one another, or to the split: images would have several labels."""
+    real = {name: Path(os.path.realpath(folder / name)) for name in classes}
+    for name, path in real.items():
+        others = [other for other, there in real.items() if other != name and path.is_relative_to(there)]
+        if others or Path(os.path.realpath(folder)).is_relative_to(path):
+            where = f"of the class '{others[0]}'" if others else f"'{folder}'"
+            raise UsageError(
+                f"The class folder '{folder / name}' is a link into the folder {where}, so the same images would have "
+                "several labels. Remove the link."
+            )
+
+
 def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size in bytes and modification time of every image below ``folder``."""
+    """Yield path, size in bytes and modification time of every image below ``folder``.
+
+    Links to folders are followed once each, and not into the split that the class is of, where images have labels of
+    their own.
+    """
+    split, seen = os.path.realpath(folder.parent), {os.path.realpath(folder)}
+
+    def is_new(path: Path) -> bool:
+        real = os.path.realpath(path)
+        within = Path(real).is_relative_to(split) or Path(split).is_relative_to(real)
+        if real in seen or (within and path.is_symlink()):
+            return False
+        seen.add(real)
+        return True
+
     for parent, below, _ in os.walk(folder, followlinks=True):
-        below[:] = [name for name in below if not name.startswith(".")]
+        below[:] = [name for name in sorted(below) if not name.startswith(".") and is_new(Path(parent, name))]
         with os.scandir(parent) as entries:
             for entry in entries:
                 name = entry.name.lower()
@@ -171,13 +212,20 @@ def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], sc
         size_bytes = _COPIES * count * 3 * stored[0] * stored[1]
         cache.require_room(scratch.parent, size_bytes, f"The {count} images of '{root}', decoded,")
 
+        left_out: list[str] = []
+
         def split(listing: Listing, name: str) -> Split:
-            images = decode(listing.paths, stored, squash=squash, file=scratch / name)
-            return Split(images=images, labels=torch.tensor(listing.labels))
+            images, lost = decode(listing.paths, stored, squash=squash, file=scratch / name)
+            left_out.extend(plain(listing.paths[at]) for at in lost)
+            labels = [label for at, label in enumerate(listing.labels) if at not in lost]
+            _require_readable(listing, labels, lost)
+            return Split(images=images, labels=torch.tensor(labels))
 
-        return Dataset(train=split(train, "train"), test=split(test, "test"), classes=train.classes)
+        return Dataset(
+            train=split(train, "train"), test=split(test, "test"), classes=train.classes, left_out=tuple(left_out)
+        )
 
-    first = size_of(train.paths[0])
+    first = next((found for path in train.paths if (found := size_of(path)) is not None), size)
     if _fits(first, size):
         with suppress(OtherSizeError):
             return decode_at(first, squash=False), True
@@ -192,20 +240,26 @@ class OtherSizeError(Exception):
     """An image does not have the expected size."""
 
 
-def size_of(path: str) -> tuple[int, int]:
-    """Return an image's (height, width).
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+def size_of(path: str) -> tuple[int, int] | None:
+    """Return an image's (height, width); None where it cannot be read."""
     try:
         with Image.open(path) as image:
             return image.height, image.width
-    except Exception as error:
-        raise _unreadable(path, error) from error
+    except Exception:  # each of Pillow's formats fails in its own way: OSError, SyntaxError, ValueError, …
+        return None
 
 
-def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: Path) -> Tensor:
+def _require_readable(listing: Listing, labels: Sequence[int], lost: Mapping[int, str]) -> None:
+    """Refuse a class of which no image can be read."""
+    for label in sorted(set(listing.labels) - set(labels)):
+        at = next(at for at in lost if listing.labels[at] == label)
+        raise UsageError(
+            f"No image of the class '{listing.classes[label]}' can be read, such as '{listing.paths[at]}' "
+            f"({lost[at]}). Repair them, or remove the class."
+        )
+
+
+def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: Path) -> tuple[Tensor, dict[int, str]]:
     """Decode images to RGB, in order, into a file, so that they need not fit into memory.
 
     Args:
@@ -215,18 +269,24 @@ def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: P
         file: receives the pixels; must exist as long as the tensor is used.
 
     Returns:
-        Tensor of (N, 3, height, width), uint8, mapped from the file.
+        Tensor of (N, 3, height, width), uint8, mapped from the file, of the images that can be read; and why each other
+        one cannot, by its place in ``paths``.
 
     Raises:
-        UsageError: an image cannot be read; the message names it.
         OtherSizeError: one is of another size, and ``squash`` is off.
     """
     height, width = size
     images = np.memmap(file, np.uint8, "w+", shape=(len(paths), 3, height, width))
+    lost: dict[int, str] = {}
 
     def fill(start: int) -> None:
         for index in range(start, min(start + _CHUNK, len(paths))):
-            images[index] = _pixels(paths[index], size, squash).transpose(2, 0, 1)
+            try:
+                picture = rgb(paths[index])
+            except Exception as error:  # each of Pillow's formats fails in its own way
+                lost[index] = str(error)
+                continue
+            images[index] = _pixels(picture, size, squash).transpose(2, 0, 1)
 
     threads = os.cpu_count() if squash or height * width >= _THREADS_PAY_PIXELS else 1
     pool = ThreadPoolExecutor(threads)
@@ -235,33 +295,38 @@ def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: P
             pass
     finally:
         pool.shutdown(cancel_futures=True)
-    return torch.from_numpy(images)
+    kept = [index for index in range(len(paths)) if index not in lost]
+    for place, index in enumerate(kept if lost else ()):
+        images[place] = images[index]
+    return torch.from_numpy(images[: len(kept)]), dict(sorted(lost.items()))
 
 
-def _pixels(path: str, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _pixels(image: Image.Image, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return one image as (height, width, 3) uint8."""
-    try:
-        image = rgb(path)
-    except Exception as error:  # each of Pillow's formats fails in its own way: OSError, SyntaxError, ValueError, …
-        raise _unreadable(path, error) from error
     if image.size != (size[1], size[0]):
         if not squash:
-            raise OtherSizeError(path)
+            raise OtherSizeError(image.size)
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(image)
 
 
 def rgb(path: str) -> Image.Image:
-    """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255."""
-    with Image.open(path) as image:
+    """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255.
+
+    Raises:
+        ValueError: it has more than ``MOST_PIXELS``: a small file may hold an image that fills the memory.
+        Exception: it cannot be read.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower than Pillow's error
+        opened = Image.open(path)
+    with opened as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"it has {image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
         if not image.mode.startswith("I"):
             return image.convert("RGB")
         upper = np.asarray(image).astype(np.int64) >> 8
     return Image.fromarray(upper.clip(0, 255).astype(np.uint8)).convert("RGB")
-
-
-def _unreadable(path: str, error: Exception) -> UsageError:
-    return UsageError(f"The image '{path}' cannot be read ({error}). Repair or remove it.")
 
 
 def _remove_outdated(home: Path, location: str, content: str) -> None:
@@ -319,7 +384,6 @@ def fingerprint(path: str) -> str:
 
     Raises:
         UsageError: the folder is not laid out as it must be.
-        OSError: an image cannot be read.
     """
     root, content = Path(path), hashlib.sha256()
     for split, folder in sorted(find(root, need_test=False).items()):
@@ -328,7 +392,8 @@ def fingerprint(path: str) -> str:
             name = f"{split}\0{file.relative_to(folder).as_posix()}\0{file.stat().st_size}\0"
             content.update(name.encode(errors="surrogateescape"))
         for file in files[:: max(1, len(files) // READ)]:
-            content.update(hashlib.sha256(file.read_bytes()).digest())
+            with suppress(OSError):  # what cannot be read is left out of the images, too
+                content.update(hashlib.sha256(file.read_bytes()).digest())
     return content.hexdigest()[:16]
 
 

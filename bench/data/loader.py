@@ -102,7 +102,7 @@ def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) 
     images: Any
     labels: Any
     if source.kind == "folder":
-        listing = folder.training_images(str(source.path), data.validation_share)
+        listing = folder.training_images(str(source.path), data.validation_share, load(data, source).left_out)
         images, labels = listing.paths, listing.labels
     elif source.kind in ("cifar10", "digits"):
         split = load(data, source).train

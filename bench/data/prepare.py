@@ -26,6 +26,7 @@ def prepare(data: Data, source: DataSource) -> Prepared:
         data=with_classes(data, dataset),
         train_samples=len(dataset.train.labels),
         fingerprint=folder.fingerprint(source.path) if source.path else None,
+        left_out=dataset.left_out,
     )
 
 

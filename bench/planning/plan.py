@@ -46,6 +46,8 @@ class PreparedData:
     """None for synthetic data, whose number of batches is the suite's."""
     fingerprint: str | None = None
     """Identifies a folder's images on every machine; None for data that are the same everywhere."""
+    left_out: tuple[str, ...] = ()
+    """The images that cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -129,7 +129,9 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
     try:
         suite = function(**dict(arguments))
     except UsageError as error:
-        raise UsageError(f"Suite '{where}': {error}") from error
+        given = " ".join(f"{name}={value}" for name, value in arguments)
+        changed = f" does not go with {given}" if given else ""
+        raise UsageError(f"Suite '{where}'{changed}: {error}") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # it is anybody's code

@@ -63,6 +63,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     prepared = {key: _prepare_data(suite, request, launcher) for key, suite in by_data.items()}
     data = {ref: prepared[suite.data] for ref, suite in suites.items()}
     named = {ref.name: ref for ref in suites}
+    warnings += [_unread(one) for one in prepared.values() if one.left_out]
     warnings += [
         f"{name} is not trained on images, so it uses synthetic data whatever --data says."
         for name, ref in named.items()
@@ -139,7 +140,15 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         classes=prepared.data.classes,
         train_samples=prepared.train_samples,
         fingerprint=prepared.fingerprint,
+        left_out=prepared.left_out,
     )
+
+
+def _unread(data: PreparedData) -> str:
+    """Say how many images of a source cannot be read."""
+    first, count = data.left_out[0], len(data.left_out)
+    images = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
+    return f"{data.source}: {images} left out, {'' if count == 1 else 'first '}'{first}'."
 
 
 def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:

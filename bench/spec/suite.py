@@ -75,6 +75,8 @@ class Prepared:
     """Images to train on; None for synthetic data."""
     fingerprint: str | None = None
     """Of a folder's images; None for data that are the same everywhere."""
+    left_out: tuple[str, ...] = ()
+    """The images that cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

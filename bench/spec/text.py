@@ -7,7 +7,9 @@ a cell that begins with an equals sign is computed by a spreadsheet.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
+import textwrap
 from typing import Any
 
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -17,6 +19,8 @@ DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 UNSAFE = re.compile(f"[{CONTROLS}{DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]")
 """Those, separators of lines and paragraphs, byte order marks, and halves of surrogate pairs, which no file holds."""
 BREAKS = re.compile(r"[\n\t]")
+HANGING = re.compile(r"\s+\S+\s{2,}|\s*(?:- )?")
+"""The beginning of a line that later lines are indented by: a name in a list, or a dash."""
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\n])")
 """What spreadsheets take for a formula, behind any number of apostrophes; a number is none."""
@@ -61,6 +65,36 @@ def unquoted(cell: str) -> str:
     return cell[1:] if match and match["quotes"] else cell
 
 
-def print_plain(text: str, *, error: bool = False) -> None:
-    """Print a text from anywhere, at once."""
-    print(plain(text), file=sys.stderr if error else sys.stdout, flush=True)
+def print_plain(text: str, *, error: bool = False, wrap: bool = True) -> None:
+    """Print a text from anywhere, at once.
+
+    Args:
+        text: the text.
+        error: whether to stderr.
+        wrap: whether a terminal's lines are broken between words; what programs read is not.
+    """
+    stream = sys.stderr if error else sys.stdout
+    text = plain(text)
+    if wrap and stream.isatty():
+        text = wrapped(text, shutil.get_terminal_size().columns)
+    print(text, file=stream, flush=True)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a text with lines of at most ``width`` characters, broken between words, and indented as they began."""
+    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    indent = " " * len(HANGING.match(line)[0])  # type: ignore[index]  # it matches the empty text
+    if len(line) <= width or len(indent) > width // 2:
+        indent = ""
+    lines = textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return "\n".join(lines)

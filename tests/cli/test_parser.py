@@ -87,7 +87,8 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--batch-sizes", "0"], "--batch-sizes takes whole numbers from 1 to 999999999, not '0'"),
+        (["--batch-sizes", "0"], "--batch-sizes takes whole numbers from 1 to 999999999, and max, not '0'"),
+        (["--target-ci", "150%"], "above 0 and below 100%, not '150%'"),
         (["--batch-sizes", "many"], "not 'many'"),
         (["--batch-sizes", "64,,128"], "empty word"),
         (["--epochs", "0"], "--epochs takes whole numbers from 1 to"),

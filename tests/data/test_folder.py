@@ -175,14 +175,64 @@ def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, he
 
 
 @pytest.mark.parametrize("size", [(8, 8), (4, 4)])
-@pytest.mark.parametrize("damaged", ["train/cat/0.png", "test/dog/4.png"])
+@pytest.mark.parametrize("damaged", ["train/cat/0.png", "train/dog/3.png", "test/dog/4.png"])
 @pytest.mark.parametrize("kept_bytes", [0, 60, 150])
-def test_an_image_that_cannot_be_read_is_named_and_nothing_is_kept(data, source, folder, *, size, damaged, kept_bytes):
-    path = folder / damaged
+def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder, stored, *, size, damaged, kept_bytes):
+    data, path = replace(data, input_shape=(3, *size)), folder / damaged
+    whole = load(data, source)
     path.write_bytes(path.read_bytes()[:kept_bytes])
-    with pytest.raises(UsageError, match=rf"The image '.*{damaged}' cannot be read \("):
-        prepare(replace(data, input_shape=(3, *size)), source)
-    assert not Path(source.directory).exists()
+    prepared = prepare(data, source)
+    assert prepared.left_out == (str(path),)
+    assert prepared == prepare(data, source)  # as the cache has it
+    found = load(data, source)
+    name = damaged.partition("/")[0]
+    split, before = getattr(found, name), getattr(whole, name)
+    at = sorted(folder.glob(f"{name}/*/*.png")).index(path)
+    kept = [place for place in range(len(before.labels)) if place != at]
+    assert torch.equal(split.images, before.images[kept])
+    assert torch.equal(split.labels, before.labels[kept])
+    assert len(found.train.labels) + len(found.test.labels) == 21
+
+
+def test_a_class_of_which_nothing_can_be_read_is_refused(data, source, folder):
+    for path in (folder / "test" / "dog").iterdir():
+        path.write_bytes(b"")
+    assert "No image of the class 'dog' can be read, such as '" in refusal(data, source)
+
+
+def test_an_image_that_would_fill_the_memory_is_left_out(data, source, folder, monkeypatch):
+    Image.new("1", (9000, 9000)).save(folder / "train" / "cat" / "bomb.png")  # a file of 10 kB
+    monkeypatch.setattr(folder_module, "MOST_PIXELS", 80_000_000)
+    assert prepare(data, source).left_out == (str(folder / "train" / "cat" / "bomb.png"),)
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "../dog", "0.png"])
+def test_links_neither_multiply_images_nor_give_them_other_labels(data, source, folder, target):
+    (folder / "train" / "cat" / "loop").symlink_to(target)
+    dataset = load(data, source)
+    assert Counter(dataset.train.labels.tolist()) == {0: 6, 1: 6}
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed_once(data, source, folder, paint, tmp_path):
+    paint(tmp_path / "more" / "x.png")
+    for name in ("one", "two"):
+        (folder / "train" / "cat" / name).symlink_to(tmp_path / "more")
+    (tmp_path / "more" / "back").symlink_to(folder / "train")
+    assert Counter(load(data, source).train.labels.tolist()) == {0: 7, 1: 6}
+
+
+@pytest.mark.parametrize("target", [".", "dog", "../train", "dog/inner"])
+def test_a_class_that_is_a_link_into_the_split_is_refused(data, source, folder, target):
+    (folder / "train" / "dog" / "inner").mkdir()
+    (folder / "train" / "bird").symlink_to(target)
+    assert "so the same images would have several labels. Remove the link." in refusal(data, source)
+
+
+def test_names_of_any_bytes_are_read(data, source, folder, paint):
+    paint(folder / "train" / "cat" / "y.png")
+    (folder / "train" / "cat" / "y.png").rename(folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png"))
+    (folder / "train" / "cat" / "0.png").rename(folder / "train" / "cat" / "z\n.png")
+    assert prepare(data, source).train_samples == 13
 
 
 def test_images_that_no_disk_could_hold_are_refused_before_decoding(data, source, decodings, monkeypatch):

@@ -9,6 +9,7 @@ from bench.cli.parser import parse
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan, PreparedData
 from bench.run.prepare import (
+    _unread,
     check_batches,
     choose_source,
     prepare,
@@ -19,7 +20,7 @@ from bench.run.prepare import (
 )
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import Request
+from bench.spec.trial import DataSource, Request
 from tests.arms import arms
 from tests.planning.test_plan import SUITE, gpu, plan
 
@@ -136,3 +137,12 @@ def test_data_that_are_no_images_stay_synthetic(tmp_path):
     assert choose_source(SUITE, asked).kind == "folder"
     assert choose_source(VECTORS, asked).kind == "synthetic"
     assert choose_source(SUITE, Request()).kind == "cifar10"
+
+
+def test_images_that_cannot_be_read_are_warned_of_with_their_number():
+    source = DataSource(kind="folder", path="/pets")
+    for names, words in (
+        (("a.png",), "1 image cannot be read and is left out, 'a.png'."),
+        (("a.png", "b.png"), "2 images cannot be read and are left out, first 'a.png'."),
+    ):
+        assert _unread(PreparedData(source=source, left_out=names)) == f"folder:/pets: {words}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import random
+import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
 
-from bench.spec.text import plain, plain_within, print_plain, quoted, unquoted
+from bench.spec.text import plain, plain_within, print_plain, quoted, unquoted, wrapped
 
 ROOT = Path(__file__).resolve().parents[2]
 BIDIRECTIONAL = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -83,3 +84,27 @@ def test_the_parts_that_talk_to_the_user_print_plain_text_alone():
         )
     }
     assert not printing
+
+
+@pytest.mark.parametrize("width", [30, 60])
+def test_lines_of_a_terminal_break_between_words_and_keep_their_indent(width):
+    text = (
+        "  channels-last      images and convolutions' weights lie in memory channel by channel\n- one two three "
+        + "x" * 70
+    )
+    lines = wrapped(text, width).split("\n")
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\n", "")
+    assert all(len(line) <= width for line in lines if "xxx" not in line)
+    assert all(word in text.split() for line in lines for word in line.split())
+    indent = 21 if width == 60 else 0
+    assert lines[1].startswith(" " * indent + lines[1].split()[0])
+
+
+def test_what_programs_read_is_not_wrapped(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    print_plain("word " * 30, wrap=False)
+    print_plain("word " * 30)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert len(first) == 150
+    assert max(map(len, others)) <= 20

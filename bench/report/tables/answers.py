@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from bench.report.analysis.verdict import Answer, Sentence
 from bench.report.format import UNKNOWN, change, known, number, records, signed, spread, times
 from bench.report.reading.labels import short
 from bench.report.reading.load import CELL, SUBJECT
-from bench.report.tables.table import LOG_WIDTH
+from bench.report.tables.table import line_width
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
@@ -209,9 +208,12 @@ def tables(answers: Sequence[Answer], width: int) -> list[Table]:
     for workload in dict.fromkeys(answer.workload for answer in answers):
         rows = [(answer.where, *row(answer)) for answer in answers if answer.workload == workload]
         shown = [index for index in range(len(HEADERS)) if any(cells[index + 1] != UNKNOWN for cells in rows)]
+        left_out: list[str] = []
         while len(shown) > 2 and console.measure(_terminal(workload, rows, shown)).maximum > width:
-            shown.pop()
-        found.append(_terminal(workload, rows, shown))
+            left_out.insert(0, HEADERS[shown.pop()])
+        grid = _terminal(workload, rows, shown)
+        grid.caption = f"Without {', '.join(left_out)}, for want of width: the report has all." if left_out else None
+        found.append(grid)
     return found
 
 
@@ -235,6 +237,6 @@ def show(answers: Sequence[Answer]) -> None:
     """Print the answers as tables that fit the terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = Console(highlight=False, width=line_width())
     for table in tables(answers, console.width):
         console.print(table)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from typing import Any, Literal
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
-from bench.spec.text import plain
+from bench.spec.text import plain, print_plain
 
 Row = dict[Hashable, Any]
 Value = str | Callable[[Any], Any]
@@ -24,6 +26,14 @@ LEGEND = {
 }
 LOG_WIDTH = 200
 """Characters in a line where the output is not a terminal."""
+
+
+def line_width() -> int:
+    """Return how many characters a printed line has: the terminal's, or ``COLUMNS``, or else ``LOG_WIDTH``."""
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and int(columns) else LOG_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +67,29 @@ class Table:
         return [column.header for column in self.columns]
 
     def show(self) -> None:
-        """Print the table as a terminal shows it."""
+        """Print the table as a terminal shows it; where its words do not fit beside each other, row by row."""
+        width = line_width()
+        if sum(self._widest_words()) + 3 * len(self.columns) > width:
+            for row in self.rows:
+                cells = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]
+                print_plain(f"- {'; '.join(cells)}")
+            return
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table as Grid
         from rich.text import Text
 
         grid = Grid(box=SIMPLE)
-        for column in self.columns:
-            grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold")
+        for column, widest in zip(self.columns, self._widest_words(), strict=True):
+            grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold", min_width=widest)
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
-        Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH).print(grid)
+        Console(highlight=False, width=width).print(grid)
+
+    def _widest_words(self) -> list[int]:
+        """Return how many characters the longest word of each column has, its header's included."""
+        columns = [[header, *cells] for header, *cells in zip(self.headers, *self.rows, strict=True)]
+        return [max(len(word) for text in column for word in [*plain(text).split(), ""]) for column in columns]
 
 
 def table(

@@ -44,9 +44,12 @@ def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path
 
 @pytest.mark.parametrize(("width", "last"), [(60, "batch"), (54, "accuracy"), (42, "memory"), (30, "faster")])
 def test_columns_are_left_out_from_the_right_where_the_terminal_is_narrow(gain, width, last):
-    header, _, line = (line for line in drawn(answers(gain), width).splitlines() if line.strip())
+    header, _, line, *caption = (line for line in drawn(answers(gain), width).splitlines() if line.strip())
     assert header.split()[-1] == last
     assert len(header) <= width
+    said = " ".join(" ".join(caption).split())
+    assert said.startswith("Without ") == (width < 60)  # what is left out is said
+    assert ("batch, for want of width" in said) == (width < 60)
     assert "1.98× ±58 %" in line
 
 
