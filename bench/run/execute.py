@@ -195,7 +195,7 @@ class Execution:
             self._begin(alone, place)
             others = [one for one in apart if one is not alone]
             if failed is not None and failed.kind == "timeout" and all(self._is_measured(one) for one in others):
-                text = f"{failed.text}; the other {arms} were measured alone, so this one hung"
+                text = f"beside the other {arms}, which were then measured alone: {failed.text}"
                 self._keep_ending(alone, replace(failed, text=text))  # without waiting as long for it again
             else:
                 self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
