@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bench.devices.backend import backend_of
 from bench.measure import operations
 from bench.measure.operations import observe, pct_of_peak, peak_tflops, shares
 from bench.results.records import Operations
@@ -215,7 +216,7 @@ class FakeMultiplier:
 
     def __init__(self, flops_per_s, largest=10**9):
         self.flops_per_s, self.largest = flops_per_s, largest
-        self.now, self.sizes, self.dtypes = 100.0, [], set()
+        self.now, self.queued_s, self.sizes, self.dtypes = 100.0, 0.0, [], set()
 
     def clock(self):
         return self.now
@@ -227,8 +228,11 @@ class FakeMultiplier:
         assert a.shape == b.shape == out.shape == (size, size)
         self.sizes.append(size)
         self.dtypes.add(out.dtype)
-        self.now += 2 * size**3 / self.flops_per_s
+        self.queued_s += 2 * size**3 / self.flops_per_s  # as on a GPU, which the host does not wait for
         return out
+
+    def synchronize(self):
+        self.now, self.queued_s = self.now + self.queued_s, 0.0
 
 
 @pytest.fixture
@@ -236,6 +240,7 @@ def device(monkeypatch):
     def use(flops_per_s, **more):
         fake = FakeMultiplier(flops_per_s, **more)
         monkeypatch.setattr(operations.torch, "mm", fake.mm)
+        monkeypatch.setattr(backend_of(CPU), "synchronize", fake.synchronize)
         # Each test costs as much as filling its matrices does.
         monkeypatch.setattr(operations, "SIZES", (16, 128))
         return fake
