@@ -50,6 +50,8 @@ class Field:
     """The only valid words; none if any is valid."""
     whole: bool = False
     """Whether the number is a whole one."""
+    container: type = object
+    """What JSON holds: a list or a dict."""
 
     @property
     def unit(self) -> str:
@@ -90,6 +92,7 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
             always=not (part or column.may_diverge or types.NoneType in choices),
             words=words,
             whole=plain is int,
+            container=plain if KINDS[plain] == "JSON" else object,
         )
 
 

@@ -66,11 +66,11 @@ class Identity:
     """Name of the run's folder."""
     trial: Name
     """Readable name of the trial."""
-    cell: str
+    cell: Name
     """Readable name of its cell, which all phases of a suite, placement and batch size share."""
     config: str
     """Hash of everything that was asked; equal hashes are the same question."""
-    suite: str
+    suite: Name
     """The recipe."""
     parameters: str
     """The suite's parameters that were overridden, as name=value."""
@@ -78,12 +78,12 @@ class Identity:
     """The same as a JSON object."""
     techniques: tuple[str, ...]
     """What else all arms were trained with, such as channels-last, joined by +."""
-    placement: str
+    placement: Name
     """Where it ran: `cpu`, or a GPU's CUDA index; several that train together with `+` between, and after `@` on how
     many nodes each (`0+1@2` is four GPUs)."""
     members: tuple[str, ...]
     """The placement of each device of it, joined by + (`0+1+0+1` of `0+1@2`)."""
-    device: str
+    device: Name
     """The vendor's name of the device."""
     device_names: list[str]
     """The different names of its devices, as a JSON array."""
@@ -93,7 +93,7 @@ class Identity:
     """The device's generation."""
     batch_size: Annotated[int, Column(sign=ABOVE_ZERO)]
     """Samples in a step; fit: the largest that fits."""
-    data: str
+    data: Name
     """Where training samples come from: cifar10, synthetic or folder:PATH; memory and speed are measured on random
     batches of the same shape."""
     phase: Annotated[str, Column(words=tuple(PHASES))]
@@ -102,7 +102,7 @@ class Identity:
     """Which fresh process this was, from 0, where a phase is repeated in fresh processes."""
     seed: int
     """Seed of weights, data order and augmentation."""
-    arm_precision: str
+    arm_precision: Name
     """The precision that was computed in, with its options: of the ladder that of the ablation step."""
     arm_techniques: tuple[str, ...]
     """Ladder: the techniques of the ablation step in the order in which they were added, joined by +."""

@@ -6,6 +6,7 @@ import codecs
 import csv
 import io
 import itertools
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -182,6 +183,12 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
         _refuse(path, frame, frame[name] == "", name, "is empty")
     if field.words:
         _refuse(path, frame, ~frame[name].isin(field.words), name, f"is none of {', '.join(field.words)}")
+    if field.kind == "yes or no":
+        _refuse(path, frame, ~frame[name].isin(("yes", "no", "")), name, "is neither yes nor no")
+    if field.kind == "JSON":
+        bad = {cell for cell in frame[name].unique() if cell and not _holds(cell, field.container)}
+        wanted = "an object" if field.container is dict else "a list"
+        _refuse(path, frame, frame[name].isin(bad), name, f"is not {wanted} in JSON")
     if field.kind != "number":
         return
     values = frame[name].to_numpy()  # arrays: on a small frame a Series takes fifty times as long
@@ -201,6 +208,15 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
         _refuse(path, frame, values > column.most, name, f"cannot be above {column.most:g}")
     if field.unit == "bytes":
         _refuse(path, frame, values > PIB, name, "is more memory than a machine has")
+
+
+def _holds(cell: str, container: type) -> bool:
+    """Say whether a cell is JSON of a list or a dict of plain values."""
+    try:
+        value = json.loads(cell)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, container) and not any(isinstance(one, list | dict) for one in value)
 
 
 def _check_relations(path: Path, frame: pd.DataFrame) -> None:

@@ -103,6 +103,10 @@ def remarks(folder: Path) -> tuple[str, ...]:
         ({"batch_size": "64"}, "samples_per_s '25600' is not batch_size over step_ms"),
         ({"checkpoint_bytes": "2e15"}, "checkpoint_bytes '2e+15' is more memory than a machine has"),
         ({"step_ms": "quick"}, "step_ms 'quick' is no number"),
+        ({"placement": ""}, "placement is empty"),
+        ({"parameters_json": "[]"}, "parameters_json '[]' is not an object in JSON"),
+        ({"device_names": "[[1"}, "device_names '[[1' is not a list in JSON"),
+        ({"steady": "perhaps"}, "steady 'perhaps' is neither yes nor no"),
     ],
 )
 def test_an_impossible_value_is_refused_with_file_line_and_value(run, values, message):
