@@ -213,10 +213,10 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
 def _holds(cell: str, container: type) -> bool:
     """Say whether a cell is JSON of a list or a dict of plain values."""
     try:
-        value = json.loads(cell)
+        value: Any = json.loads(cell)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, container) and not any(isinstance(one, list | dict) for one in value)
+    return type(value) is container and not any(isinstance(one, list | dict) for one in value)
 
 
 def _check_relations(path: Path, frame: pd.DataFrame) -> None:
