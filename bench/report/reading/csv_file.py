@@ -216,7 +216,8 @@ def _holds(cell: str, container: type) -> bool:
         value: Any = json.loads(cell)
     except (ValueError, RecursionError):
         return False
-    return type(value) is container and not any(isinstance(one, list | dict) for one in value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, container) and not any(isinstance(one, list | dict) for one in parts)
 
 
 def _check_relations(path: Path, frame: pd.DataFrame) -> None:
