@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bench.devices.backend import out_of_memory_behind
-from bench.devices.cuda import Cuda
 
 BENCH = Path(__file__).parents[2] / "bench"
 ALLOWED: dict[str, str] = {}
@@ -69,9 +68,3 @@ def test_out_of_memory_is_found_behind_the_error_that_it_led_to():
     ended.__context__ = memory  # as of an error that is raised while another is handled
     assert out_of_memory_behind(ended) is memory
     assert out_of_memory_behind(RuntimeError("another")) is None
-
-
-def test_a_gpus_fp32_switches_are_those_of_cuda_and_cudnn(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    monkeypatch.setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")
-    assert Cuda(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee")
