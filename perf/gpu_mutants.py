@@ -98,9 +98,9 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     changes = {change["n"]: change for change in json.loads(CHANGES.read_text())}
-    left = set(changes) - set(
-        draw(sorted(changes), options.not_of, options.count) if options.not_of is not None else ()
-    )
+    left = set(changes)
+    for seed in options.not_of:
+        left -= set(draw(sorted(left), seed, options.count))
     drawn = options.only or sorted(draw(sorted(left), options.seed, options.count))
     noticed = counted = 0
     with tempfile.TemporaryDirectory(prefix="ampmeter-mutants-") as folder:
