@@ -192,7 +192,6 @@ def lightning(task: Task) -> Epoch:
     model, loader, optimizer, schedule, loss_of = task.build()
     device = task.device
     devices = [device.index or 0] if device.type == "cuda" else 1
-    resident = {"accelerator": accelerator_of(device), "strategy": strategy_of(device), "devices": devices}
 
     class Module(pl.LightningModule):
         seconds = 0.0
@@ -223,6 +222,8 @@ def lightning(task: Task) -> Epoch:
     def epoch() -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # Both anew: a strategy that a Trainer has had holds its accelerator, which the next one refuses.
+            resident = {"accelerator": accelerator_of(device), "strategy": strategy_of(device), "devices": devices}
             pl.Trainer(max_epochs=1, precision=mixed, **resident, **plain).fit(module, loader)
         return module.seconds
 

@@ -20,6 +20,7 @@ is left out, and so is a precision that a CPU emulates, unless ``--precisions`` 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -35,30 +36,52 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch.local import LocalLauncher
 from bench.measure.rounds import palindrome
+from bench.spec.errors import first_line
 from bench.stats import round_log_ratio
 from perf import arms, loops, outcome, steps
 
 LEAST_EPOCH = 1.3
 
 
-def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+def turns(
+    timed: Sequence[Callable[[], float]], rounds: int, failed: Callable[[int, Exception], object] | None = None
+) -> list[list[float]]:
     """Run each once to warm up, then in rounds of palindromes.
 
+    Args:
+        timed: return the time of a run.
+        rounds: how many rounds.
+        failed: called with the place of one, other than the first, that raised, and its error; it is left out of the
+            rounds that follow. None raises it.
+
     Returns:
-        For each but the first the log-ratios of its time over the first's, one for each round.
+        For each but the first the log-ratios of its time over the first's, one for each round; none where it failed.
     """
     rng = random.Random(0)
-    for run in timed:
-        run()
-    logs: list[list[float]] = [[] for _ in timed[1:]]
+    out: set[int] = set()
+
+    def run(index: int) -> float:
+        try:
+            return timed[index]()
+        except Exception as error:
+            if failed is None or index == 0:
+                raise
+            out.add(index)
+            failed(index, error)
+            return math.nan
+
+    for index in range(len(timed)):
+        run(index)
+    logs: list[list[float]] = [[] for _ in timed]
     for _ in range(rounds):
         times: list[list[float]] = [[] for _ in timed]
         for index in palindrome(len(timed), rng):
-            times[index].append(timed[index]())
-        pairs = [(pair[0], pair[1]) for pair in times]
-        for log, pair in zip(logs, pairs[1:], strict=True):
-            log.append(round_log_ratio(pair, pairs[0]))
-    return logs
+            if index not in out:
+                times[index].append(run(index))
+        pairs = {index: (each[0], each[1]) for index, each in enumerate(times) if index not in out}
+        for index, pair in pairs.items():
+            logs[index].append(round_log_ratio(pair, pairs[0]))
+    return [[] if index in out else log for index, log in enumerate(logs)][1:]
 
 
 def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[str]) -> list[outcome.Outcome]:
@@ -80,8 +103,14 @@ def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[s
             notes.append(f"{peer} is left out: {reason}.")
         else:
             epochs_of[peer] = build(task)
-    outcomes = []
-    for peer, logs in zip(list(epochs_of)[1:], turns(list(epochs_of.values()), options.rounds), strict=True):
+    outcomes, peers = [], list(epochs_of)[1:]
+
+    def failed(index: int, error: Exception) -> None:
+        notes.append(f"{peers[index - 1]} failed in {name}, {precision}, and is left out: {first_line(error)}.")
+
+    for peer, logs in zip(peers, turns(list(epochs_of.values()), options.rounds, failed), strict=True):
+        if not logs:
+            continue
         gain = peer == "torchvision" and name == "resnet20" and precision == "amp-bf16"
         outcomes.append(
             outcome.Outcome(

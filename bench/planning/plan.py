@@ -46,8 +46,10 @@ class PreparedData:
     """None for synthetic data, whose number of batches is the suite's."""
     fingerprint: str | None = None
     """Identifies a folder's images on every machine; None for data that are the same everywhere."""
-    left_out: tuple[str, ...] = ()
-    """The images that cannot be read."""
+    left_out: int = 0
+    """How many images cannot be read."""
+    first_left_out: str = ""
+    """The name of one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

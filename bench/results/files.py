@@ -44,10 +44,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until what a file or a folder holds is on the disk."""
+    """Wait until what a file or a folder holds is on the disk.
+
+    Raises:
+        OSError: it cannot be written; it names the file.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 

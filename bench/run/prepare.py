@@ -140,13 +140,14 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         classes=prepared.data.classes,
         train_samples=prepared.train_samples,
         fingerprint=prepared.fingerprint,
-        left_out=prepared.left_out,
+        left_out=len(prepared.left_out),
+        first_left_out=next(iter(prepared.left_out), ""),
     )
 
 
 def _unread(data: PreparedData) -> str:
     """Say how many images of a source cannot be read."""
-    first, count = data.left_out[0], len(data.left_out)
+    first, count = data.first_left_out, data.left_out
     images = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
     return f"{data.source}: {images} left out, {'' if count == 1 else 'first '}'{first}'."
 

@@ -68,16 +68,24 @@ def check(prepared: PreparedRun, folder: Path | None) -> None:
         folder: its folder; None if it is to be named after the device.
 
     Raises:
-        UsageError: the folder is another run's, or no run's, or another process writes to it.
-        OSError: a folder cannot be written.
+        UsageError: the folder is another run's, or no run's, or another process writes to it; or it cannot be written.
     """
-    if folder is not None and folder.is_dir():
+    exists = folder is not None and folder.is_dir()
+    if folder is not None and exists:
         _earlier_start(folder, prepared)
+    if exists or not prepared.request.dry_run:
+        try:
+            _require_writable(folder or Path("results"))
+        except OSError as error:
+            place, way = folder or "results", "copy it elsewhere" if exists else "name another folder with --out"
+            raise UsageError(
+                f"Nothing can be written to '{place}': {error.strerror or error}. Make room there, or {way}."
+            ) from error
+    if folder is not None and exists:
         with locked(folder):
             pass
     if prepared.request.dry_run:
         return
-    _require_writable(folder or Path("results"))
     try:
         _require_writable(Path("reports"))
     except OSError as error:
@@ -284,15 +292,11 @@ def _new_folder(prepared: PreparedRun) -> Path:
 
 
 def _require_writable(folder: Path) -> None:
-    """Raise an OSError that names the folder if no file can be written into it, or into what it would be made in."""
+    """Raise an OSError if no file can be written into a folder, or into what it would be made in."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(bytes(4096))
-            file.flush()
-    except OSError as error:
-        error.filename = str(folder)
-        raise
+    with tempfile.TemporaryFile(dir=there) as file:
+        file.write(bytes(4096))
+        file.flush()
 
 
 def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:

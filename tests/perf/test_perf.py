@@ -41,7 +41,7 @@ def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
     seen = []
     monkeypatch.setattr(amp, "apply", lambda one: seen.append(one.tf32))
     monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
-    monkeypatch.setattr(peers, "turns", lambda built, rounds: [[0.0] * len(seen)] * (len(built) - 1))
+    monkeypatch.setattr(peers, "turns", lambda built, rounds, failed: [[0.0] * len(seen)] * (len(built) - 1))
     given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
     for precision in ("tf32", "fp32"):
         assert peers.epochs(given, "resnet20", precision, [])
@@ -198,3 +198,24 @@ def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_pat
     runs = load([tmp_path / "run"])
     assert len(runs.trials) == 4 * (2 + 3 * 2)
     assert len(runs.blocks) == 4 * 3 * 2 * 4
+
+
+def test_a_peer_that_fails_is_named_and_loses_nothing_of_the_others():
+    runs, failures = [0, 0, 0], []
+
+    def timed(index, seconds, fails_at=99):
+        def run():
+            runs[index] += 1
+            if runs[index] == fails_at:
+                raise RuntimeError("choose one")
+            return seconds
+
+        return run
+
+    trio = [timed(0, 1.0), timed(1, 2.0, fails_at=3), timed(2, 4.0)]
+    logs = peers.turns(trio, 3, lambda index, error: failures.append((index, str(error))))
+    assert failures == [(1, "choose one")]
+    assert logs == [[], pytest.approx([math.log(4)] * 3)]
+    assert runs == [7, 3, 7]
+    with pytest.raises(RuntimeError, match="choose one"):
+        peers.turns([timed(0, 1.0), timed(1, 2.0, fails_at=runs[1] + 1)], 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.files import replacing, write_atomically
+from bench.results.files import replacing, sync_folder, write_atomically
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -39,3 +39,18 @@ def test_a_draft_has_the_suffix_that_says_what_it_is(tmp_path):
     with replacing(tmp_path / "figure.png") as draft:
         assert draft.suffix == ".png"
         draft.touch()
+
+
+def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(tmp_path, monkeypatch):
+    def fail(number):
+        def sync_fails(_):
+            raise OSError(number, "no")
+
+        monkeypatch.setattr(os, "fsync", sync_fails)
+
+    fail(errno.EINVAL)
+    sync_folder(tmp_path)
+    fail(errno.EIO)
+    with pytest.raises(OSError, match="no") as failure:
+        sync_folder(tmp_path)
+    assert failure.value.filename == str(tmp_path)

@@ -139,10 +139,13 @@ def test_data_that_are_no_images_stay_synthetic(tmp_path):
     assert choose_source(SUITE, Request()).kind == "cifar10"
 
 
-def test_images_that_cannot_be_read_are_warned_of_with_their_number():
-    source = DataSource(kind="folder", path="/pets")
-    for names, words in (
-        (("a.png",), "1 image cannot be read and is left out, 'a.png'."),
-        (("a.png", "b.png"), "2 images cannot be read and are left out, first 'a.png'."),
-    ):
-        assert _unread(PreparedData(source=source, left_out=names)) == f"folder:/pets: {words}"
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (1, "1 image cannot be read and is left out, 'a.png'."),
+        (2000, "2,000 images cannot be read and are left out, first 'a.png'."),
+    ],
+)
+def test_images_that_cannot_be_read_are_warned_of_with_their_number(count, words):
+    data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=count, first_left_out="a.png")
+    assert _unread(data) == f"folder:/pets: {words}"

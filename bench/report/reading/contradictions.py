@@ -235,11 +235,15 @@ def among_epochs(epochs: pd.DataFrame) -> Iterator[Contradiction]:
         )
 
 
-def with_blocks(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of trials that have blocks, each under the name that its blocks have."""
+def with_blocks(trials: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of trials that have blocks, each under the name that its blocks have.
+
+    Those of the A/A noise are no part of a report; where they are not there, nothing is missed.
+    """
     rows = trials[
         trials["phase"].isin((FLOOR, *(name for name, phase in PHASES.items() if phase.file == "blocks.csv")))
     ]
+    rows = rows[(rows["phase"] != FLOOR) | rows["trial"].isin(blocks["trial"].cat.categories)]
     return rows.assign(precision=rows["precision"].mask(rows["phase"] == FLOOR, rows["precision"] + AGAIN))
 
 

@@ -182,7 +182,7 @@ def _contradictions(
     folder: Path, trials: pd.DataFrame, info: dict[str, Any], blocks: pd.DataFrame, epochs: pd.DataFrame
 ) -> list[str]:
     """Say, in sentences, what the rows and files of a run say against each other."""
-    path, timed = folder / "trials.csv", contradictions.with_blocks(trials)
+    path, timed = folder / "trials.csv", contradictions.with_blocks(trials, blocks)
     found = [*contradictions.among_rows(trials), *contradictions.against_run(trials, info)]
     sentences = []
     if _is_filled(folder / "blocks.csv"):
