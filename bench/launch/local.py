@@ -30,8 +30,8 @@ PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
 """A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
-INTERRUPTED_S = 0.3
-"""The same after Ctrl-C, which must be answered at once."""
+CALL_LIMITS_S = {"bench.training.flops:count_flops": 60.0, "bench.devices.survey:survey": 300.0}
+"""Functions that never take so long: a model that hangs when it is looked at hangs in its trials, which say where."""
 STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""
 SERVER_LOST = 255
@@ -45,6 +45,8 @@ SPIN_COUNT = "1000"
 further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
 GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
+INTERRUPTED_S = 0.3
+"""The same after Ctrl-C, which must be answered at once."""
 TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 EMULATION_VARIABLES = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
 """Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
@@ -114,7 +116,8 @@ class LocalLauncher(Launcher):
         Raises:
             UsageError: the function raised one, or its process failed, died or hung.
         """
-        ending = self._run(target, arguments, lambda _message: None)
+        limit_s = min(self.silence_s, CALL_LIMITS_S.get(target, self.silence_s))
+        ending = self._run(target, arguments, lambda _message: None, silence_s=limit_s)
         if ending.kind == "usage":
             raise UsageError(ending.text)
         if ending.kind != "done":

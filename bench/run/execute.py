@@ -208,7 +208,7 @@ class Execution:
 
         Args:
             trial: the trial.
-            note: the detail of a row that has none.
+            note: what the detail of a measured row says first.
 
         Returns:
             How it ended if several arms failed together, of which nothing is stored; else None.
@@ -228,7 +228,9 @@ class Execution:
             if ending.kind in BROKEN:
                 self._give_up(trial, results[-1])
             results = [
-                replace(result, detail=note) if result.status in MEASURED and not result.detail else result
+                replace(result, detail="; ".join(filter(None, (note, result.detail))))
+                if result.status in MEASURED
+                else result
                 for result in results
             ]
         with self._lock:

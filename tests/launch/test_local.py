@@ -181,6 +181,17 @@ def test_a_process_that_hangs_is_ended(tiny_trial, cpu):
     assert ending.text == f"no sign of life for 1 s ({tiny_trial.cell.suite.file}:{line_of('sleep(3600)')})"
 
 
+def hang(_send):
+    """Say nothing, for good."""
+    time.sleep(3600)
+
+
+def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(launcher, monkeypatch):
+    monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:hang": 0.3})
+    with pytest.raises(UsageError, match=r"tests\.launch\.test_local:hang: no sign of life for 0.3 s"):
+        launcher.call("tests.launch.test_local:hang")
+
+
 @pytest.mark.parametrize(("own_s", "kind"), [(60.0, "done"), (0.0, "timeout")])
 def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind):
     receiving, sending = multiprocessing.Pipe(duplex=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from perf import bad_input
@@ -30,6 +32,17 @@ def test_an_undamaged_run_is_reported_compared_and_resumed(tmp_path):
     for argv in (["report", "--json", made], ["compare", made, again], ["--resume", made, "--dry-run"]):
         code, said = bad_input.answer([str(word) for word in argv])
         assert code == 0, said
+
+
+def test_a_run_whose_folder_has_a_name_of_any_bytes_is_made_reported_and_resumed(tmp_path):
+    made = bad_input.made_run(tmp_path / os.fsdecode(b"\xff\x1b[1m"), quick=True)
+    out = tmp_path / os.fsdecode(b"\xfe")
+    page = ["report", "--figures", "none", "--out", str(out), str(made)]
+    for argv in (["report", "--json", str(made)], page, ["--resume", str(made), "--dry-run"]):
+        code, said = bad_input.answer(argv)
+        assert code == 0, said
+        assert "\x1b" not in said
+    assert (out / "report.html").is_file()
 
 
 @pytest.mark.slow

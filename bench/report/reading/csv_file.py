@@ -116,7 +116,7 @@ def _rows(path: Path, whole: bytes) -> Iterator[tuple[int, list[str]]]:
     try:
         yield from ((reader.line_num, fields) for fields in reader if fields)
     except csv.Error as error:  # such as a field that is longer than any that a run writes
-        raise UsageError(f"'{path}', line {reader.line_num + 1} cannot be read: {error}. Restore the file.") from error
+        raise UsageError(f"'{path}', line {reader.line_num} cannot be read: {error}. Restore the file.") from error
 
 
 def _header(path: Path, whole: bytes) -> list[str]:

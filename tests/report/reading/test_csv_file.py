@@ -194,6 +194,14 @@ def test_rows_twice_without_a_failure_count_once_with_a_warning_and_a_retried_tr
     assert remarks(retried.folder) == ()
 
 
+@pytest.mark.parametrize("name", ["trials.csv", "epochs.csv"])
+def test_a_field_that_is_longer_than_any_that_a_run_writes_is_refused_with_its_line(tmp_path, name):
+    run = original(tmp_path / "run")
+    edited = "detail" if name == "trials.csv" else "precision"
+    fleet.edit_rows(run, lambda row: row.update({edited: "x" * 200_000}), name)
+    refused(run, f"{name}', line 2 cannot be read: field larger than field limit (131072)")
+
+
 # The header and the schema.
 
 
