@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether the tests notice single changes in code that runs only with a GPU.
 
-    python perf/gpu_mutants.py [--seed 19] [--count 24] [--not-of SEED] [--whole]
+    python perf/gpu_mutants.py [--seed 19] [--count 24] [--not-of SEED...] [--whole]
 
 ``gpu_mutants.json`` lists changes that were made up before any test was read: a synchronization that is dropped, GPU 0
 for the own one, a peak that is not reset. Some are drawn at random; each is applied to a copy of the checkout, in which
@@ -93,14 +93,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=19)
     parser.add_argument("--count", type=int, default=24)
-    parser.add_argument("--not-of", type=int, help="a seed whose draw is left out of this one")
+    parser.add_argument("--not-of", type=int, nargs="*", default=[], help="seeds whose draws are left out of this one")
     parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     changes = {change["n"]: change for change in json.loads(CHANGES.read_text())}
-    left = set(changes) - set(
-        draw(sorted(changes), options.not_of, options.count) if options.not_of is not None else ()
-    )
+    left = set(changes)
+    for seed in options.not_of:
+        left -= set(draw(sorted(left), seed, options.count))
     drawn = options.only or sorted(draw(sorted(left), options.seed, options.count))
     noticed = counted = 0
     with tempfile.TemporaryDirectory(prefix="ampmeter-mutants-") as folder:

@@ -104,6 +104,17 @@ COLUMNS: dict[str, dict[str, Field]] = {
 """The columns of each CSV, in order."""
 
 
+def check_schema(path: Path, schema: str | None) -> None:
+    """Refuse a row of another schema.
+
+    Raises:
+        UsageError: the cell, of which no more than a number is repeated, is another.
+    """
+    if schema != str(SCHEMA):
+        named = schema if schema and schema.isdecimal() and len(schema) < 10 else "unknown"
+        raise UsageError(f"'{path}' holds rows of schema {named}; this version reads schema {SCHEMA}.")
+
+
 def check_header(path: Path, header: Sequence[str]) -> None:
     """Refuse a CSV's header that no version of this schema wrote; reading a run and resuming it go by this one rule.
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header, check_schema
 from bench.results.files import replacing, sync, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.errors import UsageError
@@ -429,10 +429,7 @@ def _attempts(path: Path) -> Iterator[list[dict[str, Any]]]:
             check_header(path, header)
             continue
         row: dict[str, Any] = {**dict.fromkeys(header), **dict(zip(header, fields, strict=False))}
-        if row["schema"] != str(SCHEMA):
-            raise UsageError(
-                f"'{path}' holds rows of schema {row.get('schema') or 'unknown'}; this version reads schema {SCHEMA}."
-            )
+        check_schema(path, row["schema"])
         for name in ("trial", "precision"):
             row[name] = unquoted(row[name] or "")
         if attempt and (

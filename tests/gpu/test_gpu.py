@@ -84,6 +84,18 @@ def test_what_was_allocated_and_freed_before_is_in_no_peak():
     assert peak.allocated < peak.reserved < 256 * 2**20  # torch reserves blocks of 2 MiB for small tensors
 
 
+def test_memory_that_torch_asks_the_device_for_is_told_from_what_it_has_cached():
+    backend = backend_of(GPU)
+    backend.release_cached_memory()
+    before = backend.allocations()
+    for _ in range(2):  # the second is cached
+        held = torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU)
+        assert backend.allocations() == before + 1
+        del held
+    backend.release_cached_memory()
+    assert torch.cuda.memory_reserved(0) < 256 * 2**20
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_each_gpu_answers_for_itself():
     first, second = (backend_of(torch.device("cuda", index)) for index in (0, 1))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bench.devices import capabilities
+from bench.devices.backend import backend_of
 from bench.measure.memory import tensor_bytes
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
@@ -48,6 +49,12 @@ def test_the_switch_itself_is_read_back_and_not_what_was_asked():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
+
+
+def test_a_gpus_switches_are_those_of_cuda_and_cudnn():
+    amp.apply(PRECISIONS["fp32"])
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee")
 
 
 def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.results.columns import COLUMNS, SCHEMA, Field, check_header
+from bench.results.columns import COLUMNS, SCHEMA, Field, check_header, check_schema
 from bench.results.records import MEASURED
 from bench.results.relations import WITHIN
 from bench.spec.errors import UsageError
@@ -66,7 +66,7 @@ def read(path: Path, words: str = "object") -> pd.DataFrame:
         why = _word_for_number(path, whole, numbers) or error
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
     for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
-        _refuse_schema(path, f"{other:g}")
+        check_schema(path, f"{other:g}")
     if words != "category":  # as the blocks are, of which there may be millions
         _refuse_short_lines(path, whole)
     frame = _texts(frame, [name for name in present if name not in numbers])
@@ -130,14 +130,9 @@ def _header(path: Path, whole: bytes) -> list[str]:
     if len(lines) < 2 and (not lines or "schema" in lines[0]):
         return []
     if "schema" in lines[0]:
-        _refuse_schema(path, dict(zip(*lines, strict=False)).get("schema", ""))
+        check_schema(path, dict(zip(*lines, strict=False)).get("schema", ""))
     check_header(path, lines[0])
     return lines[0]
-
-
-def _refuse_schema(path: Path, schema: str) -> None:
-    if schema != f"{SCHEMA}":
-        raise UsageError(f"'{path}' holds rows of schema {schema or 'unknown'}; this version reads schema {SCHEMA}.")
 
 
 def _refuse_short_lines(path: Path, whole: bytes) -> None:
