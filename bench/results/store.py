@@ -474,6 +474,8 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
         reader = csv.reader(taken(file))
         try:
             for fields in reader:
+                if reader.line_num == 1 and not fields:
+                    raise UsageError(f"'{path}' begins with an empty line, where its header belongs. Restore the file.")
                 if reader.line_num == 1:
                     fields[0] = fields[0].removeprefix("\ufeff")  # a spreadsheet's
                 yield "".join(lines), fields

@@ -10,7 +10,7 @@ import pytest
 
 from bench.results.columns import COLUMNS, SCHEMA
 from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
-from bench.results.store import ASIDE, Store, StoreLostError, answers, read_run
+from bench.results.store import ASIDE, Store, StoreLostError, answers, read_header, read_run
 from bench.spec.errors import UsageError
 from tests.arms import arms
 
@@ -305,3 +305,9 @@ def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_trial(tm
     path.write_text(path.read_text().replace(",4,synthetic", ",four,synthetic"))
     with pytest.raises(UsageError, match="tiny-cpu-fit-fp32"):
         answers(tmp_path)
+
+
+def test_a_file_that_begins_with_an_empty_line_is_refused(tmp_path):
+    (tmp_path / "blocks.csv").write_text("\n")
+    with pytest.raises(UsageError, match=r"blocks.csv' begins with an empty line"):
+        read_header(tmp_path / "blocks.csv")
