@@ -257,7 +257,9 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     with suppress(psutil.NoSuchProcess):
         victim.kill()
     wrong = []
-    if target != "launcher":
+    if target == "launcher":
+        process.wait()
+    else:
         try:
             process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
