@@ -425,7 +425,7 @@ def main() -> int:
         bases = [path.parent for path in COMMITTED] + [made, *map(Path.resolve, chosen.runs)]
         parts = {
             "command lines": lambda: lines(chosen.lines, chosen.seed, folder),
-            "damaged folders": lambda: folders(chosen.folders, chosen.seed, [bases[-1], made], folder),
+            "damaged folders": lambda: folders(chosen.folders, chosen.seed, bases, folder),
         }
         for name, part in parts.items():
             if not getattr(chosen, name.split()[-1]):

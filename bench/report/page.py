@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -34,6 +35,7 @@ from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
 from bench.results.files import write_atomically
+from bench.spec import lifetime
 from bench.spec.precisions import BASELINE, precision_rank
 
 STRIP = "speedup over fp32, 95 % interval"
@@ -201,7 +203,8 @@ def compose(
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:  # figures take as long as tables
+    # Figures take as long as tables, so another process draws them, which ends with this one.
+    with ProcessPoolExecutor(1, get_context("fork"), lifetime.end_with, (os.getpid(),)) as other:
         drawing = of_memory = None
         if figures != "none":
             drawing = other.submit(

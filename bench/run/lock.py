@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.spec.errors import UsageError
 
-NAME = "run.lock"
+LOCK = "run.lock"
 WAIT_S, POLL_S = 0.2, 0.05
 """How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
 
@@ -26,7 +26,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     from filelock import SoftFileLock, Timeout  # not needed for --help
 
-    path = folder / NAME
+    path = folder / LOCK
     lock = SoftFileLock(path, timeout=WAIT_S, poll_interval=POLL_S)
     try:
         lock.acquire()

@@ -25,9 +25,9 @@ from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
 from bench.results.columns import COLUMNS
 from bench.results.records import Environment
-from bench.results.store import Store, StoreLostError, planned, read_header, read_run
+from bench.results.store import Store, StoreLostError, answers, planned, read_header, read_run
 from bench.run.execute import Execution
-from bench.run.lock import locked
+from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request
@@ -143,29 +143,28 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                     store.write_run(run)
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and found
+                store.add(sampler.stop())
+                lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
+                store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
             except KeyboardInterrupt as stop:
                 display.close()
-                tell_interrupted(folder, len(execution.done), len(prepared.plan.trials), launcher.started_by)
+                tell_interrupted(folder, launcher.started_by)
                 raise Interrupted(folder if execution.done else None) from stop
-            store.add(sampler.stop())
-            lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
-            store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
     finally:
         display.close()
     return fine
 
 
-def tell_interrupted(folder: Path | None, finished: int = 0, planned: int = 0, started_by: str = "") -> None:
+def tell_interrupted(folder: Path | None, started_by: str = "") -> None:
     """Say that a run was stopped, what of it is finished, and how to go on.
 
     Args:
         folder: the run's; None if it has none yet.
-        finished: trials that are.
-        planned: trials of its plan.
         started_by: what starts its processes, if that is not the command line alone.
     """
+    finished, total = _progress(folder) if folder is not None else (0, 0)
     if finished:
-        tell(f"Stopped: {finished} of {max(finished, planned)} trials are finished, in {folder}.")
+        tell(f"Stopped: {finished} of {total} planned trials are finished, in {folder}.")
     else:
         tell("Stopped before a trial was finished.")
     if folder is None or not (folder / "run.json").exists():
@@ -174,6 +173,16 @@ def tell_interrupted(folder: Path | None, finished: int = 0, planned: int = 0, s
         tell(f"Go on with the same {started_by} command, and --resume {shlex.quote(str(folder))}")
     else:
         tell(f"Go on with {invocation()} --resume {shlex.quote(str(folder))}")
+
+
+def _progress(folder: Path) -> tuple[int, int]:
+    """Return how many trials of a run's plan have a final answer, and how many it has; zeros if nobody can tell."""
+    try:
+        known = answers(folder).trials
+        ids = [trial["trial"] for trial in read_run(folder).get("planned") or ()]
+    except UsageError:
+        return 0, 0
+    return sum(name in known for name in ids), len(ids)
 
 
 def report_interrupted(folder: Path | None, signals: Interruption) -> None:
@@ -220,7 +229,11 @@ def sampled_gpus(environment: Environment) -> Gpus:
 
 
 def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
+    """Say whether a folder holds nothing but what a run leaves that is killed before it has written its run.json."""
+    return folder.is_dir() and all(
+        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not _has_rows(path))
+        for path in folder.iterdir()
+    )
 
 
 def _describe_request(prepared: PreparedRun) -> dict[str, Any]:
@@ -319,6 +332,7 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     run = _read_run(folder)
     if "trials.csv" in measured:
         csv_file.read(folder / "trials.csv")  # refuses what a report would refuse
+        answers(folder)  # and what going on would
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
     free = {
         "argv",

@@ -34,7 +34,7 @@ LIGHTNING, JOINED = "bench.phases.train:run", "bench.worker.worker:run_rank"
 """What a rank runs: Lightning joins its ranks itself; those of a placement of several devices are joined here."""
 RANK = """
 import os, sys
-from bench.training import lifetime
+from bench.spec import lifetime
 lifetime.end_with(int(sys.argv[1]))
 lifetime.tie_forks()
 from bench.training.rank_launcher import main

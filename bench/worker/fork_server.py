@@ -13,7 +13,7 @@ import atexit
 import os
 from contextlib import suppress
 
-from bench.training import lifetime
+from bench.spec import lifetime
 
 lifetime.end_with(os.getppid())
 

@@ -1,6 +1,7 @@
 """Ctrl-C and its like: the first stops, the next skips, and none is lost."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,14 +138,18 @@ def test_what_is_said_of_a_stopped_run_is_what_is_finished_and_how_to_go_on(tmp_
     session.tell_interrupted(None)
     assert "the same command" in capsys.readouterr().out
     folder = tmp_path / "a run"
-    folder.mkdir()
-    (folder / "run.json").touch()
-    session.tell_interrupted(folder, 3, 8)
+    shutil.copytree(ROOT / "results" / "resnet20-cpu-epyc-parity", folder)
+    header, first, *_ = (folder / "trials.csv").read_text().splitlines(keepends=True)
+    (folder / "trials.csv").write_text(header + first + first.replace(",ok,", ",failed,"))  # tried again, in vain
+    session.tell_interrupted(folder)
+    assert "before a trial was finished" in capsys.readouterr().out
+    (folder / "trials.csv").write_text(header + first)
+    session.tell_interrupted(folder)
     said = capsys.readouterr().out
-    assert "3 of 8" in said
+    assert "1 of 15" in said
     assert f"python run_bench.py --resume '{folder}'" in said
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ampmeter"])
-    session.tell_interrupted(folder, 3, 8)
+    session.tell_interrupted(folder)
     assert f"ampmeter --resume '{folder}'" in capsys.readouterr().out
-    session.tell_interrupted(folder, 3, 8, "torchrun")
+    session.tell_interrupted(folder, "torchrun")
     assert f"the same torchrun command, and --resume '{folder}'" in capsys.readouterr().out

@@ -228,7 +228,6 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("--data", "folder:images"), "broken.png"),
         (("--data", "folder:missing"), "'missing' does not exist"),
         (("--precisions", "tf32"), "cannot do tf32"),
         (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
@@ -238,7 +237,6 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
     ],
 )
 def test_what_cannot_be_done_is_2_with_a_sentence_and_writes_nothing(place, words, part):
-    (place / "images" / "train" / "dark" / "broken.png").write_bytes(b"no image")
     before = sorted(place.rglob("*"))
     done = call(*SHORT, *words, cwd=place)
     assert done.returncode == 2, (done.stdout, done.stderr)

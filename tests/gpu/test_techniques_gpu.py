@@ -68,7 +68,6 @@ def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, mo
     assert (arm.graph is not None and arm.graph.graph is not None) == techniques.cuda_graphs
 
 
-@pytest.mark.card
 @pytest.mark.parametrize(
     ("breaking", "raised"),
     [
@@ -95,6 +94,7 @@ def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking
     assert torch.cuda.current_stream() == before
 
 
+@pytest.mark.card
 def test_a_graph_draws_other_random_numbers_in_each_replay():
     arm = make(Techniques(cuda_graphs=True), model=lambda data: nn.Sequential(nn.Dropout(0.5), layers(data)))
     (batch,) = (to_device(batch, GPU) for batch in batches(1))

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = "import sys; from bench.launch.local import LocalLauncher; LocalLauncher().call(*sys.argv[1:])"
 TIED = """
 import ctypes, os, sys, time
-from bench.training import lifetime
+from bench.spec import lifetime
 lifetime.tie_forks()
 if (child := os.fork()) == 0:
     ctypes.PyDLL(None).sleep(600)
@@ -27,7 +27,7 @@ time.sleep(600)
 """
 THREADED = """
 import os, threading, time
-from bench.training import lifetime
+from bench.spec import lifetime
 lifetime.tie_forks()
 def fork():
     if (child := os.fork()) == 0:
@@ -67,7 +67,7 @@ def test_a_forked_process_that_hangs_in_c_code_ends_with_its_parent():
 
 
 def test_a_process_whose_parent_has_ended_already_ends_at_once():
-    program = "import os; from bench.training import lifetime; lifetime.end_with(os.getppid() + 1); print('goes on')"
+    program = "import os; from bench.spec import lifetime; lifetime.end_with(os.getppid() + 1); print('goes on')"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
 

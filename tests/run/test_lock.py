@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.run.lock import NAME, locked
+from bench.run.lock import LOCK, locked
 from bench.spec.errors import UsageError
 
 HOLD = "import sys, time; from pathlib import Path; from bench.run.lock import locked\n"
@@ -28,35 +28,35 @@ def owner(tmp_path):
 
 
 def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(tmp_path, owner):
-    with pytest.raises(UsageError, match=f"in use by process {owner.pid} on .*{NAME}"), locked(tmp_path):
+    with pytest.raises(UsageError, match=f"in use by process {owner.pid} on .*{LOCK}"), locked(tmp_path):
         pass
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    assert (tmp_path / NAME).exists()
+    assert (tmp_path / LOCK).exists()
     with locked(tmp_path):
-        assert (tmp_path / NAME).read_text().split()[0] == str(os.getpid())
-    assert not (tmp_path / NAME).exists()
+        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
+    assert not (tmp_path / LOCK).exists()
 
 
 def test_a_process_that_has_the_number_of_the_owner_is_not_the_owner(tmp_path, owner):
-    pid, host, start = (tmp_path / NAME).read_text().split()
+    pid, host, start = (tmp_path / LOCK).read_text().split()
     owner.kill()
     owner.wait()
-    (tmp_path / NAME).write_text(f"{os.getppid()}\n{host}\n{start}\n")
+    (tmp_path / LOCK).write_text(f"{os.getppid()}\n{host}\n{start}\n")
     with locked(tmp_path):
-        assert (tmp_path / NAME).read_text().split()[0] != pid
+        assert (tmp_path / LOCK).read_text().split()[0] != pid
 
 
 @pytest.mark.parametrize(("text", "named"), [("71\nnode-7\n12\n", "process 71 on node-7"), ("", "is in use. ")])
 def test_an_owner_on_another_host_or_of_no_name_is_refused_with_the_name_of_the_file(tmp_path, text, named):
-    (tmp_path / NAME).write_text(text)
-    with pytest.raises(UsageError, match=f"{named}.*'{tmp_path / NAME}'"), locked(tmp_path):
+    (tmp_path / LOCK).write_text(text)
+    with pytest.raises(UsageError, match=f"{named}.*'{tmp_path / LOCK}'"), locked(tmp_path):
         pass
-    assert (tmp_path / NAME).read_text() == text
+    assert (tmp_path / LOCK).read_text() == text
 
 
 def test_a_folder_that_is_deleted_while_it_is_held_is_let_go(tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"):
-        (tmp_path / "run" / NAME).unlink()
+        (tmp_path / "run" / LOCK).unlink()
         (tmp_path / "run").rmdir()

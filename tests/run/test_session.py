@@ -117,6 +117,17 @@ def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp
     assert "--resume" not in str(refused.value)
 
 
+def test_a_folder_that_a_run_left_before_it_had_a_run_json_is_taken(tmp_path):
+    out = tmp_path / "out"
+    with Store(out):
+        (out / "run.lock").touch()
+    request = replace(REQUEST, out=out)
+    assert open_folder(request) == (request, out)
+    (out / "notes.txt").touch()
+    with pytest.raises(UsageError, match="exists already"):
+        open_folder(request)
+
+
 @pytest.mark.parametrize("fault", ["a stranger's file", "rows without run.json", "another process"])
 def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_changed(
     tmp_path, machine, tiny_trial, cpu, fault

@@ -43,7 +43,7 @@ def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path, w
 def gap(folder: Path, *, epoch_s: float, wait_pct: float, pace: float = 1000.0) -> list[str]:
     """The remarks on epochs of ``epoch_s`` in amp-bf16 and 4 s in fp32, while steps are twice as fast."""
     run = RunBuilder(folder).speed(speedups=[2.0, 2.01, 1.99])
-    run.train("fp32", [90.0], epoch_s=4.0, train_samples_per_s=pace)
+    run.train("fp32", [90.0], epoch_s=4.0, data_wait_pct=1.5, train_samples_per_s=pace)
     run.train("amp-bf16", [90.0], epoch_s=epoch_s, data_wait_pct=wait_pct, train_samples_per_s=pace)
     return epoch_remarks(run.summary())
 
