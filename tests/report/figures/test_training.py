@@ -30,7 +30,10 @@ def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_t
     ((x, y),) = lines(panel, "fp32")
     assert (x, y) == ([1, 2], pytest.approx([72.0, 90.0]))
     (band,) = marks(panel, Band)
-    assert band.points == [(1, pytest.approx(64.0), pytest.approx(80.0)), (2, pytest.approx(80.0), pytest.approx(100.0))]
+    assert band.points == [
+        (1, pytest.approx(64.0), pytest.approx(80.0)),
+        (2, pytest.approx(80.0), pytest.approx(100.0)),
+    ]
 
 
 def test_one_seed_has_a_line_and_no_band(tmp_path):
