@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import threading
+from contextlib import suppress
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -31,6 +32,15 @@ def end_with(parent: int) -> None:
 def outlive() -> None:
     """Take ``end_with`` back."""
     _ask_for(0)
+
+
+def end_children() -> None:
+    """Kill all that this process has started, and what that has started, in whatever session it is."""
+    import psutil  # which takes time that the fork server has not before its parent is known
+
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def tie_forks() -> None:

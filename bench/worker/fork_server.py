@@ -11,15 +11,12 @@ other, importing it is what it is for. Whatever ends the launcher, nothing that 
 
 import atexit
 import os
-from contextlib import suppress
 
 from bench.spec import lifetime
 
 lifetime.end_with(os.getppid())
 
-import psutil  # noqa: E402 - from here on it takes seconds
-
-import bench.worker.worker  # noqa: F401, E402
+import bench.worker.worker  # noqa: F401, E402 - this takes seconds
 
 lifetime.outlive()
 lifetime.tie_forks()
@@ -30,7 +27,5 @@ _PID = os.getpid()
 def _end() -> None:
     """Kill all that descends from the fork server, and leave out what Python tidies up, which takes seconds."""
     if os.getpid() == _PID:
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        lifetime.end_children()
         os._exit(0)

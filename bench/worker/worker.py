@@ -26,6 +26,7 @@ from bench import phases
 from bench.data import Shard, prepare
 from bench.devices.backend import device_at
 from bench.results.records import Device, Done, Message, TrialResult
+from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.suite import Data, Prepared
@@ -62,6 +63,7 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
             traceback.print_exc()
         connection.send(failed)
     finally:
+        lifetime.end_children()
         sys.stdout.flush()
         sys.stderr.flush()
         connection.close()

@@ -27,4 +27,4 @@ def hang(told, send):
 
 def leave_a_child(_send):
     """Return the id of a child that goes on."""
-    return subprocess.Popen(["sleep", "600"]).pid
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
