@@ -15,8 +15,8 @@ what is left 5 s after the end, the exit code, and a resumption as above.
 
 ``calls``: the run is made again and again within copies of one process that has imported everything. In the Nth copy
 the Nth call of open, write, fsync, rename, mkdir, fork or pipe that bench/ makes fails, first in the launcher, then in
-its workers: there must be an exit code that is documented, a sentence or a row, no traceback, no temporary file, no
-process; and what had been measured must be in the run's folder or beside it.
+each of its workers: there must be an exit code that is documented, a sentence or a row, no traceback, no temporary
+file, no process; and what had been measured must be in the run's folder or beside it.
 
 Each prints one line for each fault that was found, and its figures at the end; the exit code is 1 if there was one.
 """
@@ -42,9 +42,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,13 +180,20 @@ def of_role(place: Place, launcher: int, wanted: str) -> psutil.Process | None:
     return None
 
 
+def question(trial: Mapping[str, Any], precision: str) -> tuple[str, ...]:
+    """Return what one row answers, whether its arm was measured alone or beside others; there is one cell."""
+    phase = trial["phase"]
+    number = {"speed": trial["replicate"], "train": trial["seed"]}.get(phase)
+    return phase, precision, "" if number is None else str(number)
+
+
 def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
     """Return what is wrong with a run that was resumed to its end."""
     wrong = []
     rows = whole_rows(folder / "trials.csv")
     planned = json.loads((folder / "run.json").read_text())["planned"]
-    final = Counter((row["trial"], row["precision"]) for row in rows if row["status"] not in FAILED)
-    wanted = {(trial["trial"], arm) for trial in planned for arm in trial["arms"]}
+    final = Counter(question(row, row["precision"]) for row in rows if row["status"] not in FAILED)
+    wanted = {question(trial, arm) for trial in planned for arm in trial["arms"]}
     if missing := wanted - set(final):
         wrong.append(f"without a final row: {sorted(missing)}")
     if twice := [key for key, count in final.items() if count > 1]:
@@ -468,9 +475,8 @@ def from_bench() -> bool:
     return ours
 
 
-@contextmanager
-def failing(calls: Failing) -> Iterator[None]:
-    """Put the counted calls in the place of Python's."""
+def install(calls: Failing) -> None:
+    """Put the counted calls in the place of Python's, for as long as this process lives."""
 
     class File(io.FileIO):
         def write(self, data: Any) -> int:
@@ -509,7 +515,6 @@ def failing(calls: Failing) -> Iterator[None]:
     names = {"open": "open", "write": "write", "fsync": "fsync", "rename": "rename", "replace": "rename"}
     for name, kind in {**names, "mkdir": "mkdir", "fork": "fork", "pipe": "pipe"}.items():
         setattr(os, name, counting(kind, getattr(os, name)))
-    yield
 
 
 def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> None:
@@ -528,8 +533,8 @@ def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> Non
     calls = Failing(fail_at, where)
     code = 99
     try:
-        with failing(calls):
-            code = run_bench.main(list(words))
+        install(calls)
+        code = run_bench.main(list(words))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 98
     except BaseException as error:
@@ -593,11 +598,12 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     if code and not last and not any(row["status"] in FAILED for row in rows):
         wrong.append("no word of it")
-    words = ("--resume", "out") if (place / "out" / "run.json").exists() else (*WORDS, "--resume", "out")
+    folder = next(iter(sorted(place.glob("*.rescued*"))), place / "out")
+    words = ("--resume", folder.name) if (folder / "run.json").exists() else (*WORDS, "--resume", folder.name)
     if not wrong:
         code, text = forked(words, place)
         wrong = [f"the resumption ended with {code}: {text.strip()[-300:]}"] if code else []
-        wrong = wrong or check_complete(place / "out", rows)
+        wrong = wrong or check_complete(folder, [*rows, *rescued])
     return reached, wrong, last
 
 
@@ -630,7 +636,7 @@ def calls(every: int) -> int:
                     bad += 1
                     print(f"call {number} of the {where}: {'; '.join(wrong)} | {last[:160]}", flush=True)
                 shutil.rmtree(Path(root) / f"{where}{number}", ignore_errors=True)
-            print(f"{where}: {tried} calls failed, each once", flush=True)
+            print(f"{where}: {tried} calls failed", flush=True)
     return bad
 
 
