@@ -17,8 +17,8 @@ WAIT_S, POLL_S = 0.2, 0.05
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which must exist.
 
-    The lock names its owner's process, host and start. One that has ended on this host does not hold it any more; of
-    one on another host nobody can tell.
+    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more;
+    whether one on another host has ended cannot be known.
 
     Raises:
         UsageError: another process holds it; the message says which, and what to do.

@@ -264,7 +264,7 @@ def report(
             raise
         raise UsageError(
             f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
-            f"write it elsewhere with report {' '.join(map(str, runs))} --out FOLDER."
+            f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
         ) from error
     for ladder in ladders:
         say(ladder.title)
@@ -278,10 +278,11 @@ def report(
 
 def next_step(folder: Path, fine: bool) -> str:
     """Say how to go on after a run."""
+    where = shlex.quote(str(folder))
     if not fine:
-        return f"the report's notes say what failed or hung; --resume {folder} tries it again."
+        return f"the report's notes say what failed or hung; --resume {where} tries it again."
     return (
-        f"--rigorous narrows the intervals, `run_bench.py report {folder} OTHER` sets runs side by side, "
+        f"--rigorous narrows the intervals, `run_bench.py report {where} OTHER` sets runs side by side, "
         "and `run_bench.py list` names suites and precisions."
     )
 
