@@ -118,11 +118,16 @@ def generate(strategy: st.SearchStrategy[Any], count: int, seed: int, take: Call
 # Command lines.
 
 
+def as_word(text: str) -> str:
+    """Return what a program gets as such a word of its command line: any bytes but NUL."""
+    return os.fsdecode(text.replace("\0", "").encode(errors="surrogatepass"))
+
+
 def command_lines() -> st.SearchStrategy[list[str]]:
     """Return lines of the options that there are, with fitting and odd words."""
     word = st.one_of(
         st.sampled_from(WORDS), st.sampled_from(ODD), st.text(max_size=20).map(lambda text: text.lstrip("/."))
-    )
+    ).map(as_word)
 
     def options(of: argparse.ArgumentParser) -> st.SearchStrategy[list[str]]:
         flags = [name for action in of._actions for name in action.option_strings]
