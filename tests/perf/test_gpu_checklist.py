@@ -70,7 +70,7 @@ def card_tests():
 
 
 def test_the_first_checks_are_exactly_the_last_column_of_the_table_of_what_is_tested_where():
-    table = (ROOT / "docs" / "what-is-tested-where.md").read_text()
+    table = (ROOT / "docs" / "what-is-tested-where.md").read_text().partition("\n## ")[0]
     cells = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("| ") and "---" not in line]
     named = {name for cell in cells[1:] for name in re.findall("`([^`]+)`", cell)}
     tests = set(card_tests())
