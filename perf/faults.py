@@ -10,7 +10,8 @@ the run may be left; ``--resume`` must end well, and every planned trial must th
 before unchanged.
 
 ``interrupts``: Ctrl-C, as a terminal sends it, at a random moment, in a sixth of the runs within the first second:
-the seconds to the first sentence and to the end of the last process that measures, the report where there is a row,
+the seconds to the first sentence and to the end of the last process that measures, the report where there is a row
+(Ctrl-C while the report of a run that has ended is written skips it),
 what is left 5 s after the end, the exit code, and a resumption as above.
 
 ``calls``: the run is made again and again within copies of one process that has imported everything. In the Nth copy
@@ -365,7 +366,7 @@ def interrupt_once(place: Place, moment_s: float) -> tuple[dict[str, float | Non
     os.killpg(process.pid, signal.SIGINT)
     stopped = None
     while process.poll() is None and time.monotonic() - sent < LIMIT_S:
-        if stopped is None and all(one.pid == process.pid for one in place.processes()):
+        if stopped is None and of_role(place, process.pid, "worker") is None:
             stopped = time.monotonic()
         time.sleep(0.02)
     ended = time.monotonic()
@@ -384,12 +385,13 @@ def interrupt_once(place: Place, moment_s: float) -> tuple[dict[str, float | Non
         wrong.append("no sentence")
     if "Traceback" in text:
         wrong.append(f"a traceback: {text.strip().splitlines()[-1]}")
-    if rows and not (place.folder / "reports" / "out" / "report.md").exists():
+    run = json.loads((place.folder / "out" / "run.json").read_text()) if rows else {}
+    if rows and not run["finished"] and not (place.folder / "reports" / "out" / "report.md").exists():
         wrong.append("no report of the rows that are there")
     if alive := place.left():
         wrong.append(f"left after {PATIENCE_S:g} s: {[role(one, process.pid) for one in alive]}")
     place.end()
-    if files := sorted(path.name for path in (place.folder / "tmp").iterdir()):
+    if files := sorted(path.name for path in (place.folder / "tmp").iterdir() if path.name.startswith("ampmeter")):
         wrong.append(f"temporary files: {files}")
     return took, f"{len(rows)} rows", wrong + finish(place, rows)
 
