@@ -204,7 +204,11 @@ class _Calls(TorchDispatchMode):
             key = f"{func} {described}"
             self._count[key] += 1
             if key not in self._first:
-                moved = sum(tensor.numel() * tensor.itemsize for tensor in tree_leaves((args, kwargs, result)) if isinstance(tensor, Tensor))
+                moved = sum(
+                    tensor.numel() * tensor.itemsize
+                    for tensor in tree_leaves((args, kwargs, result))
+                    if isinstance(tensor, Tensor)
+                )
                 self._first[key] = (func, described[0], described[1], work, float(moved), self._module())
             formula = self._formulas.get(packet)
             if formula is not None:
@@ -288,9 +292,7 @@ def times(variants: Sequence[Call], device: torch.device, budget_s: float) -> li
             if (run := runs[index]) is not None:
                 taken[index].append(run())
         rounds += 1
-    return [
-        Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken
-    ]
+    return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
 
 
 def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:

@@ -81,7 +81,9 @@ OPERATORS = (
         "aten::embedding_dense_backward",
         "aten::fill_",
     ),
-    _pattern("elementwise", r"^(?:triton_(?:poi|red|per)|cpp_fused)_", "triton_poi_fused_add_relu_0", "cpp_fused_add_0"),
+    _pattern(
+        "elementwise", r"^(?:triton_(?:poi|red|per)|cpp_fused)_", "triton_poi_fused_add_relu_0", "cpp_fused_add_0"
+    ),
 )
 """Classes by operator; what multiplies matrices is asked of ``operations.is_product`` first."""
 BOOKKEEPING = re.compile(

@@ -242,9 +242,7 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     """Give each instant to one class: of several at once to the first in the order of classes; to none is idle."""
     order = (*(work for work in CLASSES if work not in ("communication", "copies", "idle")), "copies", "communication")
     edges = sorted(
-        edge
-        for one in segments
-        for edge in ((max(one.start, start), 1, one.work), (min(one.end, end), -1, one.work))
+        edge for one in segments for edge in ((max(one.start, start), 1, one.work), (min(one.end, end), -1, one.work))
     )
     active: Counter[WorkClass] = Counter()
     us: dict[WorkClass, float] = dict.fromkeys(CLASSES, 0.0)
@@ -277,11 +275,20 @@ def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ..
             chain = list(named.ancestors())
             named = next((one for one in chain if operator_class(one.name, one.types)), named)
         key = (
-            (named.name, segment.work, named.types, named.sizes) if named is not None else (segment.name, segment.work, (), ())
+            (named.name, segment.work, named.types, named.sizes)
+            if named is not None
+            else (segment.name, segment.work, (), ())
         )
         us[key] += segment.end - segment.start
         events[key].add(id(named) if named is not None else id(segment))
     return tuple(
-        Operator(name=name, work=work, types=types, sizes=sizes, count=len(events[name, work, types, sizes]) / steps, ms=time / 1e3 / steps)
+        Operator(
+            name=name,
+            work=work,
+            types=types,
+            sizes=sizes,
+            count=len(events[name, work, types, sizes]) / steps,
+            ms=time / 1e3 / steps,
+        )
         for (name, work, types, sizes), time in us.most_common()
     )

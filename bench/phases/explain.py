@@ -25,7 +25,7 @@ from bench.measure.operations import peak_tflops
 from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
 from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, switches_after_a_step
-from bench.results.records import Device, Explained, Message, Progress, TrialResult, WorkClass
+from bench.results.records import Device, Explained, Finding, Message, Progress, TrialResult, WorkClass
 from bench.spec.trial import Trial
 from bench.training.step import leave_gradients
 
@@ -40,7 +40,7 @@ SETTLING_STEPS = 2
 """Untimed steps at the head of a block."""
 OPERATORS = 25
 """The operators that are kept of a step, the longest."""
-ALONE_S = 0.06
+ALONE_S = 0.12
 """Seconds for timing an operator alone, for each type."""
 ALIGNMENT = 64
 """Sizes are padded to its multiples: 128 bytes of a 16-bit type, which is what NVIDIA's tensor cores want at most."""
@@ -85,13 +85,32 @@ class _Explanation:
     """Steps of a block, by precision."""
     step_s: dict[str, float] = field(default_factory=dict)
 
-    def figure(self, precision: str, record: Explained) -> None:
-        """Send a figure."""
-        self.send(record)
-
-    def _send(self, runner: TrainingRunner, kind: str, name: str, value: float, **more: object) -> None:
-        record = Explained(trial=self.context.trial.id, precision=runner.name, kind=kind, name=name, value=value, **more)  # type: ignore[arg-type]  # kinds are checked when a CSV is read
-        self.send(record)
+    def _send(
+        self,
+        runner: TrainingRunner,
+        kind: Finding,
+        name: str,
+        value: float,
+        *,
+        round: int | None = None,
+        work: WorkClass | None = None,
+        detail: str = "",
+        count: float | None = None,
+    ) -> None:
+        trial, precision = self.context.trial.id, runner.name
+        self.send(
+            Explained(
+                trial=trial,
+                precision=precision,
+                kind=kind,
+                name=name,
+                round=round,
+                work=work or "",
+                detail=detail,
+                count=count,
+                value=value,
+            )
+        )
 
     def _say(self, text: str) -> None:
         self.send(Progress(text=text))
@@ -140,7 +159,7 @@ class _Explanation:
             self._send(runner, "class", work, share.ms[work], round=turn)
         if share.kernels:
             self._send(runner, "step", "kernels", share.kernels, round=turn)
-            self._send(runner, "hidden", "communication", share.hidden_communication_ms, round=turn)
+            self._send(runner, "step", "hidden communication", share.hidden_communication_ms, round=turn)
         return share
 
     def _operators(self, runner: TrainingRunner, shares: Sequence[StepTime]) -> None:
@@ -204,7 +223,7 @@ class _Explanation:
                 waiting += time.perf_counter() - asked
                 arm.run(1)
             arm.synchronize()
-            self._send(runner, "loader", "waiting", 100 * waiting / (time.perf_counter() - start))
+            self._send(runner, "step", "waiting", 100 * waiting / (time.perf_counter() - start))
 
     def time_operators(self) -> None:
         """Time the large operators of each arm's step alone, and the baseline's products in the other arms' types."""
@@ -243,8 +262,8 @@ class _Explanation:
             for runner, taken in zip([baseline, *half], results, strict=True):
                 if taken is not None:
                     self._send(runner, "product", call.title, taken.median_ms, detail=call.module, count=call.count)
-                    self._send(runner, "product", f"best of {call.title}", taken.best_ms, detail=call.module, count=call.count)
-            self._send(baseline, "product", f"FLOPs of {call.title}", call.flops, detail=call.module, count=call.count)
+                    self._send(runner, "best", call.title, taken.best_ms, detail=call.module, count=call.count)
+            self._send(baseline, "flops", call.title, call.flops, detail=call.module, count=call.count)
 
     def _calls(self, runner: TrainingRunner) -> list[Call]:
         observable = runner.observable()
@@ -282,15 +301,18 @@ class _Explanation:
         chosen = sorted((call for call in calls if call.flops), key=lambda call: -call.flops)[:LARGEST_TRIED]
         total = sum(call.flops for call in calls)
         for call in chosen:
-            for name, other in (("channels-last", call.channels_last()), ("padded", call.padded(ALIGNMENT))):
+            others: tuple[tuple[Finding, Call], ...] = (
+                ("channels-last", call.channels_last()),
+                ("padded", call.padded(ALIGNMENT)),
+            )
+            for name, other in others:
                 if other == call or (name == "channels-last" and "convolution" not in call.name):
                     continue
                 as_is, changed = alone.times([call, other], self.context.device, 2 * ALONE_S)
                 if as_is is not None and changed is not None:
-                    self._send(
-                        runner, "try", f"{name} {call.title}", changed.median_ms / as_is.median_ms,
-                        detail=call.module, count=100 * call.flops / total,
-                    )  # fmt: skip
+                    share = call.flops / total
+                    ratio = changed.best_ms / as_is.best_ms
+                    self._send(runner, name, call.title, ratio, detail=call.module, count=share)
 
 
 def _endless(batches: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -67,7 +67,19 @@ WorkClass = Literal[
 ]
 """What a step's time is spent on: matrix products, convolutions and attention on matrix units (tensor cores) or not;
 what changes only the type or the order of numbers; the time in which nothing runs."""
-Finding = Literal["step", "class", "hidden", "operator", "alone", "product", "rate", "types", "try", "loader"]
+Finding = Literal[
+    "step",
+    "class",
+    "operator",
+    "alone",
+    "product",
+    "best",
+    "flops",
+    "rate",
+    "types",
+    "channels-last",
+    "padded",
+]
 """What a figure of the explain phase is about."""
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Variables that say how long OpenMP's threads spin while they wait for each other."""
