@@ -179,8 +179,10 @@ def calls_of(step: Callable[[], object]) -> list[Call]:
     Raises:
         Exception: whatever the step raises, or a model that cannot be observed.
     """
-    with ModuleTracker() as modules, _Calls(modules) as seen:
-        step()
+    with ModuleTracker() as modules:
+        seen = _Calls(modules)
+        with seen:
+            step()
     return seen.calls()
 
 

@@ -39,12 +39,7 @@ def _pattern(work: WorkClass, names: str, *examples: str) -> Pattern:
 RANGES = (
     _pattern("optimizer", r"^Optimizer\.", "Optimizer.step#SGD.step", "Optimizer.zero_grad#AdamW.zero_grad"),
     _pattern("communication", r"^(?:c10d::|nccl:|gloo:|record_param_comms)", "c10d::allreduce_", "nccl:all_reduce"),
-    _pattern(
-        "loss scaling",
-        r"^aten::(?:_amp_|item$|_local_scalar_dense$)",
-        "aten::_amp_foreach_non_finite_check_and_unscale_",
-        "aten::item",
-    ),
+    _pattern("loss scaling", r"^aten::_amp_", "aten::_amp_foreach_non_finite_check_and_unscale_"),
 )
 """Whatever runs within these is of their class."""
 LAYOUT = re.compile(r"^aten::(?:_to_copy|to|contiguous|clone|to_dense|to_mkldnn|mkldnn_reorder\w*)$")
@@ -90,7 +85,7 @@ BOOKKEEPING = re.compile(
     r"^(?:aten::_?(?:empty|new_|view|reshape|t$|transpose|permute|expand|as_strided|slice|select|unsqueeze|squeeze"
     r"|narrow|split|chunk|unbind|detach|alias|resize_|set_|result_type|resolve_|flatten|unflatten|unsafe_|lift_fresh"
     r"|numpy_T|movedim|size|stride|is_|has_|nested|sparse_coo|cast_|autocast|broadcast|meshgrid|conj|real|version"
-    r"|local_scalar|swapaxes|refine_names|requires_grad|ensure_|assert|cudnn_init|use_cudnn|choose_qparams)\w*"
+    r"|swapaxes|refine_names|requires_grad|ensure_|assert|cudnn_init|use_cudnn|choose_qparams)\w*"
     r"|autograd::|torch::autograd::|detach|\w+Backward\d*$|\w+Backward$|ProfilerStep|Memory|Pregraph|TorchDynamo"
     r"|Torch-Compiled|## |CompiledFunction|enumerate\(|DistributedDataParallel|\[)"
 )

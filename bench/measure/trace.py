@@ -17,7 +17,14 @@ from typing import Any, get_args
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.measure.operator_classes import SMALL, kernel_class, on_matrix_units, operator_class, range_class
+from bench.measure.operator_classes import (
+    BOOKKEEPING,
+    SMALL,
+    kernel_class,
+    on_matrix_units,
+    operator_class,
+    range_class,
+)
 from bench.results.records import WorkClass
 
 STEP = "training step"
@@ -25,7 +32,6 @@ STEP = "training step"
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cpu_op", "user_annotation")
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
-COMMUNICATION = CLASSES.index("communication")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,8 +218,6 @@ def _operators(host: Iterable[_Event], matrix_types: frozenset[str]) -> Iterator
 
 
 def _describes(event: _Event) -> bool:
-    from bench.measure.operator_classes import BOOKKEEPING
-
     return event.name == STEP or BOOKKEEPING.match(event.name) is not None
 
 
@@ -267,7 +271,7 @@ def _union(segments: Iterable[_Segment]) -> float:
 
 def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ...]:
     """Add up the segments of each operator, with the types and sizes of the operator that decides their class."""
-    us: Counter[tuple[Any, ...]] = Counter()
+    us: defaultdict[tuple[Any, ...], float] = defaultdict(float)
     events: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)
     for segment in segments:
         named = segment.operator
@@ -290,5 +294,5 @@ def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ..
             count=len(events[name, work, types, sizes]) / steps,
             ms=time / 1e3 / steps,
         )
-        for (name, work, types, sizes), time in us.most_common()
+        for (name, work, types, sizes), time in sorted(us.items(), key=lambda item: -item[1])
     )

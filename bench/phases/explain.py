@@ -49,7 +49,7 @@ LARGEST_TRIED = 3
 LOADER_STEPS = (5, 30)
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     """Explain the trial's precisions; send the figures, then a result for each."""
     context = open_context(trial)
     enter(trial.precisions[0], context.device)

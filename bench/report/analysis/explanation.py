@@ -1,4 +1,4 @@
-"""Why a precision gains or does not: the figures of the explain phase put together, and rules that turn them into words.
+"""Why a precision gains or does not: the figures of the explain phase, and rules that turn them into words.
 
 Each rule looks at measured figures alone, and says nothing where they do not show its cause.
 """
@@ -192,9 +192,10 @@ def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None
         kind: ``best`` of each product's times, or ``product`` for their medians.
     """
     own, other = (step.of(kind).set_index("name")[["value", "count"]] for step in (baseline, arm))
-    both = own.join(other, rsuffix="_other", how="inner")
-    total = float((both["value"] * both["count"]).sum())
-    return float((both["value_other"] * both["count"]).sum()) / total if total else None
+    both = own.index.intersection(other.index)
+    count = own.loc[both, "count"]
+    total = float((own.loc[both, "value"] * count).sum())
+    return float((other.loc[both, "value"] * count).sum()) / total if total else None
 
 
 def _following_ratio(baseline: Step, arm: Step) -> float | None:
@@ -263,10 +264,7 @@ def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
 
 def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
     idle, growth = arm.share("idle"), growth_of(arm)
-    if growth is None:
-        bound = idle >= 2 * LAUNCHING
-    else:
-        bound = growth < GROWTH and idle >= LAUNCHING
+    bound = idle >= 2 * LAUNCHING if growth is None else growth < GROWTH and idle >= LAUNCHING
     if not bound:
         return
     grown = (
@@ -315,11 +313,13 @@ def _no_gain(baseline: Step, arm: Step) -> Iterator[Reason]:
     takes = "run" if rate <= 2 else "take"
     yield Reason(
         rule="no gain from products",
-        sentence=f"the step's products, each alone, {takes} {how} in {compute} as in fp32: the device has no gain to give",
+        sentence=(
+            f"the step's products, each alone, {takes} {how} in {compute} as in fp32: the device has no gain to give"
+        ),
     )
 
 
-def _no_matrix_units(baseline: Step, arm: Step) -> Iterator[Reason]:
+def _no_matrix_units(_baseline: Step, arm: Step) -> Iterator[Reason]:
     if not arm.runs_on_gpu or arm.share(*PRODUCTS) < MATTERS or arm.ms["matrix units"] > 0 or _is_fp32(arm):
         return
     yield Reason(
@@ -346,9 +346,19 @@ def _optimizing(_baseline: Step, arm: Step) -> Iterator[Reason]:
         )
 
 
-def _scaling(_baseline: Step, arm: Step) -> Iterator[Reason]:
-    if (share := arm.share("loss scaling")) >= SCALING:
-        yield Reason(rule="loss scaling", sentence=f"loss scaling and its waiting take {_percent(share)} of the step")
+def _scaling(baseline: Step, arm: Step) -> Iterator[Reason]:
+    precision = find_precision(arm.precision)
+    if precision is None or not precision.loss_scaling:
+        return
+    own, waiting = arm.share("loss scaling"), max(0.0, arm.share("idle") - baseline.share("idle"))
+    if own + waiting >= SCALING and not _is(_launching, arm):
+        yield Reason(
+            rule="loss scaling",
+            sentence=(
+                f"loss scaling takes {_percent(own)} of the step, and nothing runs in {_percent(waiting)} more of it "
+                "than in fp32, since each step asks whether gradients overflowed"
+            ),
+        )
 
 
 def _skipping(_baseline: Step, arm: Step) -> Iterator[Reason]:
@@ -379,7 +389,7 @@ def _loading(_baseline: Step, arm: Step) -> Iterator[Reason]:
         yield Reason(rule="loader", sentence=f"training waits for batches {number(waiting, 2)} % of its time")
 
 
-def _missing(baseline: Step, arm: Step) -> Iterator[Reason]:
+def _missing(_baseline: Step, arm: Step) -> Iterator[Reason]:
     rows = arm.of("types", "float32")
     precision = find_precision(arm.precision)
     if rows.empty or _is_fp32(arm) or precision is None:
@@ -424,7 +434,7 @@ def _layout(_baseline: Step, arm: Step) -> Iterator[Reason]:
     )
 
 
-def _small_products(baseline: Step, arm: Step) -> Iterator[Reason]:
+def _small_products(baseline: Step, _arm: Step) -> Iterator[Reason]:
     peak, flops = baseline.value("rate", "products TFLOP/s"), baseline.of("flops")["value"].sum()
     alone_ms = baseline.total("best")
     if not peak or not alone_ms or baseline.share(*PRODUCTS) < MATTERS or _is(_launching, baseline):
@@ -434,8 +444,8 @@ def _small_products(baseline: Step, arm: Step) -> Iterator[Reason]:
         yield Reason(
             rule="small products",
             sentence=(
-                f"fp32's products reach {_percent(float(reached))} of this device's rate of large ones, alone: they are "
-                "too small to be limited by arithmetic"
+                f"fp32's products, alone, reach {_percent(float(reached))} of this device's rate of large ones: they "
+                "are too small to be limited by arithmetic"
             ),
         )
 

@@ -28,12 +28,12 @@ def time_by_class(found: Sequence[tuple[Explanation, str]]) -> Table | None:
                     named | {"work": work, "before": before, "after": after, "share": 100 * one.arm.share(work)}
                     | {"difference": signed_ms(after - before)}
                 )  # fmt: skip
-        for work, before, after in (
+        for name, before, after in (
             ("all, profiled", one.baseline.profiled_ms, one.arm.profiled_ms),
             ("the step, not profiled", one.baseline.timed_ms, one.arm.timed_ms),
         ):
             rows.append(
-                named | {"work": work, "before": before, "after": after, "share": 100.0}
+                named | {"work": name, "before": before, "after": after, "share": 100.0}
                 | {"difference": signed_ms(after - before)}
             )  # fmt: skip
     columns = [
@@ -47,9 +47,8 @@ def time_by_class(found: Sequence[tuple[Explanation, str]]) -> Table | None:
         words("difference (ms)", "difference"),
     ]
     about = (
-        "Where a step's time goes, under torch.profiler: on a GPU by the kernels, on a CPU by the operators themselves. "
-        "Each instant has one class; idle is the time in which none runs. The profiler slows steps down: compare the "
-        "last two rows."
+        "By torch.profiler: on a GPU the kernels' time, on a CPU that of the operators themselves. Each instant has "
+        "one class; idle is the time in which none runs. The profiler slows steps down: compare the last two rows."
     )
     return table("Where a step's time goes", rows, columns, about)
 
@@ -85,10 +84,10 @@ def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
         ),
     ]
     about = (
-        "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Ceiling: if all that "
-        "can gain did, at the best rates its operators show alone here. Predicted: from fp32's step and the operators "
-        "alone, without timing this precision. Unexplained: the part of the difference of the steps that the classes "
-        "do not add up to; a dash where the difference is within its noise."
+        "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Ceiling: if all "
+        "that can gain did, at the best rates that its operators show alone. Predicted: from fp32's step and the "
+        "operators alone, without timing this precision. Unexplained: the part of the difference of the steps that "
+        "the classes do not add up to; a dash where the difference is within its noise."
     )
     return table("What could be gained", rows, columns, about)
 
