@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
+import math
 import mmap
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +25,8 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header, check_schema
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells
+from bench.results.csv_rows import has_rows, read_header, rows_of_file
 from bench.results.files import replacing, sync, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.errors import UsageError
@@ -36,6 +39,9 @@ FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
 OF_TRIALS = tuple(name for name, columns in COLUMNS.items() if "trial" in columns)
 """The CSVs whose rows belong to trials."""
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
+READ = ("trial", "config", "phase", "precision", "status", "batch_size", "steady", "step_ms", *COUNTS, *SPEEDUP)
+"""The columns that say what has been measured."""
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
 ASIDE = "unfinished"
@@ -363,30 +369,27 @@ def answers(folder: Path) -> Answers:
     Raises:
         UsageError: the file is not a run's, of another schema version, or damaged.
     """
-    found, path, number = Answers(), folder / "trials.csv", 1
-    for attempt in _attempts(path):
-        first = attempt[0]
-        try:
-            if None in attempt[-1].values() or len(attempt) < int(first.get("trial_rows") or 1):
-                found.cut_off += range(number, number + len(attempt))
-            else:
-                _take(found, first["config"], attempt)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"'{path}', trial {first.get('trial')}: a figure cannot be read ({error}). Restore the file."
-            ) from error
-        number += len(attempt)
+    found, path = Answers(), folder / "trials.csv"
+    read_header(path)
+    if not has_rows(path):
+        return found
+    from bench.results import csv_file  # pandas, which a new run does without until its report
+
+    trials = csv_file.read_unchecked(path)
+    whole = csv_file.stored_whole(trials)
+    found.cut_off += [int(row) + 1 for row in trials.index[~whole]]
+    rows = trials[whole].reindex(columns=list(READ)).to_dict("records")
+    for _, attempt in itertools.groupby(
+        zip(csv_file.attempts(trials)[whole], rows, strict=True), key=lambda numbered: numbered[0]
+    ):
+        _take(found, [{str(name): value for name, value in row.items()} for _, row in attempt])
     return found
 
 
-def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
+def _take(found: Answers, attempt: list[dict[str, Any]]) -> None:
+    trial, config = attempt[0]["trial"], attempt[0]["config"]
     statuses = {row["precision"]: cast(Status, row["status"]) for row in attempt}
-    speeds = {
-        row["precision"]: _speed(row)
-        for row in attempt
-        if row["status"] in MEASURED and row["step_ms"] and row["block_steps"]
-    }
-    trial = attempt[0]["trial"]
+    speeds = {row["precision"]: speed for row in attempt if (speed := _speed(row)) is not None}
     found.attempts[trial] = statuses
     if set(FAILURES) & set(statuses.values()):
         found.trials.discard(trial)
@@ -401,45 +404,23 @@ def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
             found.sizes[config] = int(row["batch_size"])
 
 
-def _speed(row: Mapping[str, str]) -> Speed:
-    speedup, low, high = (float(row[name]) if row[name] else None for name in SPEEDUP)
+def _speed(row: Mapping[str, Any]) -> Speed | None:
+    """Return the speed of a row; None where it has none, or lacks a figure that every speed has."""
+    if row["status"] not in MEASURED or any(math.isnan(row[name]) for name in (*COUNTS, "step_ms")):
+        return None
+    speedup, low, high = (None if math.isnan(row[name]) else row[name] for name in SPEEDUP)
+    warmup, switch_warmup, block, rounds = (int(row[name]) for name in COUNTS)
     return Speed(
         steady=row["steady"] == "yes",
-        warmup_steps=int(row["warmup_steps"]),
-        switch_warmup_steps=int(row["switch_warmup_steps"]),
-        block_steps=int(row["block_steps"]),
-        rounds=int(row["rounds"]),
-        step_ms=float(row["step_ms"]),
+        warmup_steps=warmup,
+        switch_warmup_steps=switch_warmup,
+        block_steps=block,
+        rounds=rounds,
+        step_ms=row["step_ms"],
         speedup=speedup,
         speedup_low=low,
         speedup_high=high,
     )
-
-
-def _attempts(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of trials.csv, those together that one trial's end has written: each precision once.
-
-    The fields that a line lacks are None.
-    """
-    attempt: list[dict[str, Any]] = []
-    header: list[str] = []
-    for number, (_, fields) in enumerate(_rows(path)):
-        if number == 0:
-            header = fields
-            check_header(path, header)
-            continue
-        row: dict[str, Any] = {**dict.fromkeys(header), **dict(zip(header, fields, strict=False))}
-        check_schema(path, row["schema"])
-        for name in ("trial", "precision"):
-            row[name] = unquoted(row[name] or "")
-        if attempt and (
-            row["config"] != attempt[0]["config"] or any(row["precision"] == other["precision"] for other in attempt)
-        ):
-            yield attempt
-            attempt = []
-        attempt.append(row)
-    if attempt:
-        yield attempt
 
 
 def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
@@ -447,7 +428,7 @@ def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
     found: set[int] = set()
     known: dict[str, bool] = {}
     at = 0
-    for number, (_, fields) in enumerate(_rows(path)):
+    for number, (_, _, fields) in enumerate(rows_of_file(path)):
         if number == 0:
             at = fields.index("trial")
         elif len(fields) > at:
@@ -457,43 +438,6 @@ def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
             if known[cell]:
                 found.add(number)
     return found
-
-
-def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each row of a CSV as it stands in the file, with its fields; none where there is no such file."""
-    if not path.exists():
-        return
-    lines: list[str] = []
-
-    def taken(file: IO[str]) -> Iterator[str]:
-        for line in file:
-            lines.append(line)
-            yield line
-
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        reader = csv.reader(taken(file))
-        try:
-            for fields in reader:
-                if reader.line_num == 1 and not fields:
-                    raise UsageError(f"'{path}' begins with an empty line, where its header belongs. Restore the file.")
-                if reader.line_num == 1:
-                    fields[0] = fields[0].removeprefix("\ufeff")  # a spreadsheet's
-                yield "".join(lines), fields
-                lines.clear()
-        except csv.Error as error:
-            raise UsageError(f"'{path}', line {reader.line_num}: {error}. Restore the file.") from error
-
-
-def read_header(path: Path) -> list[str]:
-    """Return the header of a run's CSV; empty where there is no such file, or nothing in it.
-
-    Raises:
-        UsageError: it is not one that a version of this schema wrote.
-    """
-    header = next(_rows(path), ("", []))[1]
-    if header:
-        check_header(path, header)
-    return header
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -520,7 +464,7 @@ def _set_aside(path: Path, rows: Collection[int]) -> None:
         replacing(path) as draft,
         draft.open("w", newline="", encoding="utf-8", errors="surrogateescape") as kept,
     ):
-        for number, (text, _) in enumerate(_rows(path)):
+        for number, (_, text, _) in enumerate(rows_of_file(path)):
             (aside if number in rows else kept).write(text)
         aside.flush()
         os.fsync(aside.fileno())  # before the rows are gone from the other
@@ -532,7 +476,7 @@ def _opened_aside(path: Path) -> IO[str]:
     aside.parent.mkdir(exist_ok=True)
     file = aside.open("a", newline="", encoding="utf-8", errors="surrogateescape")
     if not file.tell():
-        file.write(next(_rows(path))[0])
+        file.write(next(rows_of_file(path))[1])
         file.flush()
         sync_folder(aside.parent)
         sync_folder(path.parent)

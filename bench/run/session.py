@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -24,8 +23,9 @@ from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
 from bench.results.columns import COLUMNS
+from bench.results.csv_rows import has_rows, read_header
 from bench.results.records import Environment
-from bench.results.store import Store, StoreLostError, answers, planned, read_header, read_run
+from bench.results.store import Store, StoreLostError, answers, planned, read_run
 from bench.run.execute import Execution
 from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
@@ -33,6 +33,8 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import Request
 
 SAMPLE_PERIOD_S = 0.2
+LARGE = ("blocks.csv", "telemetry.csv")
+"""The CSVs that may have millions of rows."""
 
 
 def open_folder(request: Request) -> tuple[Request, Path | None]:
@@ -231,7 +233,7 @@ def sampled_gpus(environment: Environment) -> Gpus:
 def _is_empty(folder: Path) -> bool:
     """Say whether a folder holds nothing but what a run leaves that is killed before it has written its run.json."""
     return folder.is_dir() and all(
-        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not _has_rows(path))
+        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not has_rows(path))
         for path in folder.iterdir()
     )
 
@@ -320,9 +322,7 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         UsageError: it was made on another machine, or with another request; seeds may be added, because each is a
             training of its own. Or its CSVs are not a run's, or nobody can tell which.
     """
-    from bench.report.reading import csv_file
-
-    measured = [name for name in COLUMNS if read_header(folder / name) and _has_rows(folder / name)]
+    measured = [name for name in COLUMNS if read_header(folder / name) and has_rows(folder / name)]
     if not (folder / "run.json").exists():
         if measured:
             raise UsageError(
@@ -331,9 +331,11 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
             )
         return None
     run = _read_run(folder)
-    if "trials.csv" in measured:
-        csv_file.read(folder / "trials.csv")  # refuses what a report would refuse
-        answers(folder)  # and what going on would
+    if measured:
+        from bench.results import csv_file
+
+        for name in measured:  # refuses what its report would refuse
+            csv_file.read(folder / name, words="category" if name in LARGE else "object")
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
     free = {
         "argv",
@@ -364,11 +366,6 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
-
-
-def _has_rows(path: Path) -> bool:
-    with path.open("rb") as file:
-        return len(list(itertools.islice(file, 2))) > 1
 
 
 def _circumstances(environment: dict[str, Any]) -> str:

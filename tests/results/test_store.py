@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.csv_rows import read_header
 from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
-from bench.results.store import ASIDE, Store, StoreLostError, answers, read_header, read_run
+from bench.results.store import ASIDE, Store, StoreLostError, answers, read_run
 from bench.spec.errors import UsageError
 from tests.arms import arms
 
@@ -298,16 +299,25 @@ def test_a_folder_that_is_lost_before_a_trial_has_ended_leaves_nothing_elsewhere
     assert not list(tmp_path.iterdir())
 
 
-def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_trial(tmp_path, tiny_trial, cpu):
+def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_line(tmp_path, tiny_trial, cpu):
     with Store(tmp_path) as store:
         store.add_results(replace(tiny_trial, phase="fit"), cpu, [result()])
     path = tmp_path / "trials.csv"
     path.write_text(path.read_text().replace(",4,synthetic", ",four,synthetic"))
-    with pytest.raises(UsageError, match="tiny-cpu-fit-fp32"):
+    with pytest.raises(UsageError, match="line 2: batch_size 'four' is no number"):
         answers(tmp_path)
 
 
-def test_a_file_that_begins_with_an_empty_line_is_refused(tmp_path):
-    (tmp_path / "blocks.csv").write_text("\n")
-    with pytest.raises(UsageError, match=r"blocks.csv' begins with an empty line"):
-        read_header(tmp_path / "blocks.csv")
+def test_empty_lines_are_no_rows_and_move_no_other_rows_number(tmp_path, tiny_trial, cpu):
+    trial = pair_of(tiny_trial)
+    with Store(tmp_path) as store:
+        store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+        store.add([block(replace(trial, replicate=1), 7)])
+    for name in ("trials.csv", "blocks.csv"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace("\n", "\n\n"))
+    assert read_header(tmp_path / "blocks.csv") == list(COLUMNS["blocks.csv"])
+    assert set(answers(tmp_path).statuses) == {trial.config}
+    with Store(tmp_path) as store:
+        store.set_aside_unfinished()
+    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["0"]
+    assert [row["round"] for row in rows(tmp_path / ASIDE, "blocks.csv")] == ["7"]

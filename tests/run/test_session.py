@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.planning.plan import Plan
+from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.store import ASIDE, Store, StoreLostError, read_run
 from bench.run.lock import locked
@@ -21,6 +23,7 @@ from bench.run.session import check, execute, open_folder, report
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, SuiteRef
 from tests.conftest import TINY, call
+from tests.report.fleet import original
 from tests.results.test_store import block, contents, result, rows
 
 REQUEST = Request(suites=("mlp",))
@@ -69,6 +72,51 @@ def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, mac
     with pytest.raises(UsageError, match=message):  # so does --dry-run
         check(prepared(change(here), replace(REQUEST, dry_run=True)), tmp_path)
     assert contents(tmp_path) == before
+
+
+LINE = re.compile(rb"\n5,[^\n]*")
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda data: b"\n" + data, ""),
+        (lambda data: data.replace(b"\n5,", b"\n\n5,"), ""),
+        (lambda data: data.replace(b"\n5,", b"\n5.0,", 2).replace(b"\n5.0,", b"\n5,", 1), ""),
+        (lambda data: re.sub(rb",(\d+),synthetic,", rb",\1.0,synthetic,", data), ""),
+        (lambda data: data.replace(b"\n5,", b"\n,", 1), "does not say of which schema"),
+        (lambda data: data.replace(b"\n5,", b"\n4,"), "rows of schema 4"),
+        (lambda data: data[:50] + b"\n", "lacks the column"),
+        (lambda data: data[:50], "lacks the column"),
+        (lambda data: LINE.sub(lambda line: line[0][:40], data, count=1), "fields of"),
+        (lambda data: LINE.sub(lambda line: line[0].replace(b",", b',"', 1), data, count=1), "cannot be read"),
+        (lambda data: data.replace(b",ok,", b",fine,", 1), "is none of"),
+        (lambda data: data.replace(b",mlp,", b",\xff,", 1), "cannot be read"),
+    ],
+)
+def test_resume_and_report_accept_and_refuse_the_same_files_with_the_same_sentence(tmp_path, machine, edit, reason):
+    whole = (original(tmp_path / "other", train=False) / "trials.csv").read_bytes()
+    run_nothing(run := tmp_path / "run", machine, replace(REQUEST, epochs=7))
+    (run / "trials.csv").write_bytes(edit(whole))
+    assert edit(whole) != whole
+    said = []
+    for read in (lambda: load([run]), lambda: execute(prepared(machine), run, None)):
+        try:
+            read()
+            said.append("")
+        except UsageError as error:
+            said.append("" if "was started with other" in str(error) else str(error))
+    assert said[0] == said[1]
+    assert reason in said[0]
+    assert bool(reason) == bool(said[0])
+
+
+def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run_goes_on(tmp_path, machine, tiny_trial):
+    run_nothing(tmp_path, machine)
+    with Store(tmp_path) as store:
+        store.add([block(tiny_trial), replace(block(tiny_trial), time_ms=-1.0)])
+    with pytest.raises(UsageError, match=r"blocks.csv', line 3: time_ms '-1' cannot be below 0|must be above 0"):
+        run_nothing(tmp_path, machine)
 
 
 def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
