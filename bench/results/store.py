@@ -46,6 +46,8 @@ FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
 ASIDE = "unfinished"
 """The folder within a run's for rows that do not count."""
+NEXT, DRAFT = ".next", ".next.part"
+"""The folder of files that take the place of the run's, once it has its name, and its name while they are written."""
 CHUNK = 2**20
 
 
@@ -81,6 +83,7 @@ class Store:
         self._sizes: dict[str, int] = {}
         """Bytes of each file that are whole rows."""
         self._lost: StoreLostError | None = None
+        _finish_replacement(folder)
         for name in COLUMNS:
             if not headers[name]:
                 write_atomically(folder / name, self._header_text(name))
@@ -129,7 +132,7 @@ class Store:
     def _move(self, name: str, rows: Collection[int]) -> None:
         """Set rows of a file aside, by their numbers; the header is number 0."""
         if rows:
-            _set_aside(self.folder / name, rows)
+            _set_aside(self.folder / name, rows, self.folder / name)
             self._aside[name] += len(rows)
             with self._files[name]:
                 self._open(name)
@@ -189,17 +192,46 @@ class Store:
 
         Args:
             rows: by file.
-            instead_of: ids of trials whose rows are set aside before: the same question with other arms.
+            instead_of: ids of trials whose rows these replace, in all files at once: the same question with other arms.
         """
         pending = {name: self._text(name, added) for name, added in rows.items()}
+        old: dict[str, set[int]] = {}
         try:
             for name in OF_TRIALS if instead_of else ():
-                self._move(name, _rows_of(self.folder / name, lambda trial: trial in instead_of))
-            for name in rows:
+                old[name] = _rows_of(self.folder / name, lambda trial: trial in instead_of)
+            if any(old.values()):
+                self._replace(pending, old)
+            for name in list(pending):
                 self._write(name, pending[name])
                 del pending[name]
         except OSError as error:
-            self._rescue(pending, error)
+            self._rescue(pending, error, old)
+
+    def _replace(self, pending: dict[str, bytes], old: dict[str, set[int]]) -> None:
+        """Write rows in the place of others, whose copies are set aside: all of it, or nothing if it is cut off.
+
+        Args:
+            pending: the new rows by file; those that are written are removed from it.
+            old: the numbers of the rows to replace by file; those that are gone are removed from it.
+        """
+        draft, names = self.folder / DRAFT, [name for name in old if old[name] or pending.get(name)]
+        draft.mkdir()
+        try:
+            for name in names:
+                _set_aside(self.folder / name, old[name], draft / name, pending.get(name, b""))
+            sync_folder(draft)
+            draft.rename(self.folder / NEXT)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        sync_folder(self.folder)
+        for name in names:
+            (self.folder / NEXT / name).replace(self.folder / name)
+            with self._files[name]:
+                self._open(name)
+            self._aside[name] += len(old.pop(name))
+            pending.pop(name, None)
+        _finish_replacement(self.folder)
 
     def _header_text(self, name: str) -> bytes:
         return self._text(name, [{column: column for column in self._headers[name]}])
@@ -260,8 +292,15 @@ class Store:
     def _run_text(self) -> str:
         return json.dumps(self._run, indent=2, default=str) + "\n"
 
-    def _rescue(self, pending: Mapping[str, bytes], error: OSError) -> NoReturn:
+    def _rescue(
+        self, pending: Mapping[str, bytes], error: OSError, old: Mapping[str, Collection[int]] | None = None
+    ) -> NoReturn:
         """Write the whole run into another folder: what the files hold, through their descriptors, and what they lack.
+
+        Args:
+            pending: rows that are not in the files, by file.
+            error: why not.
+            old: the numbers of the rows in whose place they belong, by file.
 
         Raises:
             StoreLostError: always; it says where the rows are.
@@ -278,7 +317,7 @@ class Store:
             place = None
             try:
                 place = make()
-                self._copy(place, pending)
+                self._copy(place, pending, old or {})
             except OSError as another:
                 failures.append(another.strerror or str(another))
                 if place is not None:
@@ -308,7 +347,7 @@ class Store:
             else:
                 return place
 
-    def _copy(self, place: Path, pending: Mapping[str, bytes]) -> None:
+    def _copy(self, place: Path, pending: Mapping[str, bytes], old: Mapping[str, Collection[int]]) -> None:
         for name, file in self._files.items():
             with replacing(place / name) as draft, draft.open("wb") as copy:
                 file.seek(0)
@@ -316,7 +355,10 @@ class Store:
                 while left and (data := file.read(min(left, CHUNK))):
                     copy.write(data)
                     left -= len(data)
-                copy.write(pending.get(name, b""))
+                if not old.get(name):
+                    copy.write(pending.get(name, b""))
+            if rows := old.get(name):
+                _set_aside(place / name, rows, place / name, pending.get(name, b""))
         write_atomically(place / "run.json", self._run_text())  # last: a run is where one is
 
 
@@ -457,17 +499,36 @@ def read_run(folder: Path) -> dict[str, Any]:
     return run
 
 
-def _set_aside(path: Path, rows: Collection[int]) -> None:
-    """Move rows of a CSV, by their numbers, to the file of the same name in the folder ``ASIDE``."""
+def _set_aside(path: Path, rows: Collection[int], rest: Path, added: bytes = b"") -> None:
+    """Copy rows of a CSV, by their numbers, to the file of the same name in the folder ``ASIDE``.
+
+    Args:
+        path: the CSV.
+        rows: the numbers.
+        rest: receives the other rows; it may be the CSV itself.
+        added: rows to write after them.
+    """
     with (
         _opened_aside(path) as aside,
-        replacing(path) as draft,
+        replacing(rest) as draft,
         draft.open("w", newline="", encoding="utf-8", errors="surrogateescape") as kept,
     ):
         for number, (_, text, _) in enumerate(rows_of_file(path)):
             (aside if number in rows else kept).write(text)
+        kept.write(added.decode())
         aside.flush()
         os.fsync(aside.fileno())  # before the rows are gone from the other
+
+
+def _finish_replacement(folder: Path) -> None:
+    """Put files in their places that replace a run's; those that were not all written when it was cut off are none."""
+    shutil.rmtree(folder / DRAFT, ignore_errors=True)
+    following = folder / NEXT
+    if following.is_dir():
+        for path in following.iterdir():
+            path.replace(folder / path.name)
+        sync_folder(folder)
+        following.rmdir()
 
 
 def _opened_aside(path: Path) -> IO[str]:
