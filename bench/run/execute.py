@@ -270,11 +270,10 @@ class Execution:
                 ending = self.launcher.run(replace(trial, known=self._known(trial)), device, take)
                 if ending.kind != "lost":
                     break
-        if log := self._write_log(trial, ending):
-            ending = replace(ending, text=f"{legible(ending.text)}; log: {log}")
-        sent = [record for record in records if isinstance(record, TrialResult)]
-        results = [*sent, *missing_results(trial, sent, ending, started)]
-        return records, [replace(result, detail=legible(result.detail)) for result in results], ending
+        log = self._write_log(trial, ending)
+        ending = replace(ending, text="; log: ".join([legible(ending.text), *([str(log)] if log else [])]))
+        sent = [replace(one, detail=legible(one.detail)) for one in records if isinstance(one, TrialResult)]
+        return records, [*sent, *missing_results(trial, sent, ending, started)], ending
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
         """Keep all that a process which failed has printed; return where within the run's folder."""
