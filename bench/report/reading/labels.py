@@ -49,11 +49,10 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parameters(row: Mapping[Hashable, Any], sizes: set[float]) -> str:
-    """Return a recipe's parameters, without a batch size of its own that was not measured: --batch-sizes named others."""
-    own = re.search(r"(?:^| )batch_size=(\d+)(?= |$)", row["parameters"])
-    if own is None or int(own[1]) in sizes:
-        return str(row["parameters"])
-    return (row["parameters"][: own.start()] + row["parameters"][own.end() :]).strip()
+    """Return a recipe's parameters, but for a batch size that was not measured because --batch-sizes named others."""
+    text = str(row["parameters"])
+    own = re.search(r"(?:^| )batch_size=(\d+)(?= |$)", text)
+    return text if own is None or int(own[1]) in sizes else (text[: own.start()] + text[own.end() :]).strip()
 
 
 def _workload(row: Mapping[Hashable, Any]) -> str:
