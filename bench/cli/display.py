@@ -247,6 +247,25 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
     say(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
 
 
+def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
+    """Print how much of a plan is finished.
+
+    Args:
+        plan: all of it.
+        left: what has no final rows.
+        failed: how many trials of that have failed or hung.
+    """
+    finished, total = len(plan.trials) - len(left.trials), len(plan.trials)
+    if not left.trials:
+        say(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
+        return
+    tried = f", {failed} of them tried again because they failed or hung" if failed else ""
+    say(
+        f"{finished} of {total} planned trials are finished already; {len(left.trials)} remain{tried}, "
+        f"{_duration([*left.seconds, REPORT_S])}."
+    )
+
+
 def _range(plan: Plan) -> str:
     """Say by how much the estimate may be off; empty where there is none."""
     if any(second is None for second in plan.seconds):

@@ -19,7 +19,7 @@ from bench.results.records import Environment
 from bench.results.store import ASIDE, Store, StoreLostError, read_run
 from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
-from bench.run.session import check, execute, open_folder, report
+from bench.run.session import check, execute, open_folder, report, tell_what_remains
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, SuiteRef
 from tests.conftest import TINY, call
@@ -154,6 +154,53 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         run_nothing(tmp_path / "run", machine)
     assert read_run(tmp_path / "run")["finished"] is None
+
+
+def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRef) -> Path:
+    """Write the run.json of a run that was started with these words."""
+    request = replace(REQUEST, argv=words)
+    execute(replace(prepared(machine, request), suites=(suite,)), folder, SimpleNamespace(overlapping=False, notes=[]))
+    return folder
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--suite", "mlp", "--version"], ["--vers"], ["--resume", "x"]])
+def test_recorded_words_that_start_no_run_are_refused_and_print_nothing(tmp_path, machine, capsys, words):
+    folder = started_with(tmp_path / "run", machine, *words, suite=SuiteRef(name="mlp"))
+    with pytest.raises(UsageError, match=r"run\.json' says that the run was started with the options"):
+        open_folder(Request(suites=(), resume=folder))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (file := tmp_path / "tiny.py").write_text(TINY)
+    ref = SuiteRef(name="tiny", file=str(file))
+    folder = started_with(tmp_path / "run", machine, "--suite", "./tiny.py,mlp", suite=ref)
+    monkeypatch.chdir(elsewhere)
+    assert open_folder(Request(suites=(), resume=folder))[0].suites == (str(file), "mlp")
+    file.unlink()
+    with pytest.raises(UsageError, match=rf"suite file '{file}', which is not there"):
+        open_folder(Request(suites=(), resume=folder))
+
+
+def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, machine, tiny_trial, cpu, capsys):
+    trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
+    plan = replace(prepared(machine), plan=Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0)))
+    tell_what_remains(plan, None)
+    tell_what_remains(plan, tmp_path)
+    assert not capsys.readouterr().out
+    run_nothing(tmp_path, machine)
+    with Store(tmp_path) as store:
+        for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
+            store.add_results(trial, cpu, [result(status=status)])
+    tell_what_remains(plan, tmp_path)
+    said = capsys.readouterr().out
+    assert "2 of 4 planned trials are finished already; 2 remain, 1 of them tried again" in said
+    with Store(tmp_path) as store:
+        for trial in trials[2:]:
+            store.add_results(trial, cpu, [result()])
+    tell_what_remains(plan, tmp_path)
+    assert "4 of 4 planned trials are finished already" in capsys.readouterr().out
 
 
 def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp_path):
