@@ -111,8 +111,13 @@ def check_schema(path: Path, schema: str | None) -> None:
     Raises:
         UsageError: the cell, of which no more than a number is repeated, is another.
     """
+    if not schema:
+        raise UsageError(
+            f"'{path}' has a row that does not say of which schema it is, so the line was cut off, or it is of "
+            "something else. Restore the file, or remove the line."
+        )
     if schema != str(SCHEMA):
-        named = schema if schema and schema.isdecimal() and len(schema) < 10 else "unknown"
+        named = schema if schema.isdecimal() and len(schema) < 10 else "unknown"
         raise UsageError(f"'{path}' holds rows of schema {named}; this version reads schema {SCHEMA}.")
 
 

@@ -11,9 +11,17 @@ import numpy as np
 import pandas as pd
 
 from bench.report.reading import contradictions
-from bench.report.reading.csv_file import PAIR, cut_off, is_torn, read, refuse_too_much_memory, repeated
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
+from bench.results.csv_file import (
+    PAIR,
+    cut_off,
+    is_torn,
+    read,
+    refuse_too_much_memory,
+    repeated,
+    stored_whole,
+)
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
@@ -108,7 +116,7 @@ def load(folders: list[Path]) -> Runs:
     for folder, label in zip(unique, labels(unique), strict=True):
         path = folder / "trials.csv"
         written = _with_target(read(path).assign(run=label), infos[folder])
-        every = written[_stored_whole(written)]
+        every = written[stored_whole(written)]
         if every.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
@@ -149,14 +157,6 @@ def load(folders: list[Path]) -> Runs:
         explained=frames[4],
         remarks=_data_remarks(names),
     )
-
-
-def _stored_whole(rows: pd.DataFrame) -> pd.Series:
-    """Say which rows are of trials with all their rows; those of runs that do not say how many there were are."""
-    trial = (rows["config"] != rows["config"].shift()).cumsum()
-    attempt = rows.groupby([trial, "precision"], sort=False).cumcount()  # tried again at once, it has each arm twice
-    there = rows.groupby([trial, attempt], sort=False)["config"].transform("size")
-    return ~(there < rows["trial_rows"])
 
 
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
