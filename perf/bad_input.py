@@ -369,7 +369,7 @@ def _changes(folder: Path, name: str, column: str, numbers: list[int], place: Pa
 def printed(folder: Path, place: Path) -> str:
     """Return the tables of a report; empty where the run is refused."""
     try:
-        page, _, _ = report([folder], place / "page", figures="none")
+        page, *_ = report([folder], place / "page", figures="none")
     except UsageError:
         return ""
     tables = [line for line in page.with_name("details.md").read_text().splitlines() if line.startswith("|")]

@@ -134,6 +134,8 @@ class Report:
     """What the page's script draws from."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
+    failures: list[str]
+    """What failed, for the terminal."""
 
     @property
     def strip(self) -> str:
@@ -169,7 +171,7 @@ class Report:
 
 def publish(
     runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
-) -> tuple[Path, list[Sentence], list[Table]]:
+) -> tuple[Path, list[Sentence], list[Table], list[str]]:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
     The arguments are those of ``bench.report.report``.
@@ -180,7 +182,7 @@ def publish(
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
-    return out / "report.md", report.verdicts, report.ablations
+    return out / "report.md", report.verdicts, report.ablations, report.failures
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -282,6 +284,7 @@ def compose(
             },
         },
         ablations=present(*map(ablation_tables.short, ablations)),
+        failures=diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
     )
 
 

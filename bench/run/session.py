@@ -33,6 +33,8 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import Request
 
 SAMPLE_PERIOD_S = 0.2
+MOST_FAILURES = 8
+"""Lines on what failed that a terminal shows."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
 
@@ -300,7 +302,7 @@ def report(
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
-        page, verdicts, ladders = reporter.report(
+        page, verdicts, ladders, failures = reporter.report(
             runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
         )
     except OSError as error:
@@ -318,6 +320,12 @@ def report(
         if sentence.answer is None:
             say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
+    for line in failures[:MOST_FAILURES]:
+        say(line)
+    if failures:
+        more = len(failures) - MOST_FAILURES
+        also = f"{more} more lines like these, and the reasons," if more > 0 else "The reasons"
+        say(f"{also} are under Notes in {page.with_name('details.md')}.")
     say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
