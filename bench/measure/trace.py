@@ -59,8 +59,8 @@ class StepTime:
     """From the beginning of the first step to the end of the last one's work, over the steps."""
     operators: tuple[Operator, ...]
     """Longest first."""
-    kernels: float
-    """Kernels launched in a step; 0 on a CPU."""
+    calls: float
+    """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
     hidden_communication_ms: float
     """Communication while other work ran, which costs no time."""
 
@@ -159,7 +159,7 @@ def decompose(trace: Mapping[str, Any], *, matrix_types: frozenset[str] = SMALL)
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators=_by_operator(segments, len(marks)),
-        kernels=len(segments) / len(marks) if device else 0,
+        calls=len({id(one) if device else id(one.operator) for one in segments}) / len(marks),
         hidden_communication_ms=max(0.0, communication - us["communication"]) / each,
     )
 

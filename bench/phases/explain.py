@@ -157,8 +157,8 @@ class _Explanation:
         self._send(runner, "step", "profiled", share.step_ms, round=turn)
         for work in CLASSES:
             self._send(runner, "class", work, share.ms[work], round=turn)
-        if share.kernels:
-            self._send(runner, "step", "kernels", share.kernels, round=turn)
+        self._send(runner, "step", "kernels" if backend.is_gpu else "operators", share.calls, round=turn)
+        if backend.is_gpu:
             self._send(runner, "step", "hidden communication", share.hidden_communication_ms, round=turn)
         return share
 

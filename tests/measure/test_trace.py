@@ -91,7 +91,7 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
         "idle": 10 + 5 + 5 + 36,
     }
     found = decompose(trace.document())
-    assert found.kernels == 3
+    assert found.calls == 3
     assert found.hidden_communication_ms * 2e3 == pytest.approx(5)
 
 

@@ -33,6 +33,8 @@ GROWTH = 1.3
 LAUNCHING = 0.25
 """Share of a step in which nothing is computed, from which that may be so; where the doubled batch is unknown, twice as
 much."""
+SHORT_US = 30.0
+"""Mean time of a kernel, or of an operator on a CPU, up to which what it costs to call it may be most of it."""
 MEMORY_BOUND = 0.50
 """Share of fp32's step in operators that move memory, from which there is little for products to gain."""
 CASTING = 0.10
@@ -264,16 +266,21 @@ def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
 
 def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
     idle, growth = arm.share("idle"), growth_of(arm)
-    bound = idle >= 2 * LAUNCHING if growth is None else growth < GROWTH and idle >= LAUNCHING
+    calls = arm.value("step", "kernels" if arm.runs_on_gpu else "operators")
+    mean_us = 1e3 * arm.profiled_ms / calls if calls else None
+    short = mean_us is not None and mean_us <= SHORT_US
+    bound = idle >= 2 * LAUNCHING if growth is None else growth < GROWTH and (idle >= LAUNCHING or short)
     if not bound:
         return
-    grown = (
-        "" if growth is None else f", and with twice the batch the rest of it takes {number(growth, 3)} times as long"
-    )
-    what = "the GPU waits for the host" if arm.runs_on_gpu else "no operator runs"
+    if arm.runs_on_gpu:
+        what = f"the GPU waits for the host in {_percent(idle)} of the step"
+    else:
+        what = f"no operator runs in {_percent(idle)} of the step"
+    each = f", a {'kernel' if arm.runs_on_gpu else 'call'} takes {number(mean_us, 2)} µs" if mean_us is not None else ""
+    grown = f", and twice the batch {number(growth, 3)} times as long" if growth is not None else ""
     yield Reason(
         rule="launch-bound",
-        sentence=f"launching limits it: {what} in {_percent(idle)} of the step{grown}",
+        sentence=f"launching limits it: {what}{each}{grown}",
         techniques=("cuda-graphs", "compile") if arm.runs_on_gpu else ("compile",),
     )
 

@@ -148,6 +148,15 @@ def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
     assert plain(base=slow, arm=slow | {"other products": 5.0}, extra=extra).reasons == ()
 
 
+def test_short_operators_that_the_batch_does_not_lengthen_are_launching():
+    short = {"other products": 3.0, "elementwise": 0.5, "idle": 0.5}
+    extra = [figure(name, "step", "doubled", 4.2) for name in ("fp32", "amp-bf16")]
+    extra += [figure(name, "step", "operators", 400) for name in ("fp32", "amp-bf16")]
+    (reason,) = plain(base=short, arm=short, alone={"fp32": 0.08, "amp-bf16": 0.02}, extra=extra).reasons
+    assert reason.rule == "launch-bound"
+    assert "10 µs" in reason.sentence
+
+
 def test_tables_show_every_class_and_the_sentence_its_figures():
     found = [(plain(**CAUSES["misaligned"]), "H100")]
     for one, _ in found:
