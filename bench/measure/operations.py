@@ -125,6 +125,11 @@ def _matrix_vector(matrix: Tensor, _vector: Tensor, **_result: Any) -> int:
     return 2 * matrix.numel()
 
 
+def is_product(name: str) -> bool:
+    """Say whether an operator multiplies matrices, convolves or attends, by its name, such as ``aten::addmm``."""
+    return bool(_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
+
+
 class _Products(TorchDispatchMode):
     """Counts products as they run."""
 
@@ -154,7 +159,7 @@ class _Products(TorchDispatchMode):
         formula = self.formulas.get(operator)
         name = str(operator)
         # What a higher-order operator runs inside is not seen here, so it may be a product too.
-        like = isinstance(operator, HigherOrderOperator) or (_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
+        like = isinstance(operator, HigherOrderOperator) or is_product(name)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not tensors or not (formula or like):
             return

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bench.results import records
-from bench.results.records import Block, Column, EpochResult, Identity, Numeric, Sample, TrialResult
+from bench.results.records import Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, quoted
 
@@ -27,6 +27,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "blocks.csv": (Block,),
     "epochs.csv": (EpochResult,),
     "numerics.csv": (Numeric,),
+    "explain.csv": (Explained,),
     "telemetry.csv": (Sample,),
 }
 """The CSVs of a run, each with the records that make up its rows."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema
 from bench.results.csv_rows import header_of, rows
-from bench.results.records import MEASURED
+from bench.results.records import MEASURED, WorkClass
 from bench.results.relations import WITHIN
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
@@ -35,6 +35,15 @@ FIGURES = {
     "activation": "largest",
 }
 """The names of numerics.csv's figures by their kind, as regular expressions."""
+EXPLAINED = {
+    "step": "timed|profiled|doubled|kernels|skipped|waiting|hidden communication",
+    "class": "|".join(get_args(WorkClass)),
+    "rate": "products TFLOP/s|copies GB/s|casts GB/s",
+    "types": r"\w+",
+    **dict.fromkeys(("operator", "alone", "product", "best", "flops", "channels-last", "padded"), ".+"),
+}
+"""The same of explain.csv."""
+NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
 
 
 def read(path: Path, words: str = "object") -> pd.DataFrame:
@@ -184,9 +193,9 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
         if field.name in frame:
             _check_column(path, frame, field)
     _check_relations(path, frame)
-    if path.name == "numerics.csv":
+    if kinds := NAMES.get(path.name):
         named = (frame["kind"] + " " + frame["name"]).astype(str)
-        right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in FIGURES.items()))
+        right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in kinds.items()))
         _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
 
 
