@@ -84,6 +84,7 @@ def run(request: Request, signals: Interruption) -> int:
             session.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
+            session.tell_what_remains(prepared, folder)
             if request.dry_run:
                 return 0
             folder, fine = session.execute(prepared, folder, launcher)

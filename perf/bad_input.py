@@ -4,9 +4,11 @@
     python perf/bad_input.py [--lines N] [--folders N] [--edits N] [--seed N] [FOLDER ...]
 
 1. Command lines of odd words are answered in this process, each run with --dry-run: an exit code that is documented
-   (0, 1, 2), and no traceback.
+   (0, 1, 2), no traceback, with 2 nothing but a sentence at the end, else something that is printed, and JSON where
+   ``list`` and ``doctor`` were asked for it.
 2. Results folders, damaged in one to three places (bytes, lines, cells, types in run.json, files), go through
-   ``report``, ``compare`` and ``--resume --dry-run``: the same.
+   ``report``, ``compare`` and ``--resume --dry-run``: the same, and no CSV that ``report`` refuses is accepted by
+   ``--resume``.
 3. Single figures that a report prints are scaled by 1.2 to 3 in a folder that is whole otherwise. An edit is noticed
    where the report then refuses the file, or says that something does not fit. Targets: no traceback, 80 % noticed.
 
@@ -24,6 +26,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -45,10 +48,17 @@ from bench.cli import parser
 from bench.report import report
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS
+from bench.results.records import Seen
 from bench.spec.errors import UsageError
-from perf.made_up import MadeUpMachine
+from perf.made_up import CPU, GPU, MadeUpMachine
 
 ROOT = Path(__file__).resolve().parents[1]
+SENTENCE = re.compile(r"^run_bench: .*[.?!]\s*\Z", re.MULTILINE | re.DOTALL)
+"""What a refusal ends with."""
+REFUSED = re.compile(r"run_bench: '[^']*\.csv'")
+"""How a refusal of a file of rows begins."""
+OF_RUN = "more memory than the device has"
+"""A refusal of a row by what run.json says of the device, which is the report's alone."""
 CODES = {0, 1, 2}
 """What a command that nobody stops may end with."""
 COMMITTED = sorted(ROOT.glob("results/*/run.json"))
@@ -73,16 +83,43 @@ class Tally:
     failures: list[str] = field(default_factory=list)
 
     def take(self, argv: Sequence[str], code: object, printed: str) -> None:
-        """Count an answer; a traceback, or a code that is not documented, is a failure."""
+        """Count an answer; one that ``wrong`` has words for is a failure."""
         self.codes[str(code)] += 1
-        if code not in CODES or "Traceback (most recent call last)" in printed:
-            self.failures.append(f"{[word[:80] for word in argv]} → {code}\n{printed[-3000:]}")
+        if why := wrong(argv, code, printed):
+            self.failures.append(f"{[word[:80] for word in argv]} → {code}, {why}\n{printed[-3000:]}")
+
+
+def wrong(argv: Sequence[str], code: object, printed: str) -> str:
+    """Say what is wrong with an answer; empty if nothing is."""
+    if code not in CODES or "Traceback (most recent call last)" in printed:
+        return "a traceback, or no documented code"
+    if code == 2:
+        return "" if SENTENCE.search(printed) else "no sentence at the end"
+    if not printed.strip():
+        return "nothing printed"
+    if argv[0] == "list" and any(word == "--json" for word in argv) and "-h" not in argv:
+        try:
+            json.loads(printed)
+        except ValueError:
+            return "" if printed.startswith("usage:") else "no JSON"
+    return ""
+
+
+def probed(_launcher: object, target: str, *arguments: Any) -> Any:
+    """Answer what ``list --gpus`` and ``doctor`` ask of a process: a made-up survey, and probes that all fail."""
+    name = target.rpartition(":")[2]
+    if name == "survey":
+        return MadeUpMachine().survey(*arguments)
+    if name == "look":
+        return (Seen(device=GPU, memory_free_bytes=2**30), Seen(device=CPU, memory_free_bytes=2**30)), ""
+    raise UsageError("nothing is measured on a made-up machine")
 
 
 def answer(argv: Sequence[str]) -> tuple[object, str]:
     """Return the exit code of a command line, answered in this process, and what it prints, a traceback included."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
     with (
+        mock.patch("bench.launch.local.LocalLauncher.call", probed),
         mock.patch("bench.launch.launcher.open_launcher", side_effect=lambda _request, _job: MadeUpMachine()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
@@ -129,8 +166,8 @@ def command_lines() -> st.SearchStrategy[list[str]]:
         st.sampled_from(WORDS), st.sampled_from(ODD), st.text(max_size=20).map(lambda text: text.lstrip("/."))
     ).map(as_word)
 
-    def options(of: argparse.ArgumentParser) -> st.SearchStrategy[list[str]]:
-        flags = [name for action in of._actions for name in action.option_strings]
+    def options(of: argparse.ArgumentParser, without: str = "") -> st.SearchStrategy[list[str]]:
+        flags = [name for action in of._actions for name in action.option_strings if name != without]
         spelled = st.one_of(st.sampled_from(flags), st.sampled_from(flags).map(lambda flag: flag[:-1]))
         valued = st.tuples(spelled, word).flatmap(lambda pair: st.sampled_from([[*pair], ["=".join(pair)]]))
         return st.lists(st.one_of(valued, spelled.map(lambda flag: [flag])), max_size=6).map(
@@ -150,8 +187,8 @@ def command_lines() -> st.SearchStrategy[list[str]]:
     odd = st.tuples(word.filter(lambda text: text != "doctor"), st.lists(word, max_size=3)).map(
         lambda parts: [parts[0], *parts[1], "--dry-run"]
     )
-    doctor = word.map(lambda text: ["doctor", "--gpus", text, "--odd"])
-    listing = word.map(lambda text: ["list", "--json", text] if text else ["list"])
+    doctor = options(others["doctor"], without="--out").map(lambda words: ["doctor", *words])
+    listing = options(others["list"]).map(lambda words: ["list", *words])
     return st.one_of(runs, runs, runs, runs, report, compare, odd, doctor, listing)
 
 
@@ -294,10 +331,15 @@ def folders(count: int, seed: int, bases: Sequence[Path], folder: Path) -> Tally
         commands = [["report", "--json", str(spoilt)], ["compare", str(base), str(spoilt)]]
         commands += [["--resume", str(spoilt), "--dry-run"]]
         if number % 20 == 0:
-            commands += [["report", "--figures", "none", "--out", str(folder / "report"), str(spoilt)]]
+            commands[:0] = [["report", "--figures", "none", "--out", str(folder / "report"), str(spoilt)]]
+        said = {}
         for argv in commands:
             code, printed = answer(argv)
+            said[argv[0]] = code, printed
             tally.take([*argv, *map(str, changes)], code, printed)
+        refused = said["report"][1]
+        if said["report"][0] == 2 and said["--resume"][0] == 0 and REFUSED.search(refused) and OF_RUN not in refused:
+            tally.failures.append(f"--resume takes what report refuses, {changes}: {refused[-1000:]}")
         shutil.rmtree(spoilt)
 
     generate(st.tuples(st.sampled_from(list(bases)), damages()), count, seed, take)
@@ -369,7 +411,7 @@ def _changes(folder: Path, name: str, column: str, numbers: list[int], place: Pa
 def printed(folder: Path, place: Path) -> str:
     """Return the tables of a report; empty where the run is refused."""
     try:
-        page, _, _ = report([folder], place / "page", figures="none")
+        page, *_ = report([folder], place / "page", figures="none")
     except UsageError:
         return ""
     tables = [line for line in page.with_name("details.md").read_text().splitlines() if line.startswith("|")]
@@ -438,7 +480,7 @@ def main() -> int:
             tally = part()
             failed |= bool(tally.failures)
             codes = ", ".join(f"{code}: {count}" for code, count in sorted(tally.codes.items()))
-            print(f"{name}: {tally.codes.total()} answers (exit codes {codes}), {len(tally.failures)} tracebacks")
+            print(f"{name}: {tally.codes.total()} answers (exit codes {codes}), {len(tally.failures)} wrong")
             for failure in tally.failures[:10]:
                 print(failure)
         if chosen.edits:

@@ -148,7 +148,8 @@ def describe_trial(trial: Trial) -> str:
     detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
-    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
+    own = trial.phase == "fit" or dict(cell.suite.parameters).get("batch_size") in (None, cell.batch_size)
+    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters if own or name != "batch_size")
     suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
     return f"{suite}, {where}, {batch}, {trial.phase} ({detail})"
 
@@ -166,7 +167,7 @@ def _describe(result: TrialResult) -> str:
         return f"{name} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
     if result.memory is not None:
         peak = result.memory.headline_bytes
-        return ("peak unknown" if peak is None else f"peak {peak / 2**20:,.0f} MiB") + _also(result)
+        return ("peak unknown" if peak is None else f"peak {_mib(peak)}") + _also(result)
     if result.energy is not None:
         return f"{result.energy.energy_j_per_step:.4g} J/step"
     if (training := result.training) is not None:
@@ -174,6 +175,12 @@ def _describe(result: TrialResult) -> str:
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
         return f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:.4f}{tested}{_also(result)}"
     return _describe_timed(result)
+
+
+def _mib(size: int) -> str:
+    """Return a size in MiB, of a small one two digits."""
+    mib = size / 2**20
+    return f"{mib:,.0f} MiB" if mib >= 10 or not mib else f"{mib:.2g} MiB"
 
 
 def _also(result: TrialResult) -> str:
@@ -238,6 +245,25 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
         say(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
     say(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
+
+
+def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
+    """Print how much of a plan is finished.
+
+    Args:
+        plan: all of it.
+        left: what has no final rows.
+        failed: how many trials of that have failed or hung.
+    """
+    finished, total = len(plan.trials) - len(left.trials), len(plan.trials)
+    if not left.trials:
+        say(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
+        return
+    tried = f", {failed} of them tried again because they failed or hung" if failed else ""
+    say(
+        f"{finished} of {total} planned trials are finished already; {len(left.trials)} remain{tried}, "
+        f"{_duration([*left.seconds, REPORT_S])}."
+    )
 
 
 def _range(plan: Plan) -> str:

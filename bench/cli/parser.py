@@ -132,15 +132,18 @@ def _command_parsers() -> dict[str, Parser]:
     return {"report": report, "compare": compare, "list": listing, "doctor": doctor}
 
 
-def run_parser() -> Parser:
-    """Return the parser of a run, the command without a name."""
+def run_parser(*, recorded: bool = False) -> Parser:
+    """Return the parser of a run, the command without a name; for ``recorded`` words without those that start none."""
     parser = Parser(
         prog="run_bench.py",
         description="Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=not recorded,
     )
-    parser.add_argument("--version", action="version", version=f"ampmeter {bench.__version__}", help="show it and stop")
+    if not recorded:
+        version = f"ampmeter {bench.__version__}"
+        parser.add_argument("--version", action="version", version=version, help="show it and stop")
     what = parser.add_argument_group("what to compare")
     what.add_argument("--suite", metavar="NAMES", type=_suites, help="suites by name or .py file, with commas between")
     what.add_argument(
@@ -265,13 +268,17 @@ def run_parser() -> Parser:
     return parser
 
 
-def parse_run(argv: Sequence[str]) -> Request:
+def parse_run(argv: Sequence[str], *, recorded: bool = False) -> Request:
     """Parse the options of a run, and check them against each other.
+
+    Args:
+        argv: the options.
+        recorded: whether they are those of a run that was started with them.
 
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    parser = run_parser()
+    parser = run_parser(recorded=recorded)
     options = parser.parse_args(argv)
     if not options.suite and not options.resume:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")

@@ -176,6 +176,8 @@ def _require_apart(folder: Path, classes: Sequence[str]) -> None:
 def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, size in bytes and modification time of every image below ``folder``.
 
+    What is named like an image and is no file, such as a link to nothing, and folders that cannot be read are yielded
+    too, without size and time: they are images that cannot be read.
     Links to folders are followed once each, and not into the split that the class is of, where images have labels of
     their own.
     """
@@ -189,14 +191,17 @@ def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
         seen.add(real)
         return True
 
-    for parent, below, _ in os.walk(folder, followlinks=True):
+    unread: list[OSError] = []
+    for parent, below, _ in os.walk(folder, onerror=unread.append, followlinks=True):
         below[:] = [name for name in sorted(below) if not name.startswith(".") and is_new(Path(parent, name))]
         with os.scandir(parent) as entries:
             for entry in entries:
                 name = entry.name.lower()
-                if name.endswith(IMG_EXTENSIONS) and not name.startswith(".") and entry.is_file():
-                    status = entry.stat()
-                    yield entry.path, status.st_size, status.st_mtime_ns
+                if name.endswith(IMG_EXTENSIONS) and not name.startswith(".") and not entry.is_dir():
+                    status = entry.stat() if entry.is_file() else None
+                    yield entry.path, status.st_size if status else 0, status.st_mtime_ns if status else 0
+    for error in unread:
+        yield os.fspath(error.filename), 0, 0
 
 
 def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], scratch: Path) -> tuple[Dataset, bool]:
@@ -243,7 +248,7 @@ class OtherSizeError(Exception):
 def size_of(path: str) -> tuple[int, int] | None:
     """Return an image's (height, width); None where it cannot be read."""
     try:
-        with Image.open(path) as image:
+        with _opened(path) as image:
             return image.height, image.width
     except Exception:  # each of Pillow's formats fails in its own way: OSError, SyntaxError, ValueError, …
         return None
@@ -310,6 +315,18 @@ def _pixels(image: Image.Image, size: tuple[int, int], squash: bool) -> np.ndarr
     return np.asarray(image)
 
 
+def _opened(path: str) -> Image.Image:
+    """Open an image, but nothing that a process would wait for, such as a pipe.
+
+    Raises:
+        ValueError: it is no file.
+        Exception: it cannot be read.
+    """
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError("it is a folder that cannot be read" if Path(path).is_dir() else "it is no file")
+    return Image.open(path)
+
+
 def rgb(path: str) -> Image.Image:
     """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255.
 
@@ -319,7 +336,7 @@ def rgb(path: str) -> Image.Image:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower than Pillow's error
-        opened = Image.open(path)
+        opened = _opened(path)
     with opened as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"it has {image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
@@ -389,10 +406,13 @@ def fingerprint(path: str) -> str:
     for split, folder in sorted(find(root, need_test=False).items()):
         files = [Path(name) for name in list_split(root, folder).paths]
         for file in files:
-            name = f"{split}\0{file.relative_to(folder).as_posix()}\0{file.stat().st_size}\0"
+            size_bytes = file.stat().st_size if file.is_file() else 0
+            name = f"{split}\0{file.relative_to(folder).as_posix()}\0{size_bytes}\0"
             content.update(name.encode(errors="surrogateescape"))
         for file in files[:: max(1, len(files) // READ)]:
             with suppress(OSError):  # what cannot be read is left out of the images, too
+                if not file.is_file():  # reading a pipe would wait
+                    continue
                 content.update(hashlib.sha256(file.read_bytes()).digest())
     return content.hexdigest()[:16]
 

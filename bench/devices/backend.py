@@ -147,6 +147,10 @@ class Backend(ABC):
     def unsupported_reason(self, precision: Precision) -> str | None:
         """Return why the device cannot run a precision; None if it can."""
 
+    def matrix_types(self) -> frozenset[torch.dtype]:
+        """Return the types that a CPU has instructions to multiply; none for GPUs, whose kernels' names say it."""
+        return frozenset()
+
     def fork_rng(self) -> AbstractContextManager[None]:
         """Return a context after which torch's generators of host and device are as before."""
         return torch.random.fork_rng(devices=[self.device] if self.is_gpu else [])

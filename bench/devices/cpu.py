@@ -93,6 +93,11 @@ class Cpu(Backend):
     def fp32_switches(self) -> tuple[str, str]:
         return fp32_switches("mkldnn", "mkldnn")
 
+    def matrix_types(self) -> frozenset[torch.dtype]:
+        has: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+        types = {torch.bfloat16: ("amx_bf16", "avx512_bf16", "avx10_2", "bf16"), torch.float16: ("amx_fp16", "fp16")}
+        return frozenset(dtype for dtype, flags in types.items() if any(has.get(flag) for flag in flags))
+
     def unsupported_reason(self, precision: Precision) -> str | None:
         if precision.needs and (missing := FEATURES[precision.needs]):
             return f"{precision.name} needs {missing}"

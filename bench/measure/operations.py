@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,16 +43,30 @@ def observe(step: Callable[[], object]) -> Operations:
     """Do one training step and return what it computed.
 
     Args:
-        step: does one whole step, forward to optimizer, with its own autocast. If it fails while observed, it is done
-            again without: an error of its own is raised, else what it computed stays unknown.
+        step: does one whole step, forward to optimizer, with its own autocast. If a library fails while it is observed,
+            it is done again without: an error of its own is raised, else what it computed stays unknown.
+
+    Raises:
+        Exception: whatever the step raises; also an error that the model's own code raises while observed, be it only
+            the first time.
     """
     try:
         return count(step)
     except Exception as error:  # whatever a model does that cannot be observed
+        if not raised_by_library(error):
+            raise
         reason = f"{type(error).__name__}: {error}"
     step()
     print(f"What the step computed is unknown, because it fails while observed: {reason}")
     return Operations()
+
+
+def raised_by_library(error: BaseException) -> bool:
+    """Say whether installed code, such as torch's, or an operator raised an error: a dispatch mode may be why."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    homes = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {str(Path(torch.__file__).parents[1])}
+    file = frame.f_code.co_filename
+    return file == __file__ or any(Path(file).is_relative_to(home) for home in homes)
 
 
 def count(step: Callable[[], object]) -> Operations:
@@ -108,6 +125,11 @@ def _matrix_vector(matrix: Tensor, _vector: Tensor, **_result: Any) -> int:
     return 2 * matrix.numel()
 
 
+def is_product(name: str) -> bool:
+    """Say whether an operator multiplies matrices, convolves or attends, by its name, such as ``aten::addmm``."""
+    return bool(_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
+
+
 class _Products(TorchDispatchMode):
     """Counts products as they run."""
 
@@ -137,7 +159,7 @@ class _Products(TorchDispatchMode):
         formula = self.formulas.get(operator)
         name = str(operator)
         # What a higher-order operator runs inside is not seen here, so it may be a product too.
-        like = isinstance(operator, HigherOrderOperator) or (_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
+        like = isinstance(operator, HigherOrderOperator) or is_product(name)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not tensors or not (formula or like):
             return

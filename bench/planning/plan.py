@@ -290,7 +290,7 @@ def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Devic
             for turn, seed in enumerate(request.seeds or suite.seeds)
             for group in (groups[::-1] if turn % 2 else groups)
         ]
-    return [replace(common, arms=group) for group in groups]
+    return [replace(common, arms=group) for group in groups] + alone
 
 
 def _ablation(request: Request, cell: Cell, device: Device) -> tuple[list[AblationStep], list[AblationStep]]:

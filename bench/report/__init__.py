@@ -24,7 +24,7 @@ def report(
     layers: bool = False,
     figures: Choice = "overview",
     anonymise: bool = False,
-) -> tuple[Path, list[Sentence], list[Table]]:
+) -> tuple[Path, list[Sentence], list[Table], list[str]]:
     """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
@@ -37,7 +37,7 @@ def report(
         anonymise: whether to leave out host names, user names, paths, UUIDs and names of processes.
 
     Returns:
-        The path of report.md, a verdict for each device and suite, and the tables of the ablations.
+        The path of report.md, a verdict for each device and suite, the tables of the ablations, and what failed.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published

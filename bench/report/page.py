@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis import ablation, bottleneck, comparability, matrix, missing, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, explanation, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
@@ -27,10 +27,11 @@ from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
 from bench.report.reading.folders import mark
-from bench.report.reading.load import KEY, Run, Runs
+from bench.report.reading.load import CELL, KEY, Run, Runs
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
+from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
@@ -133,6 +134,8 @@ class Report:
     """What the page's script draws from."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
+    failures: list[str]
+    """What failed, for the terminal."""
 
     @property
     def strip(self) -> str:
@@ -168,7 +171,7 @@ class Report:
 
 def publish(
     runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
-) -> tuple[Path, list[Sentence], list[Table]]:
+) -> tuple[Path, list[Sentence], list[Table], list[str]]:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
     The arguments are those of ``bench.report.report``.
@@ -179,7 +182,7 @@ def publish(
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
-    return out / "report.md", report.verdicts, report.ablations
+    return out / "report.md", report.verdicts, report.ablations, report.failures
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -259,7 +262,7 @@ def compose(
         cautions=comparability.cautions(runs),
         missing=missing.sentences(summary, runs.trials),
         warnings=diagnostics.warnings(runs.runs),
-        remarks=bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
+        remarks=why(runs, supported) + bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
         headline=headline
         if any(plot.name == devices.ACROSS for plot in headline)
         else _single(sections, answers) + headline,
@@ -281,6 +284,7 @@ def compose(
             },
         },
         ablations=present(*map(ablation_tables.short, ablations)),
+        failures=diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
     )
 
 
@@ -367,6 +371,25 @@ def how_to_read(runs: Runs) -> list[str]:
     return [line for line in HOW_TO_READ if line != left_out]
 
 
+def _explained(runs: Runs, rows: pd.DataFrame) -> list[tuple[explanation.Explanation, str]]:
+    """Return the explanations of one workload, each with what the summary calls its device."""
+    if runs.explained.empty:
+        return []
+    named = runs.explained.merge(rows[[*CELL, "where"]].drop_duplicates(), on=CELL)
+    where = {tuple(cell): label for *cell, label in named[[*CELL, "where"]].drop_duplicates().to_numpy().tolist()}
+    found = explanation.explanations(named)
+    return [(one, str(where[tuple(one.cell[name] for name in CELL)])) for one in found]
+
+
+def why(runs: Runs, summary: pd.DataFrame) -> list[str]:
+    """Return the sentences on why each precision gains or does not, of all workloads that were explained."""
+    return [
+        f"{title}: {sentence}"
+        for title, rows in summary.groupby("workload", sort=False)
+        for sentence in explanation_tables.sentences(_explained(runs, rows))
+    ]
+
+
 def present(*tables: Table | None) -> list[Table]:
     """Return the tables that have rows."""
     return [table for table in tables if table is not None]
@@ -393,6 +416,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         named = rows[[*KEY, "workload", "where"]]
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
         scaled, unscaled = scaling.scaling(rows, summary, runs)
+        explained = _explained(runs, rows)
         against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
         more = present(*measurements.by_device(rows, hosts))
         tables = present(
@@ -405,6 +429,8 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             diagnostics.compiling(trials),
             diagnostics.how_timed(rows, bootstrapped),
             *numerics.numerics(figures),
+            explanation_tables.ceilings(explained),
+            explanation_tables.time_by_class(explained),
             measurements.inference(trials),
             comparisons.scaling(scaled),
             training.against_plain(runs.trials, rows),

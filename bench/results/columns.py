@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bench.results import records
-from bench.results.records import Block, Column, EpochResult, Identity, Numeric, Sample, TrialResult
+from bench.results.records import Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, quoted
 
@@ -27,6 +27,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "blocks.csv": (Block,),
     "epochs.csv": (EpochResult,),
     "numerics.csv": (Numeric,),
+    "explain.csv": (Explained,),
     "telemetry.csv": (Sample,),
 }
 """The CSVs of a run, each with the records that make up its rows."""
@@ -110,8 +111,13 @@ def check_schema(path: Path, schema: str | None) -> None:
     Raises:
         UsageError: the cell, of which no more than a number is repeated, is another.
     """
+    if not schema:
+        raise UsageError(
+            f"'{path}' has a row that does not say of which schema it is, so the line was cut off, or it is of "
+            "something else. Restore the file, or remove the line."
+        )
     if schema != str(SCHEMA):
-        named = schema if schema and schema.isdecimal() and len(schema) < 10 else "unknown"
+        named = schema if schema.isdecimal() and len(schema) < 10 else "unknown"
         raise UsageError(f"'{path}' holds rows of schema {named}; this version reads schema {SCHEMA}.")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS
@@ -52,6 +52,35 @@ UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "fail
 DeviceKind = Literal["cuda", "cpu"]
 Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
 """What a figure of the numerics phase is about."""
+WorkClass = Literal[
+    "matrix units",
+    "other products",
+    "normalisation and softmax",
+    "elementwise",
+    "casts and layout",
+    "optimizer",
+    "loss scaling",
+    "communication",
+    "copies",
+    "idle",
+    "unknown",
+]
+"""What a step's time is spent on: matrix products, convolutions and attention on matrix units (tensor cores) or not;
+what changes only the type or the order of numbers; the time in which nothing runs."""
+Finding = Literal[
+    "step",
+    "class",
+    "operator",
+    "alone",
+    "product",
+    "best",
+    "flops",
+    "rate",
+    "types",
+    "channels-last",
+    "padded",
+]
+"""What a figure of the explain phase is about."""
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Variables that say how long OpenMP's threads spin while they wait for each other."""
 
@@ -523,6 +552,30 @@ class Numeric:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """One figure of the explain phase, in long form."""
+
+    trial: Name
+    """The trial in trials.csv."""
+    precision: Name
+    """The precision whose step it is about."""
+    kind: Finding
+    """What the figure is about, see below."""
+    name: Name
+    """Which figure of its kind, see below."""
+    round: int | None = None
+    """The round in which it was measured, from 0, where rounds repeat it."""
+    work: Annotated[str, Column(words=("", *get_args(WorkClass)))] = ""
+    """Class of work of an operator."""
+    detail: str = ""
+    """Types and sizes of the operands of an operator in the step; of one alone the module that called it first."""
+    count: float | None = None
+    """Times in a step, of an operator."""
+    value: Annotated[float, Column(sign=ANY)]
+    """The figure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """One reading of one GPU by the NVML sampler."""
 
@@ -717,4 +770,4 @@ class Failed:
     text: str
 
 
-Message = Progress | Block | EpochResult | Numeric | TrialResult
+Message = Progress | Block | EpochResult | Numeric | Explained | TrialResult

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
+import math
 import mmap
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +25,8 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, check_header, check_schema
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells
+from bench.results.csv_rows import has_rows, read_header, rows_of_file
 from bench.results.files import replacing, sync, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.errors import UsageError
@@ -36,10 +39,15 @@ FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
 OF_TRIALS = tuple(name for name, columns in COLUMNS.items() if "trial" in columns)
 """The CSVs whose rows belong to trials."""
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
+READ = ("trial", "config", "phase", "precision", "status", "batch_size", "steady", "step_ms", *COUNTS, *SPEEDUP)
+"""The columns that say what has been measured."""
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
 ASIDE = "unfinished"
 """The folder within a run's for rows that do not count."""
+NEXT, DRAFT = ".next", ".next.part"
+"""The folder of files that take the place of the run's, once it has its name, and its name while they are written."""
 CHUNK = 2**20
 
 
@@ -75,6 +83,7 @@ class Store:
         self._sizes: dict[str, int] = {}
         """Bytes of each file that are whole rows."""
         self._lost: StoreLostError | None = None
+        _finish_replacement(folder)
         for name in COLUMNS:
             if not headers[name]:
                 write_atomically(folder / name, self._header_text(name))
@@ -123,7 +132,7 @@ class Store:
     def _move(self, name: str, rows: Collection[int]) -> None:
         """Set rows of a file aside, by their numbers; the header is number 0."""
         if rows:
-            _set_aside(self.folder / name, rows)
+            _set_aside(self.folder / name, rows, self.folder / name)
             self._aside[name] += len(rows)
             with self._files[name]:
                 self._open(name)
@@ -183,17 +192,46 @@ class Store:
 
         Args:
             rows: by file.
-            instead_of: ids of trials whose rows are set aside before: the same question with other arms.
+            instead_of: ids of trials whose rows these replace, in all files at once: the same question with other arms.
         """
         pending = {name: self._text(name, added) for name, added in rows.items()}
+        old: dict[str, set[int]] = {}
         try:
             for name in OF_TRIALS if instead_of else ():
-                self._move(name, _rows_of(self.folder / name, lambda trial: trial in instead_of))
-            for name in rows:
+                old[name] = _rows_of(self.folder / name, lambda trial: trial in instead_of)
+            if any(old.values()):
+                self._replace(pending, old)
+            for name in list(pending):
                 self._write(name, pending[name])
                 del pending[name]
         except OSError as error:
-            self._rescue(pending, error)
+            self._rescue(pending, error, old)
+
+    def _replace(self, pending: dict[str, bytes], old: dict[str, set[int]]) -> None:
+        """Write rows in the place of others, whose copies are set aside: all of it, or nothing if it is cut off.
+
+        Args:
+            pending: the new rows by file; those that are written are removed from it.
+            old: the numbers of the rows to replace by file; those that are gone are removed from it.
+        """
+        draft, names = self.folder / DRAFT, [name for name in old if old[name] or pending.get(name)]
+        draft.mkdir()
+        try:
+            for name in names:
+                _set_aside(self.folder / name, old[name], draft / name, pending.get(name, b""))
+            sync_folder(draft)
+            draft.rename(self.folder / NEXT)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        sync_folder(self.folder)
+        for name in names:
+            (self.folder / NEXT / name).replace(self.folder / name)
+            with self._files[name]:
+                self._open(name)
+            self._aside[name] += len(old.pop(name))
+            pending.pop(name, None)
+        _finish_replacement(self.folder)
 
     def _header_text(self, name: str) -> bytes:
         return self._text(name, [{column: column for column in self._headers[name]}])
@@ -254,8 +292,15 @@ class Store:
     def _run_text(self) -> str:
         return json.dumps(self._run, indent=2, default=str) + "\n"
 
-    def _rescue(self, pending: Mapping[str, bytes], error: OSError) -> NoReturn:
+    def _rescue(
+        self, pending: Mapping[str, bytes], error: OSError, old: Mapping[str, Collection[int]] | None = None
+    ) -> NoReturn:
         """Write the whole run into another folder: what the files hold, through their descriptors, and what they lack.
+
+        Args:
+            pending: rows that are not in the files, by file.
+            error: why not.
+            old: the numbers of the rows in whose place they belong, by file.
 
         Raises:
             StoreLostError: always; it says where the rows are.
@@ -272,7 +317,7 @@ class Store:
             place = None
             try:
                 place = make()
-                self._copy(place, pending)
+                self._copy(place, pending, old or {})
             except OSError as another:
                 failures.append(another.strerror or str(another))
                 if place is not None:
@@ -302,7 +347,7 @@ class Store:
             else:
                 return place
 
-    def _copy(self, place: Path, pending: Mapping[str, bytes]) -> None:
+    def _copy(self, place: Path, pending: Mapping[str, bytes], old: Mapping[str, Collection[int]]) -> None:
         for name, file in self._files.items():
             with replacing(place / name) as draft, draft.open("wb") as copy:
                 file.seek(0)
@@ -310,7 +355,10 @@ class Store:
                 while left and (data := file.read(min(left, CHUNK))):
                     copy.write(data)
                     left -= len(data)
-                copy.write(pending.get(name, b""))
+                if not old.get(name):
+                    copy.write(pending.get(name, b""))
+            if rows := old.get(name):
+                _set_aside(place / name, rows, place / name, pending.get(name, b""))
         write_atomically(place / "run.json", self._run_text())  # last: a run is where one is
 
 
@@ -363,30 +411,27 @@ def answers(folder: Path) -> Answers:
     Raises:
         UsageError: the file is not a run's, of another schema version, or damaged.
     """
-    found, path, number = Answers(), folder / "trials.csv", 1
-    for attempt in _attempts(path):
-        first = attempt[0]
-        try:
-            if None in attempt[-1].values() or len(attempt) < int(first.get("trial_rows") or 1):
-                found.cut_off += range(number, number + len(attempt))
-            else:
-                _take(found, first["config"], attempt)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"'{path}', trial {first.get('trial')}: a figure cannot be read ({error}). Restore the file."
-            ) from error
-        number += len(attempt)
+    found, path = Answers(), folder / "trials.csv"
+    read_header(path)
+    if not has_rows(path):
+        return found
+    from bench.results import csv_file  # pandas, which a new run does without until its report
+
+    trials = csv_file.read_unchecked(path)
+    whole = csv_file.stored_whole(trials)
+    found.cut_off += [int(row) + 1 for row in trials.index[~whole]]
+    rows = trials[whole].reindex(columns=list(READ)).to_dict("records")
+    for _, attempt in itertools.groupby(
+        zip(csv_file.attempts(trials)[whole], rows, strict=True), key=lambda numbered: numbered[0]
+    ):
+        _take(found, [{str(name): value for name, value in row.items()} for _, row in attempt])
     return found
 
 
-def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
+def _take(found: Answers, attempt: list[dict[str, Any]]) -> None:
+    trial, config = attempt[0]["trial"], attempt[0]["config"]
     statuses = {row["precision"]: cast(Status, row["status"]) for row in attempt}
-    speeds = {
-        row["precision"]: _speed(row)
-        for row in attempt
-        if row["status"] in MEASURED and row["step_ms"] and row["block_steps"]
-    }
-    trial = attempt[0]["trial"]
+    speeds = {row["precision"]: speed for row in attempt if (speed := _speed(row)) is not None}
     found.attempts[trial] = statuses
     if set(FAILURES) & set(statuses.values()):
         found.trials.discard(trial)
@@ -401,45 +446,23 @@ def _take(found: Answers, config: str, attempt: list[dict[str, Any]]) -> None:
             found.sizes[config] = int(row["batch_size"])
 
 
-def _speed(row: Mapping[str, str]) -> Speed:
-    speedup, low, high = (float(row[name]) if row[name] else None for name in SPEEDUP)
+def _speed(row: Mapping[str, Any]) -> Speed | None:
+    """Return the speed of a row; None where it has none, or lacks a figure that every speed has."""
+    if row["status"] not in MEASURED or any(math.isnan(row[name]) for name in (*COUNTS, "step_ms")):
+        return None
+    speedup, low, high = (None if math.isnan(row[name]) else row[name] for name in SPEEDUP)
+    warmup, switch_warmup, block, rounds = (int(row[name]) for name in COUNTS)
     return Speed(
         steady=row["steady"] == "yes",
-        warmup_steps=int(row["warmup_steps"]),
-        switch_warmup_steps=int(row["switch_warmup_steps"]),
-        block_steps=int(row["block_steps"]),
-        rounds=int(row["rounds"]),
-        step_ms=float(row["step_ms"]),
+        warmup_steps=warmup,
+        switch_warmup_steps=switch_warmup,
+        block_steps=block,
+        rounds=rounds,
+        step_ms=row["step_ms"],
         speedup=speedup,
         speedup_low=low,
         speedup_high=high,
     )
-
-
-def _attempts(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of trials.csv, those together that one trial's end has written: each precision once.
-
-    The fields that a line lacks are None.
-    """
-    attempt: list[dict[str, Any]] = []
-    header: list[str] = []
-    for number, (_, fields) in enumerate(_rows(path)):
-        if number == 0:
-            header = fields
-            check_header(path, header)
-            continue
-        row: dict[str, Any] = {**dict.fromkeys(header), **dict(zip(header, fields, strict=False))}
-        check_schema(path, row["schema"])
-        for name in ("trial", "precision"):
-            row[name] = unquoted(row[name] or "")
-        if attempt and (
-            row["config"] != attempt[0]["config"] or any(row["precision"] == other["precision"] for other in attempt)
-        ):
-            yield attempt
-            attempt = []
-        attempt.append(row)
-    if attempt:
-        yield attempt
 
 
 def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
@@ -447,7 +470,7 @@ def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
     found: set[int] = set()
     known: dict[str, bool] = {}
     at = 0
-    for number, (_, fields) in enumerate(_rows(path)):
+    for number, (_, _, fields) in enumerate(rows_of_file(path)):
         if number == 0:
             at = fields.index("trial")
         elif len(fields) > at:
@@ -457,43 +480,6 @@ def _rows_of(path: Path, chosen: Callable[[str], bool]) -> set[int]:
             if known[cell]:
                 found.add(number)
     return found
-
-
-def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each row of a CSV as it stands in the file, with its fields; none where there is no such file."""
-    if not path.exists():
-        return
-    lines: list[str] = []
-
-    def taken(file: IO[str]) -> Iterator[str]:
-        for line in file:
-            lines.append(line)
-            yield line
-
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        reader = csv.reader(taken(file))
-        try:
-            for fields in reader:
-                if reader.line_num == 1 and not fields:
-                    raise UsageError(f"'{path}' begins with an empty line, where its header belongs. Restore the file.")
-                if reader.line_num == 1:
-                    fields[0] = fields[0].removeprefix("\ufeff")  # a spreadsheet's
-                yield "".join(lines), fields
-                lines.clear()
-        except csv.Error as error:
-            raise UsageError(f"'{path}', line {reader.line_num}: {error}. Restore the file.") from error
-
-
-def read_header(path: Path) -> list[str]:
-    """Return the header of a run's CSV; empty where there is no such file, or nothing in it.
-
-    Raises:
-        UsageError: it is not one that a version of this schema wrote.
-    """
-    header = next(_rows(path), ("", []))[1]
-    if header:
-        check_header(path, header)
-    return header
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -513,17 +499,36 @@ def read_run(folder: Path) -> dict[str, Any]:
     return run
 
 
-def _set_aside(path: Path, rows: Collection[int]) -> None:
-    """Move rows of a CSV, by their numbers, to the file of the same name in the folder ``ASIDE``."""
+def _set_aside(path: Path, rows: Collection[int], rest: Path, added: bytes = b"") -> None:
+    """Copy rows of a CSV, by their numbers, to the file of the same name in the folder ``ASIDE``.
+
+    Args:
+        path: the CSV.
+        rows: the numbers.
+        rest: receives the other rows; it may be the CSV itself.
+        added: rows to write after them.
+    """
     with (
         _opened_aside(path) as aside,
-        replacing(path) as draft,
+        replacing(rest) as draft,
         draft.open("w", newline="", encoding="utf-8", errors="surrogateescape") as kept,
     ):
-        for number, (text, _) in enumerate(_rows(path)):
+        for number, (_, text, _) in enumerate(rows_of_file(path)):
             (aside if number in rows else kept).write(text)
+        kept.write(added.decode())
         aside.flush()
         os.fsync(aside.fileno())  # before the rows are gone from the other
+
+
+def _finish_replacement(folder: Path) -> None:
+    """Put files in their places that replace a run's; those that were not all written when it was cut off are none."""
+    shutil.rmtree(folder / DRAFT, ignore_errors=True)
+    following = folder / NEXT
+    if following.is_dir():
+        for path in following.iterdir():
+            path.replace(folder / path.name)
+        sync_folder(folder)
+        following.rmdir()
 
 
 def _opened_aside(path: Path) -> IO[str]:
@@ -532,7 +537,7 @@ def _opened_aside(path: Path) -> IO[str]:
     aside.parent.mkdir(exist_ok=True)
     file = aside.open("a", newline="", encoding="utf-8", errors="surrogateescape")
     if not file.tell():
-        file.write(next(_rows(path))[0])
+        file.write(next(rows_of_file(path))[1])
         file.flush()
         sync_folder(aside.parent)
         sync_folder(path.parent)

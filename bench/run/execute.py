@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from bench.measure.sampler import Sampler
 from bench.planning.max_batch import Largest, Search, at_any_size
 from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import FAILURES, Store, answers
+from bench.results.store import FAILURES, Answers, Store, answers
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Trial
@@ -29,6 +29,8 @@ BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
 FAILED = (*BROKEN, "error", "lost")
 """Endings that are somebody's fault: of several arms, whose is shown by trying each alone."""
+
+Statuses = Mapping[str, Mapping[str, Status]]
 
 
 @dataclass(slots=True)
@@ -131,16 +133,7 @@ class Execution:
             trial = self._measure(replace(trial, replicate=trial.replicate + 1), place)
 
     def _is_done(self, trial: Trial) -> bool:
-        """Say whether each arm of a trial has a final row, of this trial or apart from the others."""
-        if len(self.done.get(trial.config, ())) >= len(trial.arms):
-            return True
-        return len(trial.arms) > 1 and all(
-            self._has_final(trial, arm) or self._has_final(replace(trial, arms=(arm,)), arm) for arm in trial.arms
-        )
-
-    def _has_final(self, trial: Trial, arm: AblationStep) -> bool:
-        """Say whether the last attempt at a trial, whatever its arms were, has a final row of one."""
-        return self.attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
+        return is_done(trial, self.done, self.attempts)
 
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
@@ -185,7 +178,7 @@ class Execution:
         missing = [
             alone
             for alone in apart
-            if not (self._is_done(alone) or (failed is not None and self._has_final(trial, alone.arms[0])))
+            if not (self._is_done(alone) or (failed is not None and has_final(trial, alone.arms[0], self.attempts)))
         ]
         arms = "steps" if trial.phase in LADDER else "precisions"
         if missing:
@@ -270,11 +263,10 @@ class Execution:
                 ending = self.launcher.run(replace(trial, known=self._known(trial)), device, take)
                 if ending.kind != "lost":
                     break
-        if log := self._write_log(trial, ending):
-            ending = replace(ending, text=f"{legible(ending.text)}; log: {log}")
-        sent = [record for record in records if isinstance(record, TrialResult)]
-        results = [*sent, *missing_results(trial, sent, ending, started)]
-        return records, [replace(result, detail=legible(result.detail)) for result in results], ending
+        log = self._write_log(trial, ending)
+        ending = replace(ending, text="; log: ".join([legible(ending.text), *([str(log)] if log else [])]))
+        sent = [replace(one, detail=legible(one.detail)) for one in records if isinstance(one, TrialResult)]
+        return records, [*sent, *missing_results(trial, sent, ending, started)], ending
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
         """Keep all that a process which failed has printed; return where within the run's folder."""
@@ -323,6 +315,38 @@ class Execution:
             self.store.add(samples)
             self.store.check()
             self.display.progress(progress, samples)
+
+
+def is_done(trial: Trial, done: Statuses, attempts: Statuses) -> bool:
+    """Say whether each arm of a trial has a final row, of this trial or apart from the others.
+
+    Args:
+        trial: the trial.
+        done: by the config hash of finished trials, each precision's status.
+        attempts: by the id of a trial, failed ones included, the statuses of its last attempt.
+    """
+    if len(done.get(trial.config, ())) >= len(trial.arms):
+        return True
+    return len(trial.arms) > 1 and all(
+        has_final(trial, arm, attempts) or has_final(replace(trial, arms=(arm,)), arm, attempts) for arm in trial.arms
+    )
+
+
+def has_final(trial: Trial, arm: AblationStep, attempts: Statuses) -> bool:
+    """Say whether the last attempt at a trial, whatever its arms were, has a final row of one."""
+    return attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
+
+
+def remaining(plan: Plan, known: Answers) -> Plan:
+    """Return the part of a plan that has no final rows."""
+    fits = memory_trials(plan)
+    left = [
+        (trial, seconds)
+        for trial, seconds in zip(plan.trials, plan.seconds, strict=True)
+        if (resolved := resolve(trial, fits, known.statuses)) is not None
+        and not is_done(resolved, known.statuses, known.attempts)
+    ]
+    return replace(plan, trials=tuple(one for one, _ in left), seconds=tuple(seconds for _, seconds in left))
 
 
 def now() -> str:

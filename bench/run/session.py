@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -17,22 +16,27 @@ from typing import Any, Literal
 
 import bench
 from bench import report as reporter
-from bench.cli.display import open_display, say
+from bench.cli.display import open_display, say, show_remaining
 from bench.cli.interruption import Interrupted, Interruption, invocation
 from bench.cli.parser import parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
 from bench.results.columns import COLUMNS
+from bench.results.csv_rows import has_rows, read_header
 from bench.results.records import Environment
-from bench.results.store import Store, StoreLostError, answers, planned, read_header, read_run
-from bench.run.execute import Execution
+from bench.results.store import FAILURES, Store, StoreLostError, answers, planned, read_run
+from bench.run.execute import Execution, remaining
 from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request
 
 SAMPLE_PERIOD_S = 0.2
+MOST_FAILURES = 8
+"""Lines on what failed that a terminal shows."""
+LARGE = ("blocks.csv", "telemetry.csv")
+"""The CSVs that may have millions of rows."""
 
 
 def open_folder(request: Request) -> tuple[Request, Path | None]:
@@ -46,18 +50,61 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
     """
     if (folder := request.resume) is not None:
         if not request.suites:
-            words = list(_read_run(folder)["request"]["argv"])
+            words = list[str]()
             if request.seeds:
                 words += ["--seeds", ",".join(map(str, request.seeds))]
             if request.trial_timeout_s is not None:
                 words += ["--trial-timeout", f"{request.trial_timeout_s}s"]
-            request = replace(parse_run(words), resume=folder, out=None, dry_run=request.dry_run)
+            request = replace(_recorded(folder, words), resume=folder, out=None, dry_run=request.dry_run)
         return request, folder
     if request.out is not None and request.out.exists() and not _is_empty(request.out):
         found = (request.out / "run.json").exists()
         way = f"Use --resume {request.out} to go on with it, or another --out" if found else "Use another --out"
         raise UsageError(f"'{request.out}' exists already. {way}.")
     return request, request.out
+
+
+def _recorded(folder: Path, more: Sequence[str]) -> Request:
+    """Return the request of the run in a folder, with more words; its suites' files are those that it was started with.
+
+    Raises:
+        UsageError: there is no run, or what it was started with cannot be repeated here.
+    """
+    run = _read_run(folder)
+    words = [*run["request"]["argv"], *more]
+    try:
+        request = parse_run(words, recorded=True)
+        if not request.suites:
+            raise UsageError("No suite is named.")
+    except UsageError as error:
+        raise UsageError(
+            f"'{folder / 'run.json'}' says that the run was started with the options {shlex.join(words)}, which cannot "
+            f"be repeated in '{Path.cwd()}': {error}"
+        ) from error
+    files = [Path(ref["file"]) for ref in run["request"].get("suites") or () if ref.get("file")]
+    suites = []
+    for word in request.suites:
+        known = next((file for file in files if word.endswith(".py") and file.name == Path(word).name), Path(word))
+        if word.endswith(".py") and not (known.is_file() or Path(word).is_file()):
+            raise UsageError(
+                f"The run in '{folder}' was started with the suite file '{known.absolute()}', which is not there. "
+                "Restore it, or start a new run."
+            )
+        suites.append(str(known) if known.is_file() else word)
+    return replace(request, suites=tuple(suites))
+
+
+def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
+    """Say how much of the plan of a run that goes on is finished; nothing of a new run.
+
+    Raises:
+        UsageError: its trials.csv cannot be read.
+    """
+    if folder is not None and (folder / "run.json").exists():
+        known = answers(folder)
+        left = remaining(prepared.plan, known)
+        failed = [trial for trial in left.trials if set(known.attempts.get(trial.id, {}).values()) & set(FAILURES)]
+        show_remaining(prepared.plan, left, len(failed))
 
 
 def check(prepared: PreparedRun, folder: Path | None) -> None:
@@ -231,7 +278,7 @@ def sampled_gpus(environment: Environment) -> Gpus:
 def _is_empty(folder: Path) -> bool:
     """Say whether a folder holds nothing but what a run leaves that is killed before it has written its run.json."""
     return folder.is_dir() and all(
-        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not _has_rows(path))
+        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not has_rows(path))
         for path in folder.iterdir()
     )
 
@@ -255,7 +302,7 @@ def report(
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
-        page, verdicts, ladders = reporter.report(
+        page, verdicts, ladders, failures = reporter.report(
             runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
         )
     except OSError as error:
@@ -273,6 +320,12 @@ def report(
         if sentence.answer is None:
             say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
+    for line in failures[:MOST_FAILURES]:
+        say(line)
+    if failures:
+        more = len(failures) - MOST_FAILURES
+        also = f"{more} more lines like these, and the reasons," if more > 0 else "The reasons"
+        say(f"{also} are under Notes in {page.with_name('details.md')}.")
     say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
@@ -320,9 +373,7 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         UsageError: it was made on another machine, or with another request; seeds may be added, because each is a
             training of its own. Or its CSVs are not a run's, or nobody can tell which.
     """
-    from bench.report.reading import csv_file
-
-    measured = [name for name in COLUMNS if read_header(folder / name) and _has_rows(folder / name)]
+    measured = [name for name in COLUMNS if read_header(folder / name) and has_rows(folder / name)]
     if not (folder / "run.json").exists():
         if measured:
             raise UsageError(
@@ -331,9 +382,11 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
             )
         return None
     run = _read_run(folder)
-    if "trials.csv" in measured:
-        csv_file.read(folder / "trials.csv")  # refuses what a report would refuse
-        answers(folder)  # and what going on would
+    if measured:
+        from bench.results import csv_file
+
+        for name in measured:  # refuses what its report would refuse
+            csv_file.read(folder / name, words="category" if name in LARGE else "object")
     now = json.loads(json.dumps(_describe_request(prepared), default=str))
     free = {
         "argv",
@@ -364,11 +417,6 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
-
-
-def _has_rows(path: Path) -> bool:
-    with path.open("rb") as file:
-        return len(list(itertools.islice(file, 2))) > 1
 
 
 def _circumstances(environment: dict[str, Any]) -> str:

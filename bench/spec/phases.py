@@ -138,6 +138,15 @@ PHASES: dict[str, Phase] = {
             estimate=lambda work: 80 * work.step_s,  # 60 steps, those in float64, and counting gradients
         ),
         Phase(
+            name="explain",
+            summary="where a step's time goes, by class of work, and what its operators take alone",
+            arms="together",
+            file="explain.csv",
+            trains_on_data=True,
+            # Plain and profiled steps in turn, the step's operators alone, and steps of twice the batch.
+            estimate=lambda work: work.arms * (_warm_up_s(work) + max(2.0, 60 * work.step_s) + 5.0),
+        ),
+        Phase(
             name="inference",
             summary="the forward pass in eval mode: time, latency, agreement with fp32",
             key="seed",

@@ -41,6 +41,7 @@ TRAINING = Training(
         (TrialResult(precision="fp32", status="unconverged", speed=SPEED), "fp32 2.5 ms (unconverged)"),
         (TrialResult(precision="fp32", status="ok", memory=MemoryPeak()), "peak unknown"),
         (TrialResult(precision="fp32", status="ok", memory=MemoryPeak(peak_allocated_bytes=2**30)), "peak 1,024 MiB"),
+        (TrialResult(precision="fp32", status="ok", memory=MemoryPeak(peak_allocated_bytes=2**18)), "peak 0.25 MiB"),
         (TrialResult(precision="fp32", status="ok", training=TRAINING), "3.00 s/epoch, loss 0.5000, 81.25 % right"),
         (TrialResult(precision="fp32", status="ok", inference=FORWARD), "fp32 812.5 samples/s, one sample in 1.5 ms"),
         (
@@ -72,6 +73,9 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
     assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
     suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))
     variant = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
+    other = replace(tiny_trial.cell.suite, parameters=(("batch_size", 128), ("lr", 0.1)))
+    resized = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=other))
+    assert describe_trial(resized) == "tiny (lr=0.1), cpu, batch 4, memory (fp32)"
     assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
 
 

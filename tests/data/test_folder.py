@@ -1,5 +1,6 @@
 """A folder of images: what is found, decoded, cached, held out and refused; and its fingerprint."""
 
+import errno
 import os
 import shutil
 from collections import Counter, namedtuple
@@ -13,7 +14,7 @@ from PIL import Image
 
 from bench.data import folder as folder_module
 from bench.data import prepare
-from bench.data.folder import fingerprint, stratified
+from bench.data.folder import fingerprint, stratified, training_images
 from bench.data.prepare import load
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -192,6 +193,31 @@ def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder
     assert torch.equal(split.images, before.images[kept])
     assert torch.equal(split.labels, before.labels[kept])
     assert len(found.train.labels) + len(found.test.labels) == 21
+
+
+@pytest.mark.parametrize("kind", ["a link to nothing", "a pipe", "a folder that is unreadable"])
+def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(data, source, folder, monkeypatch, kind):
+    path = folder / "train" / "cat" / "00.png"
+    before = load(data, source).train.images
+    if kind == "a link to nothing":
+        path.symlink_to("nowhere.png")
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path = path.with_suffix("")
+        path.mkdir()
+        scandir = os.scandir
+
+        def refuse(where):
+            if isinstance(where, str) and Path(where) == path:
+                raise PermissionError(errno.EACCES, "Permission denied", str(where))
+            return scandir(where)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+    prepared = prepare(data, source)
+    assert prepared.left_out == (str(path),)
+    assert torch.equal(load(data, source).train.images, before)
+    assert str(path) not in training_images(source.path, left_out=prepared.left_out).paths
 
 
 def test_a_class_of_which_nothing_can_be_read_is_refused(data, source, folder):

@@ -51,7 +51,7 @@ def shout():
     os.write(2, os.urandom(100_000))
 
 
-def suite(fault: str = "shout", at: int = 1) -> Suite:
+def suite(fault: str = "shout", at: int = 1, always: bool = False) -> Suite:
     def model(data):
         import torch
         from torch import nn
@@ -60,7 +60,7 @@ def suite(fault: str = "shout", at: int = 1) -> Suite:
             passes = 0
 
             def forward(self, inputs):
-                if torch.is_autocast_enabled("cpu"):
+                if always or torch.is_autocast_enabled("cpu"):
                     self.passes += 1
                     if fault == "nan":
                         return inputs * float("nan")
@@ -123,7 +123,8 @@ def run(place, fault, phases, *words):
         "--gpus",
         "cpu",
     )
-    given = ("--suite", "./faulty.py", "--set", f"fault={fault}", "--phases", phases, "--out", "out")
+    asked = ("--phases", phases) if phases else ()
+    given = ("--suite", "./faulty.py", "--set", f"fault={fault}", *asked, "--out", "out")
     done = call(*given, *short, "--precisions", "fp32,amp-bf16", *words, cwd=place)
     with (place / "out" / "trials.csv").open(newline="") as file:
         return done, list(csv.DictReader(file))
@@ -139,12 +140,16 @@ def computing():
 
 def check(place, fault, phase, *words):
     done, rows = run(place, fault, phase, *words)
-    status, reason = FAULTS[fault]
-    assert done.returncode == (0 if status == "oom" else 1), done.stdout + done.stderr
+    assert done.returncode == (0 if FAULTS[fault][0] == "oom" else 1), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     by_name = {row["precision"]: row for row in rows if row["phase"] == phase}
     assert by_name["fp32"]["status"] in MEASURED
-    broken = by_name["amp-bf16"]
+    check_broken(place, fault, by_name["amp-bf16"])
+
+
+def check_broken(place, fault, broken):
+    """Check the row of what breaks, and that nothing is left of its process."""
+    status, reason = FAULTS[fault]
     assert broken["status"] == status
     assert re.search(reason, broken["detail"], re.IGNORECASE)
     assert len(broken["detail"]) < 1000
@@ -159,6 +164,36 @@ def check(place, fault, phase, *words):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_precision_that_breaks_is_a_row_with_what_and_where_and_fp32_keeps_its_own(place, fault, phase):
     check(place, fault, phase)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["crash", "throw", "hang"])
+def test_a_step_of_an_ablation_that_breaks_is_a_row_and_the_others_keep_theirs(place, fault):
+    done, rows = run(place, fault, "", "--ladder", "--techniques", "set-to-none")
+    assert done.returncode == 1, done.stdout + done.stderr
+    (broken,) = (row for row in rows if row["precision"] == "amp-bf16")
+    check_broken(place, fault, broken)
+    for phase in ("ladder_memory", "ladder"):
+        measured = {row["precision"] for row in rows if row["phase"] == phase and row["status"] in MEASURED}
+        assert measured >= {"fp32", "fp32+set-to-none"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["crash", "throw"])
+def test_a_precision_that_breaks_in_the_search_for_the_largest_batch_is_a_row_and_fp32_has_its_size(place, fault):
+    _, rows = run(place, fault, "memory", "--batch-sizes", "max")
+    by_name = {row["precision"]: row for row in rows if row["phase"] == "fit"}
+    assert by_name["fp32"]["status"] == "ok"
+    check_broken(place, fault, by_name["amp-bf16"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["crash", "throw", "kill"])
+def test_a_baseline_that_breaks_where_it_is_timed_against_itself_is_a_row(place, fault):
+    done, (broken,) = run(place, fault, "floor", "--set", "always=true", "--precisions", "fp32")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert broken["phase"] == "floor"
+    check_broken(place, fault, broken)
 
 
 @pytest.mark.slow

@@ -198,17 +198,37 @@ def test_a_step_that_fails_raises_its_own_error():
         observe(fail)
 
 
-def test_a_step_that_fails_only_while_observed_leaves_what_it_computed_unknown(capsys):
+def test_a_models_own_error_is_raised_although_it_is_the_first_steps_alone():
+    passes = []
+
+    def step():
+        passes.append(1)
+        if len(passes) == 1:
+            raise ZeroDivisionError("my own")
+
+    with pytest.raises(ZeroDivisionError, match="my own"):
+        observe(step)
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        (lambda: torch.nn.functional.dropout(torch.ones(1), p=2), "dropout probability"),
+        (lambda: torch.mm(torch.ones(1, 2), torch.ones(1, 2)), "cannot be multiplied"),
+    ],
+    ids=["in a library's code", "in an operator"],
+)
+def test_a_step_of_which_a_library_fails_only_while_observed_leaves_what_it_computed_unknown(capsys, fail, reason):
     done = []
 
     def step():
         if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
-            raise RuntimeError("not under a mode")
+            fail()
         done.append(1)
 
     assert observe(step) == Operations()
     assert done == [1]
-    assert "not under a mode" in capsys.readouterr().out
+    assert reason in capsys.readouterr().out
 
 
 class FakeMultiplier:

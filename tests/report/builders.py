@@ -181,7 +181,7 @@ class RunBuilder:
 
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
     """Report some runs; return the path of details.md, which has every table."""
-    page, _, _ = report(runs, out, **options)
+    page, *_ = report(runs, out, **options)
     return page.with_name("details.md")
 
 

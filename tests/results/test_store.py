@@ -1,16 +1,19 @@
 import csv
 import errno
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.csv_rows import read_header
 from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
-from bench.results.store import ASIDE, Store, StoreLostError, answers, read_header, read_run
+from bench.results.store import ASIDE, Store, StoreLostError, answers, read_run
 from bench.spec.errors import UsageError
 from tests.arms import arms
 
@@ -201,6 +204,69 @@ def test_a_trial_that_was_stored_with_other_arms_is_stored_instead_of_it(tmp_pat
     assert [row["precision"] for row in rows(tmp_path, "trials.csv")] == ["fp32", "fp16-master"]
 
 
+class Failing:
+    """Lets the Nth call that changes a folder fail, as an error or, with all after it, as the end of the process."""
+
+    CALLS = ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir")
+
+    class Killed(BaseException):
+        pass
+
+    def __init__(self, monkeypatch, number, *, kill):
+        self.left, self.kill = number, kill
+        for name in self.CALLS:
+            monkeypatch.setattr(os, name, partial(self.call, getattr(os, name)))
+
+    def call(self, do, *words, **named):
+        self.left -= 1
+        if self.kill and self.left <= 0:
+            raise self.Killed
+        if self.left == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return do(*words, **named)
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_rows_that_replace_others_lose_nothing_that_is_finished_at_whatever_call_it_fails(
+    tmp_path, tiny_trial, cpu, monkeypatch, kill
+):
+    both, other = pair_of(tiny_trial), replace(pair_of(tiny_trial), replicate=1)
+    alone = replace(both, arms=arms("fp32", "fp16-master"))
+    number = 0
+    while True:
+        number += 1
+        folder = tmp_path / str(number)
+        with Store(folder) as store:
+            store.write_run({"request": {}})
+            for trial in (other, both):
+                store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 3)])
+        with Store(folder) as store:
+            store.set_aside_unfinished()
+            with monkeypatch.context() as patched:
+                failing = Failing(patched, number, kill=kill)
+                try:
+                    store.add_results(alone, cpu, [result(), result("fp16-master")], [block(alone, 7)])
+                    lost = None
+                except (StoreLostError, Failing.Killed) as error:
+                    lost = error
+        rescued = folder.with_name(f"{number}.rescued")
+        place = rescued if rescued.exists() else folder
+        with Store(place) as store:
+            store.set_aside_unfinished()
+        assert not kill or place == folder
+        assert isinstance(lost, StoreLostError) == (place == rescued)
+        statuses = answers(place).statuses
+        assert set(statuses) in ({other.config, both.config}, {other.config, alone.config})
+        done = alone if alone.config in statuses else both
+        assert done is alone or kill
+        kept = [(row["trial"], row["round"]) for row in rows(place, "blocks.csv")]
+        assert sorted(kept) == sorted([(other.id, "3"), (done.id, "7" if done is alone else "3")])
+        assert not list(place.glob(".*"))
+        if failing.left > 0:
+            break
+    assert number > 10
+
+
 @pytest.mark.parametrize("text", ["a,b\n1,2\n3,", "a,b", "schema,run\n5,"])
 def test_a_strangers_file_is_refused_and_no_file_is_changed(tmp_path, text):
     with Store(tmp_path) as store:
@@ -298,16 +364,25 @@ def test_a_folder_that_is_lost_before_a_trial_has_ended_leaves_nothing_elsewhere
     assert not list(tmp_path.iterdir())
 
 
-def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_trial(tmp_path, tiny_trial, cpu):
+def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_line(tmp_path, tiny_trial, cpu):
     with Store(tmp_path) as store:
         store.add_results(replace(tiny_trial, phase="fit"), cpu, [result()])
     path = tmp_path / "trials.csv"
     path.write_text(path.read_text().replace(",4,synthetic", ",four,synthetic"))
-    with pytest.raises(UsageError, match="tiny-cpu-fit-fp32"):
+    with pytest.raises(UsageError, match="line 2: batch_size 'four' is no number"):
         answers(tmp_path)
 
 
-def test_a_file_that_begins_with_an_empty_line_is_refused(tmp_path):
-    (tmp_path / "blocks.csv").write_text("\n")
-    with pytest.raises(UsageError, match=r"blocks.csv' begins with an empty line"):
-        read_header(tmp_path / "blocks.csv")
+def test_empty_lines_are_no_rows_and_move_no_other_rows_number(tmp_path, tiny_trial, cpu):
+    trial = pair_of(tiny_trial)
+    with Store(tmp_path) as store:
+        store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+        store.add([block(replace(trial, replicate=1), 7)])
+    for name in ("trials.csv", "blocks.csv"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace("\n", "\n\n"))
+    assert read_header(tmp_path / "blocks.csv") == list(COLUMNS["blocks.csv"])
+    assert set(answers(tmp_path).statuses) == {trial.config}
+    with Store(tmp_path) as store:
+        store.set_aside_unfinished()
+    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["0"]
+    assert [row["round"] for row in rows(tmp_path / ASIDE, "blocks.csv")] == ["7"]

@@ -207,6 +207,16 @@ def test_all_that_a_failed_process_printed_is_in_a_file_that_its_row_names(tmp_p
     assert len(list((tmp_path / "run" / "logs").iterdir())) == 1
 
 
+def test_a_long_reason_is_cut_once_and_the_name_of_its_log_is_whole(tmp_path, plan, cpu, monkeypatch):
+    monkeypatch.setattr("bench.run.execute.LONGEST", 100)
+    ending = Ending(kind="died", text="first" + 500 * "x" + "last", log="printed")
+    execute(tmp_path / "run", plan, cpu, {"memory-fp32": ending})
+    detail = rows(tmp_path / "run", "trials.csv")[0]["detail"]
+    assert detail.startswith("firstxx")
+    assert detail.endswith("xxlast; log: logs/tiny-cpu-b4-memory-fp32.log")
+    assert detail.count("left out") == 1
+
+
 def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
     folder = tmp_path / "run"
     failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), Ending(kind="died"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,14 +14,16 @@ from types import SimpleNamespace
 import pytest
 
 from bench.planning.plan import Plan
+from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.store import ASIDE, Store, StoreLostError, read_run
 from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
-from bench.run.session import check, execute, open_folder, report
+from bench.run.session import check, execute, open_folder, report, tell_what_remains
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, SuiteRef
 from tests.conftest import TINY, call
+from tests.report.fleet import original
 from tests.results.test_store import block, contents, result, rows
 
 REQUEST = Request(suites=("mlp",))
@@ -71,6 +74,51 @@ def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, mac
     assert contents(tmp_path) == before
 
 
+LINE = re.compile(rb"\n5,[^\n]*")
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda data: b"\n" + data, ""),
+        (lambda data: data.replace(b"\n5,", b"\n\n5,"), ""),
+        (lambda data: data.replace(b"\n5,", b"\n5.0,", 2).replace(b"\n5.0,", b"\n5,", 1), ""),
+        (lambda data: re.sub(rb",(\d+),synthetic,", rb",\1.0,synthetic,", data), ""),
+        (lambda data: data.replace(b"\n5,", b"\n,", 1), "does not say of which schema"),
+        (lambda data: data.replace(b"\n5,", b"\n4,"), "rows of schema 4"),
+        (lambda data: data[:50] + b"\n", "lacks the column"),
+        (lambda data: data[:50], "lacks the column"),
+        (lambda data: LINE.sub(lambda line: line[0][:40], data, count=1), "fields of"),
+        (lambda data: LINE.sub(lambda line: line[0].replace(b",", b',"', 1), data, count=1), "cannot be read"),
+        (lambda data: data.replace(b",ok,", b",fine,", 1), "is none of"),
+        (lambda data: data.replace(b",mlp,", b",\xff,", 1), "cannot be read"),
+    ],
+)
+def test_resume_and_report_accept_and_refuse_the_same_files_with_the_same_sentence(tmp_path, machine, edit, reason):
+    whole = (original(tmp_path / "other", train=False) / "trials.csv").read_bytes()
+    run_nothing(run := tmp_path / "run", machine, replace(REQUEST, epochs=7))
+    (run / "trials.csv").write_bytes(edit(whole))
+    assert edit(whole) != whole
+    said = []
+    for read in (lambda: load([run]), lambda: execute(prepared(machine), run, None)):
+        try:
+            read()
+            said.append("")
+        except UsageError as error:
+            said.append("" if "was started with other" in str(error) else str(error))
+    assert said[0] == said[1]
+    assert reason in said[0]
+    assert bool(reason) == bool(said[0])
+
+
+def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run_goes_on(tmp_path, machine, tiny_trial):
+    run_nothing(tmp_path, machine)
+    with Store(tmp_path) as store:
+        store.add([block(tiny_trial), replace(block(tiny_trial), time_ms=-1.0)])
+    with pytest.raises(UsageError, match=r"blocks.csv', line 3: time_ms '-1' cannot be below 0|must be above 0"):
+        run_nothing(tmp_path, machine)
+
+
 def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
     run_nothing(tmp_path, machine)
     run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1)))
@@ -106,6 +154,63 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         run_nothing(tmp_path / "run", machine)
     assert read_run(tmp_path / "run")["finished"] is None
+
+
+def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRef) -> Path:
+    """Write the run.json of a run that was started with these words."""
+    request = replace(REQUEST, argv=words)
+    execute(replace(prepared(machine, request), suites=(suite,)), folder, SimpleNamespace(overlapping=False, notes=[]))
+    return folder
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--suite", "mlp", "--version"], ["--vers"], ["--resume", "x"]])
+def test_recorded_words_that_start_no_run_are_refused_and_print_nothing(tmp_path, machine, capsys, words):
+    folder = started_with(tmp_path / "run", machine, *words, suite=SuiteRef(name="mlp"))
+    with pytest.raises(UsageError, match=r"run\.json' says that the run was started with the options"):
+        open_folder(Request(suites=(), resume=folder))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (file := tmp_path / "tiny.py").write_text(TINY)
+    ref = SuiteRef(name="tiny", file=str(file))
+    folder = started_with(tmp_path / "run", machine, "--suite", "./tiny.py,mlp", suite=ref)
+    monkeypatch.chdir(elsewhere)
+    assert open_folder(Request(suites=(), resume=folder))[0].suites == (str(file), "mlp")
+    file.unlink()
+    with pytest.raises(UsageError, match=rf"suite file '{file}', which is not there"):
+        open_folder(Request(suites=(), resume=folder))
+
+
+def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, machine, tiny_trial, cpu, capsys):
+    trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
+    plan = replace(prepared(machine), plan=Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0)))
+    tell_what_remains(plan, None)
+    tell_what_remains(plan, tmp_path)
+    assert not capsys.readouterr().out
+    run_nothing(tmp_path, machine)
+    with Store(tmp_path) as store:
+        for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
+            store.add_results(trial, cpu, [result(status=status)])
+    tell_what_remains(plan, tmp_path)
+    said = capsys.readouterr().out
+    assert "2 of 4 planned trials are finished already; 2 remain, 1 of them tried again" in said
+    with Store(tmp_path) as store:
+        for trial in trials[2:]:
+            store.add_results(trial, cpu, [result()])
+    tell_what_remains(plan, tmp_path)
+    assert "4 of 4 planned trials are finished already" in capsys.readouterr().out
+
+
+def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path, capsys, monkeypatch):
+    lines = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
+    page = tmp_path / "report.md"
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: (page, [], [], lines))
+    report([tmp_path], tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "GPU 7: bf16 failed in memory 2 more lines" in said
+    assert str(page.with_name("details.md")) in said.replace(" ", "")
 
 
 def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp_path):

@@ -77,6 +77,7 @@ def anonymous(runs: Runs) -> Runs:
         ablations=of(runs.ablations),
         ablation_blocks=of(runs.ablation_blocks),
         numerics=of(runs.numerics),
+        explained=of(runs.explained),
         remarks=[scrub(remark) for remark in runs.remarks],
     )
 

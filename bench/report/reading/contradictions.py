@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.report.format import records
-from bench.report.reading.csv_file import PAIR, line_of
+from bench.results.csv_file import PAIR, line_of
 from bench.results.records import MEASURED
 from bench.results.relations import DISAGREE
 from bench.spec.phases import PHASES

@@ -11,9 +11,17 @@ import numpy as np
 import pandas as pd
 
 from bench.report.reading import contradictions
-from bench.report.reading.csv_file import PAIR, cut_off, is_torn, read, refuse_too_much_memory, repeated
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
+from bench.results.csv_file import (
+    PAIR,
+    cut_off,
+    is_torn,
+    read,
+    refuse_too_much_memory,
+    repeated,
+    stored_whole,
+)
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
@@ -84,6 +92,8 @@ class Runs:
     """One row per timed block of an ablation, with the columns of its cell."""
     numerics: pd.DataFrame
     """One row per figure of the numerics phase, with the seed and the columns of its cell."""
+    explained: pd.DataFrame
+    """One row per figure of the explain phase, with the columns of its cell."""
     remarks: list[str] = field(default_factory=list)
     """Which paths hold the same images, and which one path holds others."""
 
@@ -102,11 +112,11 @@ def load(folders: list[Path]) -> Runs:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
     twice = copies(infos)
     unique = [folder for folder in infos if folder not in twice]
-    runs, trials, epochs, blocks, numerics = [], [], [], [], []
+    runs, trials, epochs, blocks, numerics, explained = [], [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
         path = folder / "trials.csv"
         written = _with_target(read(path).assign(run=label), infos[folder])
-        every = written[_stored_whole(written)]
+        every = written[stored_whole(written)]
         if every.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
@@ -128,8 +138,13 @@ def load(folders: list[Path]) -> Runs:
         blocks.append(timed)
         figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
         numerics.append(_with_cells(folder / "numerics.csv", figures, rows, more=["seed"]))
+        reasons = read(folder / "explain.csv").drop_duplicates([*PAIR, "kind", "name", "round", "detail"], keep="last")
+        explained.append(_with_cells(folder / "explain.csv", reasons, rows))
     names = _data_names(runs)
-    frames = [_rename_data(pd.concat(rows, ignore_index=True), names) for rows in (trials, blocks, epochs, numerics)]
+    frames = [
+        _rename_data(pd.concat(rows, ignore_index=True), names)
+        for rows in (trials, blocks, epochs, numerics, explained)
+    ]
     ablation, ablation_block = (frame["phase"].isin(LADDER) for frame in frames[:2])
     return Runs(
         runs=runs,
@@ -139,16 +154,9 @@ def load(folders: list[Path]) -> Runs:
         ablations=frames[0][ablation].reset_index(drop=True),
         ablation_blocks=frames[1][ablation_block].reset_index(drop=True),
         numerics=frames[3],
+        explained=frames[4],
         remarks=_data_remarks(names),
     )
-
-
-def _stored_whole(rows: pd.DataFrame) -> pd.Series:
-    """Say which rows are of trials with all their rows; those of runs that do not say how many there were are."""
-    trial = (rows["config"] != rows["config"].shift()).cumsum()
-    attempt = rows.groupby([trial, "precision"], sort=False).cumcount()  # tried again at once, it has each arm twice
-    there = rows.groupby([trial, attempt], sort=False)["config"].transform("size")
-    return ~(there < rows["trial_rows"])
 
 
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:

@@ -183,6 +183,23 @@ TOLD = ("train", "speed", "energy")
 """Phases whose ``ok`` rows have a detail only where something happened; that of others is part of the result."""
 
 
+ANSWERED = (*MEASURED, "oom", "unsupported")
+"""The statuses of rows that say how it is; others say that something went wrong."""
+
+
+def failures(trials: pd.DataFrame) -> list[str]:
+    """Return which precision has rows without an answer, in which phases, one line for each on each device."""
+    rows = trials[~trials["status"].isin(ANSWERED)]
+    if rows.empty:
+        return []
+    rows = rows.merge(subjects(trials), on=SUBJECT, how="left")
+    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)["phase"].unique().reset_index()
+    return [
+        f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} in {', '.join(row['phase'])}"
+        for row in records(alike)
+    ]
+
+
 def unsupported(trials: pd.DataFrame) -> Table | None:
     """Return which device does not support what, and why, once for all suites and phases."""
     rows = trials[trials["status"] == "unsupported"].drop_duplicates(["device", "precision", "detail"])

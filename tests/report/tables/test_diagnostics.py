@@ -15,7 +15,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.page import NO_NOTES
 from bench.report.reading.load import load
-from bench.report.tables.diagnostics import how_timed, machines, notes, warnings, what_ran
+from bench.report.tables.diagnostics import failures, how_timed, machines, notes, warnings, what_ran
 from bench.results.records import Block, Energy, Operations, TrialResult
 from bench.results.store import Store
 from bench.stats import SEQUENTIAL
@@ -197,3 +197,16 @@ def test_warnings_name_their_run_where_there_are_several(tmp_path):
         edit_run(tmp_path / name, lambda run: run.update(warnings=["The GPU is shared."]))
     assert warnings(load([tmp_path / "a"]).runs) == ["The GPU is shared."]
     assert warnings(load([tmp_path / "a", tmp_path / "b"]).runs) == ["a: The GPU is shared.", "b: The GPU is shared."]
+
+
+def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none(tmp_path):
+    builder = RunBuilder(tmp_path / "run").speed()
+    assert failures(load([builder.folder]).trials) == []
+    for phase in ("memory", "train"):
+        builder.add(builder.trial(phase, ["bf16"], 128), TrialResult(precision="bf16", status="failed", detail="odd"))
+    for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
+        builder.add(builder.trial("memory", [name], 128), TrialResult(precision=name, status=status, detail="odd"))
+    assert failures(load([builder.folder]).trials) == [
+        "mlp on Test 1: bf16 failed in memory, train",
+        "mlp on Test 1: amp-fp16 timeout in memory",
+    ]

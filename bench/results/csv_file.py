@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.results.columns import COLUMNS, SCHEMA, Field, check_header, check_schema
-from bench.results.records import MEASURED
+from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema
+from bench.results.csv_rows import header_of, rows
+from bench.results.records import MEASURED, WorkClass
 from bench.results.relations import WITHIN
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
@@ -35,6 +35,15 @@ FIGURES = {
     "activation": "largest",
 }
 """The names of numerics.csv's figures by their kind, as regular expressions."""
+EXPLAINED = {
+    "step": "timed|profiled|doubled|kernels|operators|skipped|waiting|hidden communication",
+    "class": "|".join(get_args(WorkClass)),
+    "rate": "products TFLOP/s|copies GB/s|casts GB/s",
+    "types": r"\w+",
+    **dict.fromkeys(("operator", "alone", "product", "best", "flops", "channels-last", "padded"), ".+"),
+}
+"""The same of explain.csv."""
+NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
 
 
 def read(path: Path, words: str = "object") -> pd.DataFrame:
@@ -47,9 +56,20 @@ def read(path: Path, words: str = "object") -> pd.DataFrame:
     Raises:
         UsageError: it is damaged, or holds values that no measurement gives.
     """
-    dtypes = {name: float if field.kind == "number" else words for name, field in COLUMNS[path.name].items()}
+    frame = read_unchecked(path, words)
+    _check(path, frame)
+    return _with_absent_columns(path, frame, words)
+
+
+def read_unchecked(path: Path, words: str = "object") -> pd.DataFrame:
+    """Read one CSV as ``read`` does, but for values that no measurement gives, and without columns that it lacks.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    dtypes = _dtypes(path.name, words)
     whole = _whole_lines(path)
-    header = _header(path, whole)
+    header = header_of(path, itertools.islice(rows(path, io.BytesIO(whole)), 2))
     if not header:
         return _without_rows(path.name, words).copy()
     present = {name: dtype for name, dtype in dtypes.items() if name in header}
@@ -66,15 +86,43 @@ def read(path: Path, words: str = "object") -> pd.DataFrame:
         why = _word_for_number(path, whole, numbers) or error
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
     for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
-        check_schema(path, f"{other:g}")
+        check_schema(path, "" if pd.isna(other) else f"{other:g}")
     if words != "category":  # as the blocks are, of which there may be millions
-        _refuse_short_lines(path, whole)
-    frame = _texts(frame, [name for name in present if name not in numbers])
-    _check(path, frame)
-    if len(present) < len(dtypes):
-        absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in present}
+        _refuse_short_lines(path, whole, len(frame))
+    return _texts(frame, [name for name in present if name not in numbers])
+
+
+def _dtypes(name: str, words: str) -> dict[str, Any]:
+    return {field.name: float if field.kind == "number" else words for field in COLUMNS[name].values()}
+
+
+def _with_absent_columns(path: Path, frame: pd.DataFrame, words: str) -> pd.DataFrame:
+    """Return a frame with all columns of its file, those that the file lacks empty."""
+    dtypes = _dtypes(path.name, words)
+    absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in frame}
+    if absent:
         frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)[list(dtypes)]
     return frame if words == "category" else frame.copy()  # defragmented: rows are taken from it hundreds of times
+
+
+def attempts(trials: pd.DataFrame) -> pd.Series:
+    """Return which end of a trial wrote each row of trials.csv, as numbers: each precision is in one once."""
+    numbers: list[int] = []
+    last, seen, number = "", set[str](), -1
+    for config, precision in zip(trials["config"], trials["precision"], strict=True):
+        if number < 0 or config != last or precision in seen:
+            last, seen, number = config, set(), number + 1
+        seen.add(precision)
+        numbers.append(number)
+    return pd.Series(numbers, index=trials.index, dtype=int)
+
+
+def stored_whole(trials: pd.DataFrame) -> pd.Series:
+    """Say which rows of trials.csv are of ends with all their rows; where it is not said how many, they are."""
+    if "trial_rows" not in trials:
+        return pd.Series(True, index=trials.index)
+    there = trials.groupby(attempts(trials), sort=False)["config"].transform("size")
+    return ~(there < trials["trial_rows"])
 
 
 def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
@@ -92,7 +140,7 @@ def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
 
 @cache
 def _without_rows(name: str, words: str) -> pd.DataFrame:
-    dtypes = {field.name: float if field.kind == "number" else words for field in COLUMNS[name].values()}
+    dtypes = _dtypes(name, words)
     return pd.DataFrame({column: pd.Series(dtype=dtype) for column, dtype in dtypes.items()})
 
 
@@ -106,51 +154,30 @@ def is_torn(path: Path) -> bool:
 
 
 def _whole_lines(path: Path) -> bytes:
-    """Return a file without an incomplete last line, and without a spreadsheet's byte order mark."""
+    """Return a file without an incomplete last line; a line that is alone is the header, and taken to be whole."""
     data = path.read_bytes() if path.is_file() else b""
-    return data[: data.rfind(b"\n") + 1].removeprefix(codecs.BOM_UTF8)
+    return data[: data.rfind(b"\n") + 1 or None].removeprefix(codecs.BOM_UTF8)
 
 
-def _rows(path: Path, whole: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a file, the header first, each with the line in which it ends: rows may hold line breaks."""
-    reader = csv.reader(io.TextIOWrapper(io.BytesIO(whole), encoding="utf-8", errors="replace", newline=""))
-    try:
-        yield from ((reader.line_num, fields) for fields in reader if fields)
-    except csv.Error as error:  # such as a field that is longer than any that a run writes
-        raise UsageError(f"'{path}', line {reader.line_num} cannot be read: {error}. Restore the file.") from error
-
-
-def _header(path: Path, whole: bytes) -> list[str]:
-    """Return the header of a file; empty where there are no rows.
-
-    Raises:
-        UsageError: the rows are of another schema, or the header is not one that ampmeter wrote.
-    """
-    lines = [fields for _, fields in itertools.islice(_rows(path, whole), 2)]
-    if len(lines) < 2 and (not lines or "schema" in lines[0]):
-        return []
-    if "schema" in lines[0]:
-        check_schema(path, dict(zip(*lines, strict=False)).get("schema", ""))
-    check_header(path, lines[0])
-    return lines[0]
-
-
-def _refuse_short_lines(path: Path, whole: bytes) -> None:
-    """Refuse a line with fewer fields than the header: pandas would read the rest as unknown."""
-    rows = _rows(path, whole)
-    width = len(next(rows)[1])
-    for line, fields in rows:
+def _refuse_short_lines(path: Path, whole: bytes, count: int) -> None:
+    """Refuse a line with fewer fields than the header, which pandas reads as unknown, and rows that it counts apart."""
+    found = rows(path, io.BytesIO(whole))
+    width, number = len(next(found)[2]), 0
+    for line, _, fields in found:
+        number += 1
         if len(fields) < width:
             raise UsageError(
                 f"'{path}', line {line}: {len(fields)} fields of {width}, so the line was cut off. Repair or remove it."
             )
+    if number != count:
+        raise UsageError(f"'{path}' cannot be read: its quotes or line breaks do not fit. Restore the file.")
 
 
 def _word_for_number(path: Path, whole: bytes, numbers: Collection[str]) -> str:
     """Say which line of a file has a word where a number belongs; empty where none has."""
-    rows = _rows(path, whole)
-    _, header = next(rows)
-    for line, fields in rows:
+    found = rows(path, io.BytesIO(whole))
+    _, _, header = next(found)
+    for line, _, fields in found:
         row = dict(zip(header, fields, strict=False))
         for name in numbers:
             try:
@@ -166,9 +193,9 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
         if field.name in frame:
             _check_column(path, frame, field)
     _check_relations(path, frame)
-    if path.name == "numerics.csv":
+    if kinds := NAMES.get(path.name):
         named = (frame["kind"] + " " + frame["name"]).astype(str)
-        right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in FIGURES.items()))
+        right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in kinds.items()))
         _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
 
 
@@ -309,4 +336,4 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_
 
 def line_of(path: Path, row: int) -> int:
     """Return the line in which a row ends."""
-    return next(itertools.islice(_rows(path, _whole_lines(path)), row + 1, None))[0]
+    return next(itertools.islice(rows(path, io.BytesIO(_whole_lines(path))), row + 1, None))[0]

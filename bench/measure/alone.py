@@ -1,0 +1,351 @@
+"""A step's operators alone: what each takes on operands of the same shapes, strides and types, and nothing around it.
+
+Operators are seen below autocast, forward and backward, so with the types that they really compute in. What a precision
+would gain follows from the rates of the baseline's products in its compute type, without running the precision.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.module_tracker import ModuleTracker
+
+from bench.devices.backend import backend_of
+from bench.measure.operations import formulas, is_product
+from bench.measure.operator_classes import BOOKKEEPING, LAYOUT, operator_class
+from bench.results.records import WorkClass
+
+COVERED = 0.98
+"""Operators are measured, the largest first, until so much of their FLOPs and of their bytes is covered."""
+COLD_BYTES = 64 * 2**20
+"""Operands are taken in turn from copies of so many bytes together, so that a cache does not keep them."""
+MOST_COPIES = 8
+FEWEST_CALLS, MOST_CALLS = 3, 200
+SHORTEST_S = 2e-4
+"""A call that takes less is timed in groups that take as long, so that the clock and the launch do not count."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operand:
+    """A tensor's description."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def elements(self) -> int:
+        """Elements of the memory that it spans."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+
+    def make(self, device: torch.device, generator: torch.Generator) -> Tensor:
+        """Return such a tensor of normal random numbers; of zeros where it holds no floating-point numbers."""
+        if self.dtype.is_floating_point:
+            memory = torch.randn(self.elements, device=device, generator=generator).to(self.dtype)
+        else:
+            memory = torch.zeros(self.elements, device=device, dtype=self.dtype)
+        return memory.as_strided(self.shape, self.stride)
+
+    def __str__(self) -> str:
+        """Describe it as in ``float32[128x64]``."""
+        return f"{str(self.dtype).removeprefix('torch.')}[{'x'.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One operator on operands of certain shapes, as often as a step calls it."""
+
+    function: Any
+    """The operator's overload."""
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+    """Arguments by position and by name, an ``Operand`` in the place of each tensor."""
+    work: WorkClass
+    count: int
+    flops: float
+    """Of all its calls in a step; 0 for what is no product."""
+    bytes: float
+    """That its operands and results take, of all its calls in a step."""
+    module: str
+    """The module that called it first, as named in the model; empty outside of them, as in the loss."""
+
+    @property
+    def name(self) -> str:
+        """The operator's name without its namespace and overload, such as ``addmm``."""
+        return str(self.function.overloadpacket).rpartition(".")[2]
+
+    @property
+    def operands(self) -> list[Operand]:
+        """Its tensors, in order."""
+        leaves = tree_leaves((self.arguments, dict(self.keywords)), is_leaf=_is_operand)
+        return [leaf for leaf in leaves if isinstance(leaf, Operand)]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The type that it computes in: the narrowest of its operands' floating-point types; None if it has none."""
+        floats = [operand.dtype for operand in self.operands if operand.dtype.is_floating_point]
+        return min(floats, key=lambda dtype: dtype.itemsize, default=None)
+
+    @property
+    def title(self) -> str:
+        """Its name with its operands."""
+        return f"{self.name} {' '.join(str(operand) for operand in self.operands)}"
+
+    def in_type(self, dtype: torch.dtype) -> Call:
+        """Return the same call with the operands that autocast would cast in another type.
+
+        The statistics that attention keeps for its backward pass, of fewer dimensions than its factors, stay as they
+        are.
+        """
+        dimensions = max((len(operand.shape) for operand in self.operands), default=0)
+        attention = "attention" in self.name
+
+        def cast(leaf: Any) -> Any:
+            if not isinstance(leaf, Operand) or leaf.dtype != torch.float32:
+                return leaf
+            if attention and len(leaf.shape) < dimensions:
+                return leaf
+            return Operand(shape=leaf.shape, stride=leaf.stride, dtype=dtype)
+
+        return _changed(self, cast)
+
+    def padded(self, multiple: int) -> Call:
+        """Return the same call with every odd size, of more than ``multiple``, rounded up to a multiple."""
+
+        def pad(leaf: Any) -> Any:
+            if not isinstance(leaf, Operand):
+                return leaf
+            shape = tuple(size if size <= multiple else math.ceil(size / multiple) * multiple for size in leaf.shape)
+            return Operand(shape=shape, stride=_strides_like(leaf, shape), dtype=leaf.dtype)
+
+        return _changed(self, pad)
+
+    def channels_last(self) -> Call:
+        """Return the same convolution with its four-dimensional operands laid out channels last."""
+
+        def turn(leaf: Any) -> Any:
+            if not isinstance(leaf, Operand) or len(leaf.shape) != 4:
+                return leaf
+            _n, c, h, w = leaf.shape
+            return Operand(shape=leaf.shape, stride=(h * w * c, 1, w * c, c), dtype=leaf.dtype)
+
+        return _changed(self, turn)
+
+
+def _is_operand(leaf: Any) -> bool:
+    return isinstance(leaf, Operand)
+
+
+def _changed(call: Call, change: Callable[[Any], Any]) -> Call:
+    arguments, keywords = tree_map(change, (call.arguments, dict(call.keywords)), is_leaf=_is_operand)
+    return Call(
+        function=call.function,
+        arguments=arguments,
+        keywords=tuple(keywords.items()),
+        work=call.work,
+        count=call.count,
+        flops=call.flops,
+        bytes=call.bytes,
+        module=call.module,
+    )
+
+
+def _strides_like(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return dense strides for a shape in the order of an operand's own; expanded dimensions stay expanded."""
+    strides, step = [0] * len(shape), 1
+    for index in sorted(range(len(shape)), key=lambda index: (operand.stride[index], -index)):
+        if operand.stride[index] or operand.shape[index] == 1:
+            strides[index] = step
+            step *= shape[index]
+    return tuple(strides)
+
+
+def calls_of(step: Callable[[], object]) -> list[Call]:
+    """Do one step, forward and backward, and return what operators it called, without those that only describe tensors.
+
+    Raises:
+        Exception: whatever the step raises, or a model that cannot be observed.
+    """
+    with ModuleTracker() as modules:
+        seen = _Calls(modules)
+        with seen:
+            step()
+    return seen.calls()
+
+
+class _Calls(TorchDispatchMode):
+    """Keeps the operators that are called, by their operands."""
+
+    def __init__(self, modules: ModuleTracker) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._modules, self._formulas = modules, formulas()
+        self._count: Counter[str] = Counter()
+        self._flops: defaultdict[str, float] = defaultdict(float)
+        self._first: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], WorkClass, float, str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func`` and keep it."""
+        kwargs = kwargs or {}
+        described = tree_map(_describe, (args, kwargs))  # before it runs, for it may change them
+        result = func(*args, **kwargs)
+        packet = getattr(func, "overloadpacket", None)
+        if packet is not None and (work := _work(func, described)):
+            key = f"{func} {described}"
+            self._count[key] += 1
+            if key not in self._first:
+                moved = sum(
+                    tensor.numel() * tensor.itemsize
+                    for tensor in tree_leaves((args, kwargs, result))
+                    if isinstance(tensor, Tensor)
+                )
+                self._first[key] = (func, described[0], described[1], work, float(moved), self._module())
+            formula = self._formulas.get(packet)
+            if formula is not None:
+                try:
+                    self._flops[key] += float(formula(*args, **kwargs, out_val=result))
+                except Exception as error:  # shapes that torch's formula was not written for
+                    print(f"The FLOPs of {packet} are unknown: {type(error).__name__}: {error}")
+        return result
+
+    def _module(self) -> str:
+        """Return the innermost module that runs, in backward too."""
+        names = [name for name in self._modules.parents if name != "Global"]
+        return max(names, key=len, default="").partition(".")[2]
+
+    def calls(self) -> list[Call]:
+        """Return what was called, in the order of the first calls."""
+        return [
+            Call(
+                function=func,
+                arguments=arguments,
+                keywords=tuple(keywords.items()),
+                work=work,
+                count=self._count[key],
+                flops=self._flops[key],
+                bytes=moved * self._count[key],
+                module=module,
+            )
+            for key, (func, arguments, keywords, work, moved, module) in self._first.items()
+        ]
+
+
+def _describe(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return Operand(shape=tuple(leaf.shape), stride=tuple(leaf.stride()), dtype=leaf.dtype)
+
+
+def _work(func: Any, described: Any) -> WorkClass | None:
+    """Return the class of an operator's work; None for views and what only describes tensors."""
+    name = f"{func.namespace}::{str(func.overloadpacket).rpartition('.')[2]}"
+    if BOOKKEEPING.match(name) or not any(map(_is_operand, tree_leaves(described, is_leaf=_is_operand))):
+        return None
+    if LAYOUT.match(name) or name == "aten::copy_":
+        return "casts and layout"
+    return "other products" if is_product(name) else operator_class(name) or "unknown"
+
+
+def largest(calls: Iterable[Call], *, by: Callable[[Call], float], share: float = COVERED) -> list[Call]:
+    """Return the calls that are largest by a measure and together make up a share of it; none where all are 0."""
+    ordered = sorted((call for call in calls if by(call) > 0), key=by, reverse=True)
+    total, so_far, chosen = sum(map(by, ordered)), 0.0, list[Call]()
+    for call in ordered:
+        if so_far >= share * total:
+            break
+        chosen.append(call)
+        so_far += by(call)
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alone:
+    """The times of one call alone."""
+
+    median_ms: float
+    best_ms: float
+
+
+def times(variants: Sequence[Call], device: torch.device, budget_s: float) -> list[Alone | None]:
+    """Time calls alone, in turn, so that a drift of the machine meets all; None for one that fails.
+
+    Args:
+        variants: the same operator in other types, layouts or sizes.
+        device: where.
+        budget_s: seconds to spend on all; each is called three times at least.
+    """
+    runs = [_prepared(call, device) for call in variants]
+    taken: list[list[float]] = [[] for _ in variants]
+    end, rounds = time.perf_counter() + budget_s, 0
+    while rounds < FEWEST_CALLS or (rounds < MOST_CALLS and time.perf_counter() < end):
+        for index in range(len(runs)) if rounds % 2 == 0 else reversed(range(len(runs))):
+            if (run := runs[index]) is not None:
+                taken[index].append(run())
+        rounds += 1
+    return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
+
+
+def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
+    """Return what times a call once and returns its seconds; None where it does not run on random operands."""
+    generator, backend = torch.Generator(device).manual_seed(0), backend_of(device)
+    size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
+    copies = max(1, min(MOST_COPIES, math.ceil(COLD_BYTES / size)))
+
+    def make(leaf: Any) -> Any:
+        return leaf.make(device, generator) if isinstance(leaf, Operand) else leaf
+
+    try:
+        sets = [tree_map(make, (call.arguments, dict(call.keywords)), is_leaf=_is_operand) for _ in range(copies)]
+        functions = [partial(call.function, *arguments, **keywords) for arguments, keywords in sets]
+        with torch.no_grad():
+            for function in functions:
+                function()
+            backend.synchronize()
+            start = time.perf_counter()
+            functions[0]()
+            backend.synchronize()
+            group = max(1, math.ceil(SHORTEST_S / max(1e-9, time.perf_counter() - start)))
+    except Exception as error:  # an operator that asks more of its operands than their shapes and types
+        print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
+        return None
+    turn = 0
+
+    def timed() -> float:
+        nonlocal turn
+        with torch.no_grad():
+            start = time.perf_counter()
+            for _ in range(group):
+                functions[turn % copies]()
+                turn += 1
+            backend.synchronize()
+            return (time.perf_counter() - start) / group
+
+    return timed
+
+
+def copy_gb_per_s(device: torch.device, dtype: torch.dtype, *, to: torch.dtype | None = None, calls: int = 10) -> float:
+    """Return the best rate in GB/s at which memory is read and written by a copy, in a type or from one to another."""
+    backend = backend_of(device)
+    source = torch.zeros(COLD_BYTES // dtype.itemsize, dtype=dtype, device=device)
+    target = torch.zeros_like(source, dtype=to or dtype)
+    seconds = []
+    for _ in range(calls + 1):
+        backend.synchronize()
+        start = time.perf_counter()
+        target.copy_(source)
+        backend.synchronize()
+        seconds.append(time.perf_counter() - start)
+    moved = source.numel() * (source.itemsize + target.itemsize)
+    return moved / min(seconds[1:]) / 1e9

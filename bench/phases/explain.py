@@ -1,0 +1,324 @@
+"""The explain phase: where a step's time goes in each precision, and what its operators take alone.
+
+Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. Plain and
+profiled steps of all arms take turns, so that their differences are of one moment of the machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from bench.data import random_batches
+from bench.data.prepare import is_synthetic
+from bench.devices.backend import backend_of, is_out_of_memory
+from bench.measure import alone
+from bench.measure.alone import Call
+from bench.measure.operations import peak_tflops
+from bench.measure.trace import CLASSES, StepTime, decompose, profiled
+from bench.measure.warmup import warm_up
+from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, switches_after_a_step
+from bench.results.records import Device, Explained, Finding, Message, Progress, TrialResult, WorkClass
+from bench.spec.trial import Trial
+from bench.training.step import leave_gradients
+
+WARM_UP_S = 3.0
+WINDOW_S = 0.3
+"""A block of plain or of profiled steps takes about as long."""
+STEPS = (3, 25)
+"""Fewest and most steps of a block."""
+ROUNDS = (4, 15)
+"""Fewest and most rounds; more than the fewest while the budget lasts."""
+SETTLING_STEPS = 2
+"""Untimed steps at the head of a block."""
+OPERATORS = 25
+"""The operators that are kept of a step, the longest."""
+ALONE_S = 0.12
+"""Seconds for timing an operator alone, for each type."""
+ALIGNMENT = 64
+"""Sizes are padded to its multiples: 128 bytes of a 16-bit type, which is what NVIDIA's tensor cores want at most."""
+LARGEST_TRIED = 3
+"""Products that are tried in another layout and with other sizes, the largest."""
+LOADER_STEPS = (5, 30)
+
+
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+    """Explain the trial's precisions; send the figures, then a result for each."""
+    context = open_context(trial)
+    enter(trial.precisions[0], context.device)
+    batches = context.resident_batches(BATCHES)
+    runners = [TrainingRunner(name, context.build(name), itertools.cycle(batches)) for name in trial.precisions]
+    compile_s = [compiled(runner, context, send) for runner in runners]
+    explanation = _Explanation(context=context, runners=runners, send=send)
+    explanation.time_steps(trial.protocol.time_budget_s / 3)
+    explanation.double_the_batch()
+    explanation.wait_for_the_loader()
+    explanation.time_operators()
+    for runner, seconds in zip(runners, compile_s, strict=True):
+        finite = runner.finite()
+        send(
+            TrialResult(
+                precision=runner.name,
+                status="ok" if finite else "nonfinite",
+                detail="" if finite else "the loss became NaN or Inf",
+                compile_s=seconds,
+                switches=switches_after_a_step(runner),
+            )
+        )
+
+
+@dataclass(slots=True)
+class _Explanation:
+    """The arms of a trial, and where their figures go."""
+
+    context: Context
+    runners: Sequence[TrainingRunner]
+    send: Callable[[Message], None]
+    steps: dict[str, int] = field(default_factory=dict)
+    """Steps of a block, by precision."""
+    step_s: dict[str, float] = field(default_factory=dict)
+
+    def _send(
+        self,
+        runner: TrainingRunner,
+        kind: Finding,
+        name: str,
+        value: float,
+        *,
+        round: int | None = None,
+        work: WorkClass | None = None,
+        detail: str = "",
+        count: float | None = None,
+    ) -> None:
+        trial, precision = self.context.trial.id, runner.name
+        self.send(
+            Explained(
+                trial=trial,
+                precision=precision,
+                kind=kind,
+                name=name,
+                round=round,
+                work=work or "",
+                detail=detail,
+                count=count,
+                value=value,
+            )
+        )
+
+    def _say(self, text: str) -> None:
+        self.send(Progress(text=text))
+
+    def time_steps(self, budget_s: float) -> None:
+        """Run plain and profiled blocks of all arms in turn."""
+        for runner in self.runners:
+            self._say(f"{runner.name}: warming up")
+            warm = warm_up(runner, WARM_UP_S)
+            self.step_s[runner.name] = warm.step_ns / 1e9
+            self.steps[runner.name] = max(STEPS[0], min(STEPS[1], math.ceil(WINDOW_S * 1e9 / max(1.0, warm.step_ns))))
+        shares: dict[str, list[StepTime]] = defaultdict(list)
+        before = {runner.name: runner.taken_steps() for runner in self.runners}
+        run_steps: Counter[str] = Counter()
+        end = time.monotonic() + budget_s
+        for turn in range(ROUNDS[1]):
+            if turn >= ROUNDS[0] and time.monotonic() > end:
+                break
+            for runner in self.runners if turn % 2 == 0 else reversed(self.runners):
+                self._say(f"{runner.name}: round {turn + 1}, plain and profiled steps")
+                steps, blocks = self.steps[runner.name], [self._plain, self._profiled]
+                runner.activate()
+                runner.run(SETTLING_STEPS)
+                runner.synchronize()
+                for block in blocks if turn // 2 % 2 == 0 else blocks[::-1]:
+                    if (profile := block(runner, steps, turn)) is not None:
+                        shares[runner.name].append(profile)
+                run_steps[runner.name] += 2 * steps + SETTLING_STEPS + 1
+        for runner in self.runners:
+            taken = runner.taken_steps() - before[runner.name]
+            self._send(runner, "step", "skipped", 100 * (1 - taken / run_steps[runner.name]))
+            self._operators(runner, shares[runner.name])
+
+    def _plain(self, runner: TrainingRunner, steps: int, turn: int) -> None:
+        start = time.perf_counter()
+        runner.run(steps)
+        runner.synchronize()
+        self._send(runner, "step", "timed", 1e3 * (time.perf_counter() - start) / steps, round=turn)
+
+    def _profiled(self, runner: TrainingRunner, steps: int, turn: int) -> StepTime:
+        backend = backend_of(self.context.device)
+        trace = profiled(lambda: runner.run(1), steps, gpu=backend.is_gpu)
+        share = decompose(trace, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
+        self._send(runner, "step", "profiled", share.step_ms, round=turn)
+        for work in CLASSES:
+            self._send(runner, "class", work, share.ms[work], round=turn)
+        self._send(runner, "step", "kernels" if backend.is_gpu else "operators", share.calls, round=turn)
+        if backend.is_gpu:
+            self._send(runner, "step", "hidden communication", share.hidden_communication_ms, round=turn)
+        return share
+
+    def _operators(self, runner: TrainingRunner, shares: Sequence[StepTime]) -> None:
+        """Send the longest operators of a step, each with the median of its times in the rounds."""
+        kinds: dict[tuple[str, WorkClass, str], list[tuple[float, float]]] = defaultdict(list)
+        for share in shares:
+            for one in share.operators:
+                sizes = " ".join("x".join(map(str, size)) for size in one.sizes)
+                types = " ".join(dict.fromkeys(name.removeprefix("c10::") for name in one.types if name.strip()))
+                kinds[one.name, one.work, f"{types} {sizes}".strip()].append((one.ms, one.count))
+        medians = {key: tuple(map(statistics.median, zip(*values, strict=True))) for key, values in kinds.items()}
+        longest = sorted(medians.items(), key=lambda item: -item[1][0])[:OPERATORS]
+        for (name, work, detail), (ms, count) in longest:
+            self._send(runner, "operator", name, ms, work=work, detail=detail, count=count)
+
+    def double_the_batch(self) -> None:
+        """Time steps of twice the batch: where work is what takes the time, they take about twice as long."""
+        context = self.context
+        size = 2 * context.trial.cell.batch_size
+        for runner in self.runners:
+            self._say(f"{runner.name}: steps of {size} samples")
+            try:
+                batches = random_batches(
+                    context.data, batch_size=size, count=1, device=context.device, seed=context.trial.seed
+                )
+                twice = TrainingRunner(runner.name, runner.observable().arm, itertools.cycle(batches))
+                twice.activate()
+                twice.run(SETTLING_STEPS)
+                twice.synchronize()
+                times = []
+                for _ in range(STEPS[0]):
+                    start = time.perf_counter()
+                    twice.run(steps := max(1, self.steps[runner.name] // 2))
+                    twice.synchronize()
+                    times.append(1e3 * (time.perf_counter() - start) / steps)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                backend_of(context.device).release_cached_memory()
+                continue
+            self._send(runner, "step", "doubled", statistics.median(times))
+
+    def wait_for_the_loader(self) -> None:
+        """Train on some of the suite's own batches in each precision, and send the share of time spent waiting."""
+        context = self.context
+        if is_synthetic(context.data, context.trial.cell.data):
+            return
+        for runner in self.runners:
+            self._say(f"{runner.name}: training on batches as they are loaded")
+            batches = context.open_batches()
+            arm = TrainingRunner(runner.name, runner.arm, _endless(batches))
+            steps = max(LOADER_STEPS[0], min(LOADER_STEPS[1], int(1.0 / self.step_s[runner.name])))
+            arm.activate()
+            arm.run(SETTLING_STEPS)
+            arm.synchronize()
+            waiting, source = 0.0, arm.batches
+            start = time.perf_counter()
+            for _ in range(steps):
+                asked = time.perf_counter()
+                arm.batches = iter([next(source)])
+                waiting += time.perf_counter() - asked
+                arm.run(1)
+            arm.synchronize()
+            self._send(runner, "step", "waiting", 100 * waiting / (time.perf_counter() - start))
+
+    def time_operators(self) -> None:
+        """Time the large operators of each arm's step alone, and the baseline's products in the other arms' types."""
+        called = {runner.name: self._calls(runner) for runner in self.runners}
+        baseline, *others = self.runners
+        products = [call for call in called[baseline.name] if call.flops]
+        for runner in self.runners:
+            enter(runner.name, self.context.device)
+            self._types(runner, called[runner.name])
+            self._say(f"{runner.name}: its operators alone")
+            rest = alone.largest((call for call in called[runner.name] if not call.flops), by=lambda call: call.bytes)
+            for call in rest:
+                (taken,) = alone.times([call], self.context.device, ALONE_S)
+                self._alone(runner, call, taken)
+            for call in alone.largest(called[runner.name], by=lambda call: call.flops):
+                if runner is not baseline:
+                    (taken,) = alone.times([call], self.context.device, ALONE_S)
+                    self._alone(runner, call, taken)
+            peak = peak_tflops(runner.arm.precision, self.context.device)
+            if peak is not None:
+                self._send(runner, "rate", "products TFLOP/s", peak)
+            self._try(runner, called[runner.name])
+        enter(baseline.name, self.context.device)
+        device, half = self.context.device, [other for other in others if other.arm.precision.compute != "float32"]
+        copies = [(baseline, torch.float32, torch.float32)]
+        for other in half:
+            dtype = getattr(torch, other.arm.precision.compute)
+            copies += [(other, dtype, dtype)]
+            self._send(other, "rate", "casts GB/s", alone.copy_gb_per_s(device, torch.float32, to=dtype))
+        for runner, dtype, to in copies:
+            self._send(runner, "rate", "copies GB/s", alone.copy_gb_per_s(device, dtype, to=to))
+        for call in alone.largest(products, by=lambda call: call.flops):
+            self._say(f"{call.name} alone, in the types of all precisions")
+            variants = [call, *(call.in_type(getattr(torch, other.arm.precision.compute)) for other in half)]
+            results = alone.times(variants, device, ALONE_S * len(variants))
+            for runner, taken in zip([baseline, *half], results, strict=True):
+                if taken is not None:
+                    self._send(runner, "product", call.title, taken.median_ms, detail=call.module, count=call.count)
+                    self._send(runner, "best", call.title, taken.best_ms, detail=call.module, count=call.count)
+            self._send(baseline, "flops", call.title, call.flops, detail=call.module, count=call.count)
+
+    def _calls(self, runner: TrainingRunner) -> list[Call]:
+        observable = runner.observable()
+        observable.activate()
+        batch = next(observable.batches)
+        try:
+            return alone.calls_of(lambda: leave_gradients(observable.arm, *batch))
+        except Exception as error:  # a model that cannot be observed; that it trains is known
+            print(f"{runner.name}: the operators of its step are unknown: {type(error).__name__}: {error}")
+            return []
+        finally:
+            runner.arm.optimizer.zero_grad(set_to_none=True)
+
+    def _alone(self, runner: TrainingRunner, call: Call, taken: alone.Alone | None) -> None:
+        if taken is not None:
+            self._send(
+                runner, "alone", call.title, taken.median_ms, work=call.work, detail=call.module, count=call.count
+            )
+
+    def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
+        """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""
+        flops: Counter[str] = Counter()
+        modules: dict[str, list[str]] = defaultdict(list)
+        for call in calls:
+            if call.flops and call.dtype is not None:
+                name = str(call.dtype).removeprefix("torch.")
+                flops[name] += call.flops  # type: ignore[assignment]  # FLOPs are whole, but larger than floats count
+                modules[name] += [call.module]
+        for name, part in flops.items():
+            where = ", ".join(itertools.islice(filter(None, dict.fromkeys(modules[name])), 5))
+            self._send(runner, "types", name, 100 * part / sum(flops.values()), detail=where)
+
+    def _try(self, runner: TrainingRunner, calls: Sequence[Call]) -> None:
+        """Time the largest products in another layout and with padded sizes, beside as they are."""
+        chosen = sorted((call for call in calls if call.flops), key=lambda call: -call.flops)[:LARGEST_TRIED]
+        total = sum(call.flops for call in calls)
+        for call in chosen:
+            others: tuple[tuple[Finding, Call], ...] = (
+                ("channels-last", call.channels_last()),
+                ("padded", call.padded(ALIGNMENT)),
+            )
+            for name, other in others:
+                if other == call or (name == "channels-last" and "convolution" not in call.name):
+                    continue
+                as_is, changed = alone.times([call, other], self.context.device, 2 * ALONE_S)
+                if as_is is not None and changed is not None:
+                    share = call.flops / total
+                    ratio = changed.best_ms / as_is.best_ms
+                    self._send(runner, name, call.title, ratio, detail=call.module, count=share)
+
+
+def _endless(batches: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return (batch for epoch in itertools.count(1) for batch in batches.train(epoch))  # type: ignore[attr-defined]
+
+
+def _in_traces(dtype: torch.dtype) -> str:
+    """Return what a trace calls a type."""
+    return {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}.get(dtype, str(dtype))

@@ -1,0 +1,498 @@
+"""Why a precision gains or does not: the figures of the explain phase, and rules that turn them into words.
+
+Each rule looks at measured figures alone, and says nothing where they do not show its cause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+
+from bench.report.format import number, signed, times
+from bench.report.reading.load import CELL
+from bench.results.records import WorkClass
+from bench.spec.precisions import BASELINE, find_precision
+from bench.stats import Interval, student_interval
+
+CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
+PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
+FOLLOWING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
+"""What runs in the type that the products before it leave behind, and gains by moving fewer bytes."""
+HALVED = 0.5
+"""Share of their time that these take at best by theory, where bytes are halved."""
+
+MOST_UNKNOWN = 0.10
+"""Share of a step in operators of unknown kind above which no reason is given."""
+GROWTH = 1.3
+"""A step of twice the batch takes so many times as long at least, unless launching is what takes the time."""
+LAUNCHING = 0.25
+"""Share of a step in which nothing is computed, from which that may be so; where the doubled batch is unknown, twice as
+much."""
+SHORT_US = 30.0
+"""Mean time of a kernel, or of an operator on a CPU, up to which what it costs to call it may be most of it."""
+MEMORY_BOUND = 0.50
+"""Share of fp32's step in operators that move memory, from which there is little for products to gain."""
+CASTING = 0.10
+OPTIMIZING = 0.30
+SCALING = 0.05
+COMMUNICATING = 0.10
+COPYING = 0.10
+WAITING_PCT = 10.0
+SKIPPED_PCT = 2.0
+NO_GAIN = 1.1
+"""How many times fp32's rate products must reach, alone, for there to be a gain."""
+MATTERS = 0.15
+"""Share of a step that products must have for their rate to matter."""
+MISSED_PCT = 10.0
+"""Share of the FLOPs in fp32 from which autocast has missed a part of the model."""
+PADDED, TURNED = 0.93, 0.85
+"""Share of its time that a product may take with padded sizes, or channels last, for that to be worth saying."""
+SMALL = 0.25
+"""Share of the device's best rate that products reach alone, below which they are small."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """One cause, with its figures."""
+
+    rule: str
+    """Which rule of ``RULES`` says it."""
+    sentence: str
+    techniques: tuple[str, ...] = ()
+    """Techniques that may remove it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """The figures of one precision's step."""
+
+    precision: str
+    timed_ms: float
+    """Median over the rounds, without the profiler."""
+    profiled_ms: float
+    """The same under it; the classes add up to it."""
+    ms: Mapping[WorkClass, float]
+    """Median over the rounds, of each class."""
+    figures: pd.DataFrame
+    """All that was sent of it."""
+
+    def share(self, *classes: WorkClass) -> float:
+        """Return the share of the step that classes take."""
+        total = sum(self.ms.values())
+        return sum(self.ms[work] for work in classes) / total if total else 0.0
+
+    def of(self, kind: str, name: str = "") -> pd.DataFrame:
+        """Return the figures of a kind, or those of them that are called ``name``."""
+        rows = self.figures[self.figures["kind"] == kind]
+        return rows[rows["name"] == name] if name else rows
+
+    def value(self, kind: str, name: str) -> float | None:
+        """Return the median of a figure; None if it was not measured."""
+        values = self.of(kind, name)["value"]
+        return float(values.median()) if len(values) else None
+
+    def total(self, kind: str, works: Sequence[WorkClass] = ()) -> float:
+        """Return what calls take together in a step: each one's time alone, as often as it is called."""
+        rows = self.of(kind)
+        rows = rows[rows["work"].isin(works)] if works else rows
+        return float((rows["value"] * rows["count"]).sum())
+
+    @property
+    def runs_on_gpu(self) -> bool:
+        """Whether kernels were traced."""
+        return self.value("step", "kernels") is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """One precision beside the baseline, in one cell."""
+
+    cell: Mapping[str, object]
+    baseline: Step
+    arm: Step
+    speedup: Interval
+    """Of the timed steps, from the rounds: for these figures alone, the speed phase has the result."""
+    difference_ms: Interval
+    """The baseline's time of a step less the arm's, from the rounds."""
+    by_class: Mapping[WorkClass, float]
+    """The same of each class, in ms: the median over the rounds."""
+    unexplained: float | None
+    """Share of the difference that the classes do not add up to; None where the difference's interval includes 0."""
+    ceiling: float | None
+    """The largest speedup that the baseline's step leaves room for."""
+    predicted: float | None
+    """The speedup that follows from the baseline's step, and the operators of both alone."""
+    reasons: tuple[Reason, ...]
+
+
+def explanations(figures: pd.DataFrame) -> list[Explanation]:
+    """Return an explanation for each precision of each cell in rows of ``Runs.explained``."""
+    found = []
+    for cell, rows in figures.groupby(CELL, sort=False, dropna=False):
+        named = dict(zip(CELL, cell, strict=True))
+        steps = [_step(str(name), arm) for name, arm in rows.groupby("precision", sort=False)]
+        by_name = {step.precision: step for step in steps if step is not None}
+        baseline = by_name.pop(BASELINE, None)
+        if baseline is not None:
+            found += [_explain(named, baseline, arm) for arm in by_name.values()]
+    return found
+
+
+def _step(precision: str, rows: pd.DataFrame) -> Step | None:
+    classes = rows[rows["kind"] == "class"].groupby("name")["value"].median()
+    timed, profiled = (
+        rows[(rows["kind"] == "step") & (rows["name"] == name)]["value"] for name in ("timed", "profiled")
+    )
+    if classes.empty or timed.empty or profiled.empty:
+        return None
+    return Step(
+        precision=precision,
+        timed_ms=float(timed.median()),
+        profiled_ms=float(profiled.median()),
+        ms={work: float(classes.get(work, 0.0)) for work in CLASSES},
+        figures=rows,
+    )
+
+
+def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanation:
+    before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
+    rounds = before.index.intersection(after.index)
+    difference = student_interval(list(before[rounds] - after[rounds]))
+    ratio = student_interval(list(np.log(before[rounds] / after[rounds])))
+    by_class = {work: baseline.ms[work] - arm.ms[work] for work in CLASSES}
+    certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
+    return Explanation(
+        cell=cell,
+        baseline=baseline,
+        arm=arm,
+        speedup=_exponential(ratio),
+        difference_ms=difference,
+        by_class=by_class,
+        unexplained=abs(1 - sum(by_class.values()) / difference.center) if certain else None,
+        ceiling=ceiling(baseline, arm),
+        predicted=predicted(baseline, arm),
+        reasons=tuple(reasons(baseline, arm)),
+    )
+
+
+def _exponential(logs: Interval) -> Interval:
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Interval(center=math.exp(logs.center), low=low, high=high, n=logs.n)
+
+
+def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None:
+    """Return the time of the baseline's products in the arm's type over their own, each alone; None if not measured.
+
+    Args:
+        baseline: the baseline's step.
+        arm: another's.
+        kind: ``best`` of each product's times, or ``product`` for their medians.
+    """
+    own, other = (step.of(kind).set_index("name")[["value", "count"]] for step in (baseline, arm))
+    both = own.index.intersection(other.index)
+    count = own.loc[both, "count"]
+    total = float((own.loc[both, "value"] * count).sum())
+    return float((other.loc[both, "value"] * count).sum()) / total if total else None
+
+
+def _following_ratio(baseline: Step, arm: Step) -> float | None:
+    """Return the time that the arm's elementwise operators and norms take alone over the baseline's."""
+    own, other = (step.total("alone", FOLLOWING) for step in (baseline, arm))
+    return other / own if own and other else None
+
+
+def _added_casts_ms(baseline: Step, arm: Step) -> float:
+    return max(0.0, arm.ms["casts and layout"] - baseline.ms["casts and layout"])
+
+
+def _rest(step: Step) -> float:
+    return sum(ms for work, ms in step.ms.items() if work not in (*PRODUCTS, *FOLLOWING))
+
+
+def ceiling(baseline: Step, arm: Step) -> float | None:
+    """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
+
+    Products take what they take alone in the arm's type, at best; elementwise operators and norms half their time, or
+    what they take alone if that is less; all else stays, and the casts that were added are added.
+    """
+    rate = product_ratio(baseline, arm)
+    products = sum(baseline.ms[work] for work in PRODUCTS)
+    if rate is None:
+        if products:
+            return None
+        rate = 1.0
+    follow = min(HALVED, _following_ratio(baseline, arm) or HALVED)
+    left = products * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
+    return baseline.profiled_ms / (_rest(baseline) + left + _added_casts_ms(baseline, arm))
+
+
+def predicted(baseline: Step, arm: Step) -> float | None:
+    """Return the speedup that the baseline's step and the operators alone let expect; None if they were not measured.
+
+    Products and what follows them change as they do alone; the casts that the arm calls take what they take alone.
+    Nothing of the arm's timing is in it.
+    """
+    rate = product_ratio(baseline, arm)
+    if rate is None:
+        return None
+    follow = _following_ratio(baseline, arm) or 1.0
+    changed = sum(baseline.ms[work] for work in PRODUCTS) * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
+    casts = arm.total("alone", ("casts and layout",)) - baseline.total("alone", ("casts and layout",))
+    return baseline.profiled_ms / (_rest(baseline) + changed + max(0.0, casts))
+
+
+# The rules. Each takes the baseline's step and the arm's, and yields at most one reason.
+
+Rule = Callable[[Step, Step], Iterator[Reason]]
+
+
+def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
+    """Yield what holds a precision back, by every rule; one sentence alone where too much of a step is unknown."""
+    unknown = max(baseline.share("unknown"), arm.share("unknown"))
+    if unknown > MOST_UNKNOWN:
+        yield Reason(
+            rule="unknown",
+            sentence=f"{_percent(unknown)} of the step are operators of unknown kind, so no reason is given",
+        )
+        return
+    for rule in RULES:
+        yield from rule(baseline, arm)
+
+
+def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    idle, growth = arm.share("idle"), growth_of(arm)
+    calls = arm.value("step", "kernels" if arm.runs_on_gpu else "operators")
+    mean_us = 1e3 * arm.profiled_ms / calls if calls else None
+    short = mean_us is not None and mean_us <= SHORT_US
+    bound = idle >= 2 * LAUNCHING if growth is None else growth < GROWTH and (idle >= LAUNCHING or short)
+    if not bound:
+        return
+    if arm.runs_on_gpu:
+        what = f"the GPU waits for the host in {_percent(idle)} of the step"
+    else:
+        what = f"no operator runs in {_percent(idle)} of the step"
+    each = f", a {'kernel' if arm.runs_on_gpu else 'call'} takes {number(mean_us, 2)} µs" if mean_us is not None else ""
+    grown = f", and twice the batch {number(growth, 3)} times as long" if growth is not None else ""
+    yield Reason(
+        rule="launch-bound",
+        sentence=f"launching limits it: {what}{each}{grown}",
+        techniques=("cuda-graphs", "compile") if arm.runs_on_gpu else ("compile",),
+    )
+
+
+def growth_of(step: Step) -> float | None:
+    """Return how many times as long a step of twice the batch takes, optimizer and casts apart; None if unknown.
+
+    These two go by the number of weights, whatever the batch.
+    """
+    doubled = step.value("step", "doubled")
+    fixed = step.ms["optimizer"] + step.ms["casts and layout"]
+    if doubled is None or step.timed_ms <= fixed:
+        return None
+    return (doubled - fixed) / (step.timed_ms - fixed)
+
+
+def _memory_bound(baseline: Step, _arm: Step) -> Iterator[Reason]:
+    share = baseline.share(*FOLLOWING)
+    if share >= MEMORY_BOUND and not _is(_launching, baseline):
+        products = baseline.share(*PRODUCTS)
+        yield Reason(
+            rule="memory-bound",
+            sentence=(
+                f"{_percent(share)} of fp32's step are operators that move memory, norms and elementwise, and "
+                f"{_percent(products)} products"
+            ),
+            techniques=("compile",),
+        )
+
+
+def _no_gain(baseline: Step, arm: Step) -> Iterator[Reason]:
+    rate = product_ratio(baseline, arm)
+    if rate is None or baseline.share(*PRODUCTS) < MATTERS or 1 / rate >= NO_GAIN:
+        return
+    compute = _compute(arm)
+    how = f"{times(1 / rate)} as fast" if rate <= 2 else f"{number(rate, 2)} times as long"
+    takes = "run" if rate <= 2 else "take"
+    yield Reason(
+        rule="no gain from products",
+        sentence=(
+            f"the step's products, each alone, {takes} {how} in {compute} as in fp32: the device has no gain to give"
+        ),
+    )
+
+
+def _no_matrix_units(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    if not arm.runs_on_gpu or arm.share(*PRODUCTS) < MATTERS or arm.ms["matrix units"] > 0 or _is_fp32(arm):
+        return
+    yield Reason(
+        rule="no matrix units",
+        sentence=f"none of its products ran on matrix units, which are {_percent(arm.share(*PRODUCTS))} of the step",
+    )
+
+
+def _casting(baseline: Step, arm: Step) -> Iterator[Reason]:
+    added = _added_casts_ms(baseline, arm) / arm.profiled_ms
+    if added >= CASTING:
+        yield Reason(
+            rule="casts",
+            sentence=f"casts and changes of layout that it adds take {_percent(added)} of its step",
+        )
+
+
+def _optimizing(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    if (share := arm.share("optimizer")) >= OPTIMIZING:
+        yield Reason(
+            rule="optimizer-bound",
+            sentence=f"the optimizer takes {_percent(share)} of the step, in fp32 in either precision",
+            techniques=("fused-optimizer",),
+        )
+
+
+def _scaling(baseline: Step, arm: Step) -> Iterator[Reason]:
+    precision = find_precision(arm.precision)
+    if precision is None or not precision.loss_scaling:
+        return
+    own, waiting = arm.share("loss scaling"), max(0.0, arm.share("idle") - baseline.share("idle"))
+    if own + waiting >= SCALING and not _is(_launching, arm):
+        yield Reason(
+            rule="loss scaling",
+            sentence=(
+                f"loss scaling takes {_percent(own)} of the step, and nothing runs in {_percent(waiting)} more of it "
+                "than in fp32, since each step asks whether gradients overflowed"
+            ),
+        )
+
+
+def _skipping(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    skipped = arm.value("step", "skipped")
+    if skipped is not None and skipped >= SKIPPED_PCT:
+        yield Reason(
+            rule="skipped steps",
+            sentence=f"{number(skipped, 2)} % of the steps were skipped, for their gradients overflowed",
+        )
+
+
+def _communicating(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    if (share := arm.share("communication")) >= COMMUNICATING:
+        yield Reason(
+            rule="communication",
+            sentence=f"communication that nothing else overlaps takes {_percent(share)} of the step",
+        )
+
+
+def _copying(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    if (share := arm.share("copies")) >= COPYING:
+        yield Reason(rule="copies", sentence=f"copies between host and device take {_percent(share)} of the step")
+
+
+def _loading(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    waiting = arm.value("step", "waiting")
+    if waiting is not None and waiting >= WAITING_PCT:
+        yield Reason(rule="loader", sentence=f"training waits for batches {number(waiting, 2)} % of its time")
+
+
+def _missing(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    rows = arm.of("types", "float32")
+    precision = find_precision(arm.precision)
+    if rows.empty or _is_fp32(arm) or precision is None:
+        return
+    share, where = float(rows["value"].iloc[0]), str(rows["detail"].iloc[0])
+    if share >= MISSED_PCT:
+        modules = f", in {where}" if where else ""
+        yield Reason(
+            rule="autocast missed",
+            sentence=f"{number(share, 2)} % of its FLOPs were computed in fp32{modules}: autocast did not reach them",
+        )
+
+
+def _misaligned(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    rows = arm.of("padded")
+    rows = rows[rows["value"] <= PADDED]
+    if rows.empty:
+        return
+    best = rows.sort_values("value").iloc[0]
+    yield Reason(
+        rule="misaligned",
+        sentence=(
+            f"{best['name']}, {_percent(float(best['count']))} of the FLOPs{_in(best['detail'])}, takes "
+            f"{signed(100 * (float(best['value']) - 1), 0)} % with its sizes padded to multiples of 64"
+        ),
+    )
+
+
+def _layout(_baseline: Step, arm: Step) -> Iterator[Reason]:
+    rows = arm.of("channels-last")
+    rows = rows[rows["value"] <= TURNED]
+    if rows.empty:
+        return
+    best = rows.sort_values("count").iloc[-1]
+    yield Reason(
+        rule="layout",
+        sentence=(
+            f"the convolution{_in(best['detail'])}, {_percent(float(best['count']))} of the FLOPs, takes "
+            f"{signed(100 * (float(best['value']) - 1), 0)} % with channels last"
+        ),
+        techniques=("channels-last",),
+    )
+
+
+def _small_products(baseline: Step, _arm: Step) -> Iterator[Reason]:
+    peak, flops = baseline.value("rate", "products TFLOP/s"), baseline.of("flops")["value"].sum()
+    alone_ms = baseline.total("best")
+    if not peak or not alone_ms or baseline.share(*PRODUCTS) < MATTERS or _is(_launching, baseline):
+        return
+    reached = flops / (alone_ms / 1e3) / 1e12 / peak
+    if reached < SMALL:
+        yield Reason(
+            rule="small products",
+            sentence=(
+                f"fp32's products, alone, reach {_percent(float(reached))} of this device's rate of large ones: they "
+                "are too small to be limited by arithmetic"
+            ),
+        )
+
+
+def _is(rule: Callable[[Step, Step], Iterator[Reason]], step: Step) -> bool:
+    return any(True for _ in rule(step, step))
+
+
+def _is_fp32(step: Step) -> bool:
+    precision = find_precision(step.precision)
+    return precision is not None and precision.compute == "float32"
+
+
+def _compute(step: Step) -> str:
+    precision = find_precision(step.precision)
+    return precision.compute if precision is not None else step.precision
+
+
+def _in(module: object) -> str:
+    return f" in {module}" if module else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+RULES: tuple[Rule, ...] = (
+    _launching,
+    _no_gain,
+    _no_matrix_units,
+    _missing,
+    _memory_bound,
+    _casting,
+    _optimizing,
+    _scaling,
+    _skipping,
+    _communicating,
+    _copying,
+    _loading,
+    _misaligned,
+    _layout,
+    _small_products,
+)

@@ -1,0 +1,109 @@
+"""A step's operators alone: which they are, on which operands, and that they run on operands of their kind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from bench.measure import alone
+from bench.measure.alone import Operand, calls_of, largest, times
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def calls():
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)
+            self.out = nn.Linear(6, 5)
+
+        def forward(self, images):
+            return self.out(self.norm(self.conv(images)).relu().mean(dim=(2, 3)))
+
+    model = Block()
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(torch.ones(3, 4, 8, 8))
+        outputs.float().sum().backward()
+
+    return calls_of(step)
+
+
+def find(calls, name):
+    return [call for call in calls if call.name == name]
+
+
+def test_calls_are_below_autocast_with_module_flops_and_types(calls):
+    (forward,) = find(calls, "convolution")
+    assert (forward.module, forward.dtype, forward.count) == ("conv", torch.bfloat16, 1)
+    assert [operand.shape for operand in forward.operands] == [(3, 4, 8, 8), (6, 4, 3, 3), (6,)]
+    assert forward.flops == 2 * 3 * 6 * 6 * 6 * 4 * 3 * 3
+    (backward,) = find(calls, "convolution_backward")
+    assert backward.module == "conv"
+    casts = [call for call in calls if call.work == "casts and layout"]
+    assert casts
+    assert not find(calls, "view")
+    assert not find(calls, "t")
+
+
+def test_every_call_runs_alone_in_either_type(calls):
+    for call in calls:
+        assert None not in times([call, call.in_type(torch.bfloat16)], CPU, 0.0), call.title
+
+
+def test_a_call_in_another_type_keeps_what_is_no_number(calls):
+    (backward,) = find(calls, "convolution_backward")
+    wide = torch.float32
+    plain = backward.in_type(wide)
+    assert plain == backward  # only fp32 is cast
+    (norm,) = find(calls, "native_batch_norm")
+    assert {operand.dtype for operand in norm.operands} == {torch.bfloat16, wide}
+    assert {operand.dtype for operand in norm.in_type(torch.float16).operands} == {torch.bfloat16, torch.float16}
+
+
+def test_operands_span_the_memory_that_their_strides_need():
+    operand = Operand(shape=(3, 4), stride=(1, 5), dtype=torch.float32)
+    made = operand.make(CPU, torch.Generator())
+    assert (tuple(made.shape), made.stride(), operand.elements) == ((3, 4), (1, 5), 18)
+    assert Operand(shape=(0, 4), stride=(4, 1), dtype=torch.float32).elements == 0
+    expanded = Operand(shape=(3, 4), stride=(0, 1), dtype=torch.float32)
+    assert expanded.make(CPU, torch.Generator()).stride() == (0, 1)
+    assert not Operand(shape=(2,), stride=(1,), dtype=torch.int64).make(CPU, torch.Generator()).any()
+
+
+def test_padding_rounds_odd_sizes_up_and_keeps_the_order_of_the_strides():
+    (call,) = calls_of(lambda: torch.mm(torch.ones(4095, 130), torch.ones(7, 130).t()))
+    first, second = call.padded(64).operands
+    assert (first.shape, first.stride) == ((4096, 192), (192, 1))
+    assert (second.shape, second.stride) == ((192, 7), (1, 192))
+    (even,) = calls_of(lambda: torch.mm(torch.ones(128, 64), torch.ones(64, 64)))
+    assert even.padded(64) == even
+
+
+def test_channels_last_turns_images_and_nothing_else(calls):
+    (forward,) = find(calls, "convolution")
+    images, weights, bias = forward.channels_last().operands
+    assert images.stride == torch.empty(3, 4, 8, 8).to(memory_format=torch.channels_last).stride()
+    assert weights.stride == torch.empty(6, 4, 3, 3).to(memory_format=torch.channels_last).stride()
+    assert bias.stride == (1,)
+
+
+def test_the_largest_calls_cover_the_share_that_is_asked(calls):
+    found = largest(calls, by=lambda call: call.flops, share=0.9)
+    assert sorted(call.name for call in found) == ["convolution", "convolution_backward"]
+    assert len(largest(calls, by=lambda call: call.flops, share=0.4)) == 1
+    assert largest(calls, by=lambda _call: 0.0) == []
+
+
+def test_a_call_that_does_not_run_alone_is_unknown(capsys):
+    (call,) = calls_of(lambda: torch.mm(torch.ones(3, 4), torch.ones(4, 5)))
+    odd = Operand(shape=(2, 2), stride=(2, 1), dtype=torch.float32)
+    uneven = alone._changed(call, lambda leaf: odd if leaf.shape == (3, 4) else leaf)
+    fine, missing = times([call, uneven], CPU, 0.0)
+    assert fine is not None
+    assert missing is None
+    assert "does not run alone" in capsys.readouterr().out

@@ -1,0 +1,177 @@
+"""The decomposition of a step, from traces that are made up and from a real one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from bench.measure import operator_classes
+from bench.measure.operator_classes import kernel_class, on_matrix_units, operator_class
+from bench.measure.trace import CLASSES, decompose, profiled
+from tests.traces import BF16, FP16, FP32, Trace
+
+
+def classes(trace: Trace, **options) -> dict[str, float]:
+    """Return the microseconds of each class that has any, over all steps."""
+    document = trace.document()
+    found = decompose(document, **options)
+    steps = sum(event["name"] == "training step" for event in trace.events)
+    assert found.step_ms == pytest.approx(sum(found.ms.values()))
+    return {work: round(1e3 * ms * steps, 6) for work, ms in found.ms.items() if ms}
+
+
+@pytest.mark.parametrize("pattern", operator_classes.OPERATORS, ids=lambda pattern: pattern.work)
+def test_each_pattern_of_operators_matches_its_examples(pattern):
+    assert {operator_class(name) for name in pattern.examples} == {pattern.work}
+
+
+@pytest.mark.parametrize("pattern", operator_classes.KERNELS, ids=lambda pattern: pattern.work)
+def test_each_pattern_of_kernels_is_the_first_that_matches_its_examples(pattern):
+    found = {kernel_class(name) for name in pattern.examples}
+    assert found <= ({pattern.work} | ({"matrix units"} if pattern.work == "other products" else set()))
+
+
+@pytest.mark.parametrize("pattern", operator_classes.RANGES, ids=lambda pattern: pattern.work)
+def test_each_range_matches_its_examples(pattern):
+    assert {operator_classes.range_class(name) for name in pattern.examples} == {pattern.work}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "types", "expected"),
+    [
+        ("ampere_sgemm_128x64_nn", [FP32], False),
+        ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn", [FP16], True),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_tn", [FP16], True),
+        ("turing_fp16_s1688gemm_fp16_256x128_ldg8_f2f_tn", [FP16], True),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage3_warpsize2x2x1_ffma", [FP32], False),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", [FP32], True),
+        ("cutlass_80_simt_sgemm_128x64_8x5_nt_align1", [FP32], False),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", [BF16, BF16], True),
+        ("nvjet_sss_128x256_64x4_1x2_h_bz_coopA_TNN", [FP32, FP32], False),
+        ("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>", [FP32], False),
+        ("maxwell_fp16_sgemm_fp16_64x64_nn", [FP16], False),
+        ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", [BF16], True),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1", [FP16], True),
+        ("Cijk_Ailk_Bljk_SB_MT128x64x8_SE_K1", [FP32], False),
+    ],
+)
+def test_a_products_kernel_says_whether_it_ran_on_matrix_units(kernel, types, expected):
+    assert on_matrix_units(kernel, types) is expected
+
+
+def test_a_cast_is_told_from_a_copy_by_its_types():
+    assert operator_class("aten::copy_", [BF16, FP32]) == "casts and layout"
+    assert operator_class("aten::copy_", [FP32, FP32]) is None
+    assert operator_class("aten::view", [FP32]) is None
+
+
+def test_each_instant_of_a_gpus_steps_has_one_class():
+    trace = Trace()
+    trace.step(0, 50)
+    trace.step(50, 50)
+    multiply = trace.op("aten::addmm", 1, 5, BF16, BF16, BF16, sizes=[(8,), (4, 8), (8, 8)])
+    trace.op("aten::copy_", 2, 1, BF16, BF16)
+    cast = trace.op("aten::copy_", 10, 5, BF16, FP32)
+    normal = trace.op("aten::native_batch_norm", 20, 5, FP32)
+    odd = trace.op("mine::fold", 30, 5, FP32)
+    trace.kernel("nvjet_tst_128x256_64x4_h_bz_TNN", 10, 20, multiply)  # 10 to 30
+    trace.kernel("void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>", 30, 5, cast)
+    trace.kernel("void batch_norm_collect_statistics_kernel", 40, 10, normal)  # idle before it
+    trace.kernel("void fold(float*)", 60, 4, odd)
+    trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 45, 10)  # 45 to 55, of which 5 overlap
+    trace.kernel("Memcpy HtoD (Pinned -> Device)", 100, 20, kind="gpu_memcpy")  # ends after the steps' ranges
+    assert classes(trace) == {
+        "matrix units": 20,
+        "casts and layout": 5,
+        "normalisation and softmax": 10,
+        "communication": 5,
+        "copies": 20,
+        "unknown": 4,
+        "idle": 10 + 5 + 5 + 36,
+    }
+    found = decompose(trace.document())
+    assert found.calls == 3
+    assert found.hidden_communication_ms * 2e3 == pytest.approx(5)
+
+
+def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.range("Optimizer.step#SGD.step", 10, 50)
+    add, mul = trace.op("aten::_foreach_add_", 12, 5, FP32), trace.op("aten::_amp_update_scale_", 70, 5, FP32)
+    copy = trace.op("aten::copy_", 20, 5, BF16, FP32)
+    for start, by in ((20, add), (40, copy), (80, mul)):
+        trace.kernel("void at::native::vectorized_elementwise_kernel<4>", start, 10, by)
+    assert classes(trace) == {"optimizer": 20, "loss scaling": 10, "idle": 70}
+
+
+def test_backward_is_traced_from_its_own_thread():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.range("autograd::engine::evaluate_function: ConvolutionBackward0", 10, 30, thread=2)
+    by = trace.op("aten::convolution_backward", 12, 20, FP16, FP16, FP16, thread=2)
+    trace.kernel("sm80_xmma_wgrad_implicit_gemm_indexed_f16f16_f16f32_f32", 20, 30, by)
+    trace.kernel("void cudnn::engines_precompiled::nchwToNhwcKernel<__half>", 50, 10, by)
+    assert classes(trace) == {"matrix units": 30, "casts and layout": 10, "idle": 60}
+
+
+def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.op("aten::linear", 10, 50, FP32, FP32, FP32)
+    trace.op("aten::to", 12, 10, FP32)
+    trace.op("aten::_to_copy", 13, 8, FP32)
+    trace.op("aten::empty_strided", 14, 2)
+    trace.op("aten::copy_", 17, 3, BF16, FP32)
+    trace.op("aten::addmm", 25, 30, BF16, BF16, BF16)
+    trace.op("aten::copy_", 27, 5, BF16, BF16)  # the bias, a part of the product
+    trace.op("aten::view", 65, 5, FP32)
+    trace.op("aten::relu", 70, 10, FP32)
+    trace.op("aten::clamp_min", 71, 8, FP32)
+    trace.op("mine::fold", 85, 5, FP32)
+    expected = {"casts and layout": 10, "other products": 40, "elementwise": 10, "unknown": 5, "idle": 35}
+    assert classes(trace, matrix_types=frozenset()) == expected
+    fast = classes(trace, matrix_types=frozenset({BF16}))
+    assert (fast["matrix units"], fast["other products"]) == (30, 10)
+
+
+def test_operators_are_added_up_by_their_inputs():
+    trace = Trace()
+    for start in (0, 100):
+        trace.step(start, 100)
+        for at in (10, 30):
+            trace.op("aten::mm", start + at, 10, FP32, FP32, sizes=[(4, 8), (8, 2)])
+    (product,) = decompose(trace.document()).operators
+    assert (product.name, product.work, product.count, product.ms) == ("aten::mm", "other products", 2, 0.02)
+    assert (product.types, product.sizes) == ((FP32, FP32), ((4, 8), (8, 2)))
+
+
+def test_a_trace_without_steps_is_refused():
+    trace = Trace()
+    trace.op("aten::mm", 0, 1)
+    with pytest.raises(ValueError, match="no range"):
+        decompose(trace.document())
+
+
+def test_a_real_step_has_its_operators():
+    layers = [layer for _ in range(3) for layer in (nn.Linear(256, 256), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.LayerNorm(256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(torch.ones(64, 256))
+        out.float().square().mean().backward()
+        optimizer.step()
+
+    step()
+    found = decompose(profiled(step, 2, gpu=False), matrix_types=frozenset())
+    assert set(found.ms) == set(CLASSES)
+    assert not {"matrix units", "communication", "copies", "loss scaling"} & {k for k, v in found.ms.items() if v}
+    some = ("other products", "elementwise", "normalisation and softmax", "casts and layout", "optimizer", "idle")
+    assert all(found.ms[work] > 0 for work in some)
+    assert found.ms["unknown"] < 0.1 * found.step_ms
+    weights = [one for one in found.operators if one.name == "aten::copy_" and one.sizes[:1] == ((256, 256),)]
+    assert sum(one.count for one in weights if one.types[:2] == (BF16, FP32)) == 3

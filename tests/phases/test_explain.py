@@ -1,0 +1,204 @@
+"""The explain phase on small suites: what it sends, and which causes are planted and found."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from bench.measure.trace import CLASSES
+from bench.phases import explain
+from bench.report.analysis.explanation import explanations
+from bench.report.reading.load import CELL
+from bench.results.records import Explained, TrialResult
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource, Protocol
+from tests.phases.conftest import of_kind, run_phase
+
+EMULATED = {"no gain from products"}
+"""Reasons that hold for any suite on a CPU without instructions for bfloat16."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short(request):
+    """Explain quickly: as many rounds as there must be, and short windows."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(explain, "ALONE_S", 0.02)
+        patched.setattr(explain, "WARM_UP_S", 0.3)
+        patched.setattr(explain, "WINDOW_S", 0.1)
+        yield
+
+
+def explained(trial, device, *names, **changes):
+    """Run the phase; return its figures, its results, and what is made of them."""
+    sent = run_phase(trial, device, "explain", *names, protocol=Protocol(time_budget_s=0.1, replicates=1), **changes)
+    figures = of_kind(Explained, sent)
+    frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in figures])
+    frame["round"] = frame["round"].astype(float)
+    return figures, of_kind(TrialResult, sent), explanations(frame.assign(**dict.fromkeys(CELL, "x")))
+
+
+def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
+    figures, results, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert [(result.precision, result.status) for result in results] == [("fp32", "ok"), ("amp-bf16", "ok")]
+    rounds = {row.round for row in figures if row.kind == "step" and row.name == "timed"}
+    assert rounds == set(range(explain.ROUNDS[0]))
+    for precision, number in itertools.product(("fp32", "amp-bf16"), rounds):
+        of_round = [row for row in figures if row.precision == precision and row.round == number]
+        (profiled,) = (row.value for row in of_round if row.name == "profiled")
+        by_class = {row.name: row.value for row in of_round if row.kind == "class"}
+        assert list(by_class) == list(CLASSES)
+        assert sum(by_class.values()) == pytest.approx(profiled)
+    assert {row.precision for row in figures if row.kind == "best"} == {"fp32", "amp-bf16"}
+    assert found.predicted is not None
+    assert found.ceiling is not None
+    assert found.arm.ms["casts and layout"] > found.baseline.ms["casts and layout"]
+    shares = {row.name: row.value for row in figures if row.kind == "types" and row.precision == "amp-bf16"}
+    assert shares == {"bfloat16": 100.0}
+
+
+def test_one_precision_alone_is_explained_without_a_comparison(tiny_trial, cpu):
+    figures, results, found = explained(tiny_trial, cpu, "fp32")
+    assert (len(results), found) == (1, [])
+    assert any(row.kind == "alone" for row in figures)
+
+
+def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_trial, cpu, monkeypatch):
+    def refuse(_step):
+        raise RuntimeError("no such thing under a dispatch mode")
+
+    monkeypatch.setattr(explain.alone, "calls_of", refuse)
+    figures, results, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert {result.status for result in results} == {"ok"}
+    assert (found.ceiling, found.predicted) == (None, None)
+    assert not [row for row in figures if row.kind == "alone"]
+
+
+class Chain(nn.Module):
+    """Layers one after the other."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+class Elementwise(nn.Module):
+    def forward(self, inputs):
+        for _ in range(12):
+            inputs = (inputs * 1.01 + 0.1).sigmoid()
+        return inputs
+
+
+class Alternating(nn.Module):
+    """A product between many changes of type."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(512, 10)
+
+    def forward(self, inputs):
+        for _ in range(20):
+            inputs = inputs.to(torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32).float()
+        return self.out(inputs)
+
+
+class Missed(nn.Module):
+    """Two products, one of which turns autocast off."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(512, 512), nn.Linear(512, 512)
+
+    def forward(self, inputs):
+        hidden = self.first(inputs).relu()
+        with torch.autocast("cpu", enabled=False):
+            return self.second(hidden.float())
+
+
+class Rows(nn.Module):
+    """Many weights, of which a batch uses few."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(40_000, 64), nn.Linear(64, 64)
+
+    def forward(self, inputs):
+        return self.out(self.table(inputs.abs().long()))
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A suite that has one cause."""
+
+    cause: str
+    model: object
+    width: int = 512
+    batch: int = 128
+    precision: str = "amp-bf16"
+    optimizer: object = None
+
+
+PLANTED = {
+    "launch-bound": Planted(
+        cause="launch-bound", model=lambda _data: Chain(*(nn.Linear(8, 8) for _ in range(200))), width=8, batch=4
+    ),
+    "memory-bound": Planted(
+        cause="memory-bound", model=lambda _data: Chain(Elementwise(), nn.Linear(512, 8)), batch=1024
+    ),
+    "autocast missed": Planted(cause="autocast missed", model=lambda _data: Missed()),
+    "casts": Planted(cause="casts", model=lambda _data: Alternating(), batch=1024),
+    "optimizer-bound": Planted(
+        cause="optimizer-bound",
+        model=lambda _data: Rows(),
+        batch=16,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
+    ),
+    "no gain from products": Planted(
+        cause="no gain from products",
+        model=lambda _data: Chain(nn.Linear(512, 512), nn.Linear(512, 512)),
+        precision="fp16",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_cause_is_found_and_no_other(name, tiny_trial, cpu, use_suite):
+    planted = PLANTED[name]
+    data = Data(input_shape=(planted.width,), target_shape=(1,), classes=None, steps_per_epoch=2)
+    more = {"optimizer": planted.optimizer} if planted.optimizer else {}
+    use_suite(planted.model, data=data, loss=Summed, **more)
+    cell = replace(tiny_trial.cell, batch_size=planted.batch, data=DataSource(kind="synthetic"))
+    _, _, (found,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
+    fired = {reason.rule for reason in found.reasons}
+    assert planted.cause in fired, found
+    assert fired - EMULATED - {planted.cause} == set()
+
+
+class Summed(nn.Module):
+    """A loss of any outputs."""
+
+    def forward(self, outputs, _targets):
+        return outputs.float().square().mean()
+
+
+@pytest.mark.slow
+def test_a_loader_that_sleeps_is_found(tiny_trial, cpu, monkeypatch):
+    class Sleeping:
+        def train(self, _epoch):
+            while True:
+                time.sleep(0.01)
+                yield torch.ones(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
+
+    monkeypatch.setattr(explain, "is_synthetic", lambda *_: False)
+    monkeypatch.setattr(explain.Context, "open_batches", lambda _self: Sleeping())
+    _, _, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert "loader" in {reason.rule for reason in found.reasons}

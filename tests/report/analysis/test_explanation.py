@@ -1,0 +1,170 @@
+"""Why a precision gains: ceilings, predictions and reasons of made-up figures, one cause at a time."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from bench.report.analysis.explanation import CLASSES, explanations
+from bench.report.reading.load import CELL
+from bench.report.tables.explanation import ceilings, sentences, time_by_class
+
+COLUMNS = ["precision", "kind", "name", "round", "work", "detail", "count", "value"]
+FP32 = {"other products": 60.0, "elementwise": 15.0, "normalisation and softmax": 5.0, "optimizer": 10.0, "idle": 10.0}
+GAINS = {"other products": 24.0, "elementwise": 8.0, "normalisation and softmax": 3.0, "optimizer": 10.0, "idle": 10.0}
+ALONE = {"fp32": 2.0, "amp-bf16": 0.8}
+"""Of a product that a step calls thirty times."""
+
+
+def figure(precision, kind, name, value, *, number=math.nan, work="", detail="", count=math.nan):
+    return dict(zip(COLUMNS, (precision, kind, name, number, work, detail, count, value), strict=True))
+
+
+def step(precision, ms, *, profiler=1.0, gpu=True, noise=(1.0, 1.01, 0.99, 1.0)):
+    total = sum(ms.values())
+    rows = []
+    for number, factor in enumerate(noise):
+        rows.append(figure(precision, "step", "timed", total * factor, number=number))
+        rows.append(figure(precision, "step", "profiled", total * profiler * factor, number=number))
+        rows += [
+            figure(precision, "class", work, ms.get(work, 0.0) * profiler * factor, number=number) for work in CLASSES
+        ]
+        rows += [figure(precision, "step", "kernels", 200, number=number)] if gpu else []
+    return rows
+
+
+def operators(alone, follow=(10.0, 5.0)):
+    rows = [figure("fp32", "flops", "mm", 6e12, count=30), figure("fp32", "rate", "products TFLOP/s", 120.0)]
+    for precision, ms in alone.items():
+        rows += [figure(precision, kind, "mm", ms, count=30) for kind in ("product", "best")]
+    for precision, ms in zip(alone, follow, strict=True):
+        rows.append(figure(precision, "alone", "relu", ms, work="elementwise", count=2))
+    return rows
+
+
+def explain(*rows, arm="amp-bf16"):
+    frame = pd.DataFrame([row for part in rows for row in part])
+    (found,) = explanations(frame.assign(**dict.fromkeys(CELL, "x")))
+    assert found.arm.precision == arm
+    return found
+
+
+def plain(arm=GAINS, base=FP32, alone=ALONE, follow=(10.0, 5.0), *, gpu=False, extra=()):
+    doubled = [
+        figure(name, "step", "doubled", 1.9 * sum(ms.values())) for name, ms in (("fp32", base), ("amp-bf16", arm))
+    ]
+    own = [row for row in extra if row["kind"] == "step" and row["name"] == "doubled"]
+    doubled = [row for row in doubled if row["precision"] not in {one["precision"] for one in own}]
+    return explain(
+        step("fp32", base, gpu=gpu), step("amp-bf16", arm, gpu=gpu), operators(alone, follow), doubled, extra
+    )
+
+
+def test_a_step_that_gains_as_its_operators_do_needs_no_reason():
+    found = plain()
+    assert found.reasons == ()
+    assert found.speedup.center == pytest.approx(100 / 55, rel=1e-3)
+    assert found.difference_ms.center == pytest.approx(45, rel=1e-3)
+    assert found.by_class["other products"] == pytest.approx(36, rel=1e-2)
+    assert found.unexplained == pytest.approx(0, abs=0.01)
+    # Products at 0.4 of their time, what follows at half of its: 60·0.4 + 20·0.5 + 20.
+    assert found.ceiling == pytest.approx(100 / 54, rel=1e-3)
+    assert found.predicted == pytest.approx(100 / 54, rel=1e-3)
+
+
+def test_what_the_profiler_adds_to_one_arm_is_unexplained():
+    found = explain(step("fp32", FP32), step("amp-bf16", GAINS, profiler=1.3), operators(ALONE))
+    assert found.unexplained == pytest.approx(0.3 * 55 / 45, rel=0.02)
+
+
+def test_nothing_is_unexplained_of_a_difference_within_its_noise():
+    noisy = (1.0, 1.3, 0.7, 1.1)
+    found = explain(step("fp32", FP32, noise=noisy), step("amp-bf16", FP32, noise=noisy[::-1]), operators(ALONE))
+    assert found.unexplained is None
+
+
+def test_casts_lower_the_ceiling_and_the_prediction():
+    casts = [figure("amp-bf16", "alone", "_to_copy", 1.0, work="casts and layout", count=6)]
+    found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
+    assert found.ceiling == pytest.approx(100 / 60, rel=1e-2)
+    assert found.predicted == pytest.approx(100 / 60, rel=1e-2)
+
+
+def test_without_products_alone_there_is_neither_ceiling_nor_prediction():
+    found = explain(step("fp32", FP32), step("amp-bf16", GAINS))
+    assert (found.ceiling, found.predicted) == (None, None)
+
+
+MISSED = figure("amp-bf16", "types", "float32", 40.0, detail="head, body.3")
+CAUSES = {
+    "launch-bound": {
+        "base": {"other products": 10.0, "idle": 50.0},
+        "arm": {"other products": 8.0, "idle": 50.0},
+        "extra": [figure(name, "step", "doubled", 62.0) for name in ("fp32", "amp-bf16")],
+    },
+    "no gain from products": {"alone": {"fp32": 2.0, "amp-bf16": 2.1}, "arm": FP32},
+    "no matrix units": {"gpu": True},
+    "memory-bound": {
+        "base": {"other products": 20.0, "elementwise": 70.0, "idle": 10.0},
+        "arm": {"other products": 8.0, "elementwise": 35.0, "idle": 10.0},
+    },
+    "casts": {"arm": GAINS | {"casts and layout": 15.0}},
+    "optimizer-bound": {"base": FP32 | {"optimizer": 40.0}, "arm": GAINS | {"optimizer": 40.0}},
+    "skipped steps": {"extra": [figure("amp-bf16", "step", "skipped", 20.0)]},
+    "communication": {"base": FP32 | {"communication": 20.0}, "arm": GAINS | {"communication": 20.0}},
+    "copies": {"base": FP32 | {"copies": 20.0}, "arm": GAINS | {"copies": 20.0}},
+    "loader": {"extra": [figure("amp-bf16", "step", "waiting", 30.0)]},
+    "autocast missed": {"extra": [MISSED]},
+    "misaligned": {"extra": [figure("amp-bf16", "padded", "mm 4095", 0.6, detail="head", count=0.5)]},
+    "layout": {"extra": [figure("amp-bf16", "channels-last", "convolution", 0.7, detail="stem", count=0.2)]},
+    "small products": {"extra": [figure("fp32", "rate", "products TFLOP/s", 800.0)]},
+    "unknown": {"arm": GAINS | {"unknown": 20.0}},
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
+    found = plain(**CAUSES[cause])
+    assert [reason.rule for reason in found.reasons] == [cause]
+
+
+def test_loss_scaling_is_a_reason_of_precisions_that_scale():
+    arm = GAINS | {"loss scaling": 2.0, "idle": 20.0}
+    rows = [step("fp32", FP32, gpu=False), operators({"fp32": 2.0, "amp-fp16": 0.8})]
+    (reason,) = explain(*rows, step("amp-fp16", arm, gpu=False), arm="amp-fp16").reasons
+    assert reason.rule == "loss scaling"
+
+
+def test_matrix_units_are_not_missed_where_they_ran():
+    arm = {"matrix units": 24.0} | {work: ms for work, ms in GAINS.items() if work != "other products"}
+    assert plain(arm=arm, gpu=True).reasons == ()
+
+
+def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
+    slow = {"other products": 10.0, "idle": 50.0}
+    extra = [figure(name, "step", "doubled", 110.0) for name in ("fp32", "amp-bf16")]
+    assert plain(base=slow, arm=slow | {"other products": 5.0}, extra=extra).reasons == ()
+
+
+def test_short_operators_that_the_batch_does_not_lengthen_are_launching():
+    short = {"other products": 3.0, "elementwise": 0.5, "idle": 0.5}
+    extra = [figure(name, "step", "doubled", 4.2) for name in ("fp32", "amp-bf16")]
+    extra += [figure(name, "step", "operators", 400) for name in ("fp32", "amp-bf16")]
+    (reason,) = plain(base=short, arm=short, alone={"fp32": 0.08, "amp-bf16": 0.02}, extra=extra).reasons
+    assert reason.rule == "launch-bound"
+    assert "10 µs" in reason.sentence
+
+
+def test_tables_show_every_class_and_the_sentence_its_figures():
+    found = [(plain(**CAUSES["misaligned"]), "H100")]
+    for one, _ in found:
+        one.cell["batch_size"] = 64  # type: ignore[index]
+    table = time_by_class(found)
+    assert [row[3] for row in table.rows][-2:] == ["all, profiled", "the step, not profiled"]
+    assert table.rows[0][4:] == ["60.0", "24.0", "44", "−36.0"]
+    assert ceilings(found).rows[0][3] == "1.82"
+    (sentence,) = sentences(found)
+    assert sentence.startswith("amp-bf16 on H100, batch 64: 1.82× of at most 1.85×.")
+    assert "−40 %" in sentence

@@ -1,0 +1,45 @@
+"""Traces in Chrome's format as torch.profiler writes them, made up."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from bench.measure.trace import STEP
+
+FP32, BF16, FP16 = "float", "c10::BFloat16", "c10::Half"
+
+
+class Trace:
+    """Events of a host thread and of a GPU's stream, times in microseconds."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._ids = count(1)
+
+    def step(self, start: float, length: float) -> None:
+        """Mark a training step."""
+        self._add("user_annotation", STEP, start, length, 1)
+
+    def range(self, name: str, start: float, length: float, thread: int = 1) -> None:
+        """Add a range, such as an optimizer's step."""
+        self._add("user_annotation", name, start, length, thread)
+
+    def op(self, name: str, start: float, length: float, *types: str, sizes: Any = (), thread: int = 1) -> int:
+        """Add an operator of the host; return the id that kernels name it by."""
+        number = next(self._ids)
+        arguments = {"External id": number, "Input type": list(types), "Input Dims": [list(size) for size in sizes]}
+        self._add("cpu_op", name, start, length, thread, **arguments)
+        return number
+
+    def kernel(self, name: str, start: float, length: float, by: int | None = None, kind: str = "kernel") -> None:
+        """Add what runs on the GPU, launched by an operator."""
+        self._add(kind, name, start, length, 7, **({} if by is None else {"External id": by}))
+
+    def document(self) -> dict[str, Any]:
+        """Return the trace."""
+        return {"traceEvents": [{"ph": "M", "name": "process_name"}, *self.events]}
+
+    def _add(self, kind: str, name: str, start: float, length: float, thread: int, /, **more: Any) -> None:
+        event = {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": length, "pid": 1, "tid": thread}
+        self.events.append(event | {"args": more})
