@@ -250,9 +250,7 @@ def block_steps(
         short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, 4 * steps))
         ratios: list[float] = []
         while len(ratios) < LENGTH_PAIRS[0] or (
-            _median_error(ratios) > LENGTH_AGREEMENT
-            and len(ratios) < LENGTH_PAIRS[1]
-            and clock() - begin < cap_s * 1e9
+            _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1] and clock() - begin < cap_s * 1e9
         ):
             # Short and long go first in turn, and as often, so that drift cancels.
             for order in ((long, short), (short, long)):
