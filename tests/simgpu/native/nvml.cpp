@@ -302,8 +302,16 @@ EXPORT int nvmlDeviceGetPowerUsage(Handle board, unsigned* milliwatts) {
 
 // ---- fields
 
-enum Field { PERF_POLICY_POWER = 74, PERF_POLICY_THERMAL = 75, PERF_POLICY_SYNC_BOOST = 76, POWER_INSTANT = 186 };
-constexpr unsigned FIRST_NEW_FIELD = 245, LAST_NEW_FIELD = 262;  // such as how long each clock event reason held
+enum Field {
+  PERF_POLICY_POWER = 74,
+  PERF_POLICY_THERMAL = 75,
+  PERF_POLICY_SYNC_BOOST = 76,
+  POWER_INSTANT = 186,
+  // How long each clock event reason held, which older drivers do not tell.
+  REASON_SW_THERMAL = 269,
+  REASON_HW_THERMAL = 270,
+  REASON_HW_POWER_BRAKE = 271,
+};
 enum ValueType { UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
 
 struct FieldValue {
@@ -333,9 +341,11 @@ static void read_field(int gpu, FieldValue& field) {
     field.value.ui = power(gpu).power_mw;
   } else if (field.id == PERF_POLICY_THERMAL) {
     field.value.ull = throttled_ns(gpu);
+  } else if (field.id >= REASON_SW_THERMAL && field.id <= REASON_HW_POWER_BRAKE) {
+    if (lacks("fields")) field.code = NOT_SUPPORTED;
+    else if (field.id == REASON_SW_THERMAL) field.value.ull = throttled_ns(gpu);
   } else if (field.id != PERF_POLICY_POWER && field.id != PERF_POLICY_SYNC_BOOST) {
-    bool known = field.id >= FIRST_NEW_FIELD && field.id <= LAST_NEW_FIELD;
-    if (!known || lacks("fields")) field.code = NOT_SUPPORTED;
+    field.code = NOT_SUPPORTED;
   }
 }
 
