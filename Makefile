@@ -2,6 +2,7 @@
 # make test      install what is needed, and run the tests that are quick
 # make test-slow run those that take long; make test-gpu, on an idle machine, those that need a GPU
 # make test-simgpu run the tests that need a GPU, and the command line, on simulated NVIDIA GPUs (tests/simgpu/README.md)
+# make test-simgpu-nvml the same with each feature of NVML turned off in turn, as older drivers lack it
 # make test-all  run all of these, and on an idle machine those that judge measured times
 # make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
@@ -16,8 +17,9 @@ CHECKS := $(VENV)/.installed-checks
 endif
 BIN := $(VENV)/bin
 PARALLEL := -n $(WORKERS) --dist worksteal
+SIMULATED := -n $(WORKERS) --dist loadgroup -m "gpu or simgpu" tests/gpu tests/simgpu
 
-.PHONY: bench test test-slow test-gpu test-simgpu test-all check
+.PHONY: bench test test-slow test-gpu test-simgpu test-simgpu-nvml test-all check
 bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp,digits --resume results/first-run
 
@@ -31,7 +33,10 @@ test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu
 
 test-simgpu: $(READY)
-	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "gpu or simgpu" tests/gpu tests/simgpu
+	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q $(SIMULATED)
+
+test-simgpu-nvml: $(READY)
+	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m tests.simgpu.nvml $(SIMULATED)
 
 test-all: test test-slow test-simgpu test-gpu
 	$(BIN)/python -m pytest -q -m timing

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Every check that needs a GPU, in one command: first, within ten minutes, what only a real one can show.
 
-    python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--first | --only tests,doctor]
+    python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--first | --only tests,doctor] [--patience N]
 
 After the first checks (docs/what-is-tested-where.md lists them) a table is printed to paste, and kept in OUT/first.md;
-``--first`` ends there. Writes the tests' log and, for each suite, a run with its report into OUT (two folders deep at
-most). On a GPU that is available for minutes only, ``--only`` names a few checks at a time, and runs resume where they
-ended.
+``--first`` ends there. Without a GPU, `python -m tests.simgpu python perf/gpu_checklist.py OUT --first --patience 10`
+rehearses them on simulated ones, where times mean nothing. Writes the tests' log and, for each suite, a run with its
+report into OUT (two folders deep at most). On a GPU that is available for minutes only, ``--only`` names a few checks
+at a time, and runs resume where they ended.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one process and 3 s an arm, few batch sizes and images")
     parser.add_argument("--only", help="checks, by the first column of the table (default: all)")
     parser.add_argument("--first", action="store_true", help=f"only {', '.join(FIRST)}")
+    parser.add_argument("--patience", type=float, default=1, help="times the first checks' limits, for a rehearsal")
     options = parser.parse_args(words)
     options.out = options.out.resolve()  # the commands run in the repository's folder
     known = checks(options)
@@ -73,7 +75,8 @@ def main(words: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     first = [name for name in known if name in wanted and name in FIRST]
     for name in [*first, *(name for name in known if name in wanted and name not in FIRST)]:
-        rows.append(run(name, known[name], options.out, FIRST.get(name)))
+        limit_s = FIRST[name] * options.patience if name in FIRST else None
+        rows.append(run(name, known[name], options.out, limit_s))
         if first and name == first[-1]:
             table = "\n".join(to_paste(rows, options.out))
             (options.out / "first.md").write_text(table + "\n")
@@ -145,14 +148,14 @@ def run(name: str, command: list[str], out: Path, limit_s: float | None = None) 
 
 def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
     """Yield the lines of a Markdown table of the first checks: each test of the card and each of the doctor's."""
-    record: dict[str, Any] = {}
-    with suppress(FileNotFoundError):
-        record = json.loads((out / "doctor" / "doctor.json").read_text())
-    machine = ", ".join(record.get("devices", {}).values()) or "unknown GPU"
+    record = _read(out / "doctor" / "doctor.json")
+    environment = _read(out / "first-run" / "run.json").get("environment", {})  # the doctor may have been ended
+    names = record.get("devices", {}).values() or {one["name"] for one in environment.get("devices", ())}
+    machine = ", ".join(names) or "unknown GPU"
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
-    driver, torch = (record.get(name) or "unknown" for name in ("driver", "torch"))
+    driver, torch = (record.get(name) or environment.get(name) or "unknown" for name in ("driver", "torch"))
     yield f"{machine}; driver {driver}; torch {torch}; commit {commit}."
     yield ""
     yield "| check | result | measured |"
@@ -165,6 +168,14 @@ def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
         if row.name == "doctor":
             for check in record.get("checks", ()):
                 yield f"| doctor: {_cell(check['name'])} | {check['result']} | {_cell(check['measured'])} |"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a check has written; nothing if it has not."""
+    with suppress(FileNotFoundError):
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    return {}
 
 
 def outcomes(log: str) -> dict[str, tuple[str, int]]:

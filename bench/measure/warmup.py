@@ -33,6 +33,8 @@ CLOCK_SHARE = 0.001
 """A block is long enough for the clock when an empty block takes no more than this share of it."""
 LENGTH_PAIRS = (6, 30)
 """Fewest and most pairs of a short and a long block; more than the fewest only where these scatter."""
+LENGTH_SHARE = 0.5
+"""Share of the time budget that more pairs than the fewest may take beside it."""
 LENGTH_AGREEMENT = 0.002
 """A block is long enough for the launch queue when four times its length changes time per step by no more."""
 WINDOW_S = 0.2
@@ -91,8 +93,9 @@ def prepare(
 ) -> list[Cut]:
     """Warm the arms up, watch what switching between them costs, and cut their blocks.
 
-    Takes up to 0.65 of the arms' time budget, beside it; ``say`` is called with what is being done. Where an earlier
-    process has cut the blocks of all arms (``known``), and the steps take as long as there, they are cut alike.
+    Takes up to 1.15 of the arms' time budget, beside it, or longer where the fewest blocks do; ``say`` is called with
+    what is being done. Where an earlier process has cut the blocks of all arms (``known``), and the steps take as long
+    as there, they are cut alike.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     by_name = {arm.name: arm for arm in known}
@@ -107,7 +110,8 @@ def prepare(
     profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
     cuts = []
     for runner, hot, profile in zip(runners, warm, profiles, strict=True):
-        steps = block_steps(runner, hot, profile.switch_warmup, empty_ns, clock)
+        cap_s = LENGTH_SHARE * budget_s
+        steps = block_steps(runner, hot, profile.switch_warmup, empty_ns, clock, cap_s=cap_s)
         sizes = Sizes(switch_warmup=profile.switch_warmup, steps=steps)
         cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
     return cuts
@@ -225,18 +229,28 @@ def _median_error(values: Sequence[float]) -> float:
 
 
 def block_steps(
-    runner: Runner, warm: WarmUp, switch_warmup: int, empty_ns: float, clock: Clock = time.perf_counter_ns
+    runner: Runner,
+    warm: WarmUp,
+    switch_warmup: int,
+    empty_ns: float,
+    clock: Clock = time.perf_counter_ns,
+    *,
+    cap_s: float = math.inf,
 ) -> int:
-    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort."""
+    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort.
+
+    After ``cap_s`` seconds, each length is judged by the fewest pairs of blocks, and their scatter.
+    """
     shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
     steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
     if not runner.asynchronous:
         return steps
+    begin = clock()
     while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
         short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, 4 * steps))
         ratios: list[float] = []
         while len(ratios) < LENGTH_PAIRS[0] or (
-            _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1]
+            _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1] and clock() - begin < cap_s * 1e9
         ):
             # Short and long go first in turn, and as often, so that drift cancels.
             for order in ((long, short), (short, long)):

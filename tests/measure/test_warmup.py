@@ -1,5 +1,7 @@
 """Warm-up, switches between arms, and the length of blocks, on simulated arms."""
 
+import math
+
 import pytest
 
 from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
@@ -115,6 +117,19 @@ def test_a_synchronous_device_needs_one_step_a_block_where_steps_are_long():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, 6 * MS, launch_ns=0.1 * MS)
     assert block_steps(arm, warm(6 * MS), 1, 0.0, machine.clock) == 1
+
+
+def test_noise_that_hides_the_draining_of_the_queue_is_averaged_only_as_long_as_the_budget_allows():
+    def spent_ms(cap_s):
+        machine = SimulatedMachine()
+        arm = SimulatedRunner("fp32", machine, MS, asynchronous=True, noise=gaussian(1, 0.01))
+        assert block_steps(arm, warm(MS), 1, 0.0, machine.clock, cap_s=cap_s) >= 5
+        return machine.now_ns / MS
+
+    least = 6 * (1 + 5 + 1 + 4 * 5)  # pairs of blocks, each after a step of warm-up
+    assert 0.9 * least < spent_ms(0.001) < 1.1 * least
+    assert spent_ms(0.3) > 300
+    assert spent_ms(math.inf) > spent_ms(0.3)
 
 
 def test_a_step_that_happens_to_be_as_fast_as_the_plateau_does_not_end_a_transient():

@@ -133,6 +133,15 @@ def test_what_only_a_card_shows_comes_first_with_a_table_to_paste(tmp_path, ran,
     ]
 
 
+def test_the_first_run_tells_the_machine_where_the_doctor_was_ended_and_patience_lengthens_the_limits(tmp_path, ran):
+    (tmp_path / "first-run").mkdir()
+    environment = {"devices": [{"name": "NVIDIA Y"}], "driver": "570.1", "torch": "2.13"}
+    (tmp_path / "first-run" / "run.json").write_text(json.dumps({"environment": environment}))
+    gpu_checklist.main([str(tmp_path), "--only", "card,first run", "--patience", "3"])
+    assert ran == [(name, 3 * gpu_checklist.FIRST[name]) for name in ("card", "first run")]
+    assert (tmp_path / "first.md").read_text().startswith("NVIDIA Y; driver 570.1; torch 2.13; commit ")
+
+
 def test_the_rest_follows_without_a_limit_and_a_lone_check_prints_its_own_table(tmp_path, ran, capsys):
     gpu_checklist.main([str(tmp_path)])
     names = [name for name, _ in ran]

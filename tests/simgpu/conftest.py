@@ -11,23 +11,32 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import TINY
+from tests.simgpu import nvml
 from tests.simgpu.build import UnavailableError, built
 from tests.simgpu.machine import MODELS, Machine, environment, settings
+from tests.simgpu.prefork import ROOT, Prefork
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 LIMIT_S = 300
 """A command that takes longer hangs."""
 
 
+RUNS = {"pair", "single", "broken", "runs"}
+"""Fixtures that make a run which several tests look at; these stay in one process of pytest-xdist."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test in this folder."""
+    """Mark every test in this folder, and those that look at the same run."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.simgpu)
+            for name in RUNS.intersection(item.fixturenames):
+                given = item.callspec.params.get(name, "") if hasattr(item, "callspec") else ""
+                item.add_marker(pytest.mark.xdist_group(f"{name}{given}"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,25 +51,31 @@ def libraries() -> Path:
 class Host:
     """A folder in which a user works, on a machine with simulated GPUs of its own."""
 
-    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, variables: dict[str, str], prefork: Prefork) -> None:
+        self.folder, self.prefork = folder, prefork
+        self.sessions: set[int] = set()
+        """Of all its runs; whatever they start belongs to them."""
         handle, path = tempfile.mkstemp(prefix="simgpu.", dir="/dev/shm")
         os.close(handle)
         self.machine = Machine(path)
-        self.variables = {"TMPDIR": str(folder / "tmp"), **variables}
+        nvml.MACHINES.append(self.machine)
+        lacking = {*variables.get("SIM_NVML_OFF", "").split(","), *nvml.missing()} - {""}
+        self.variables = {"TMPDIR": str(folder / "tmp"), **variables, "SIM_NVML_OFF": ",".join(sorted(lacking))}
         (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
-    def start(self, *words: object, **variables: object) -> subprocess.Popen[str]:
-        """Start the command line."""
-        given = environment(SIM_SHM=self.machine.path, **{**self.variables, **variables})
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end, as a fork of what has been imported."""
+        session, done = self.prefork.run([str(word) for word in words], self.folder, self._environment(), LIMIT_S)
+        self.sessions.add(session)
+        return done
+
+    def run_anew(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end as a user does, in a new process."""
         command = [sys.executable, str(ROOT / "run_bench.py"), *map(str, words)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=self.folder, env=given, start_new_session=True, **pipes)
-
-    def run(self, *words: object, **variables: object) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end."""
-        process = self.start(*words, **variables)
+        process = subprocess.Popen(command, cwd=self.folder, env=self._environment(), start_new_session=True, **pipes)
+        self.sessions.add(process.pid)
         try:
             out, errors = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -68,6 +83,9 @@ class Host:
             process.communicate()
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+    def _environment(self) -> dict[str, str]:
+        return environment(SIM_SHM=self.machine.path, **self.variables)
 
     def rows(self, run: str, name: str = "trials") -> list[dict[str, str]]:
         """Return a table of a run."""
@@ -81,8 +99,12 @@ class Host:
     def left_behind(self) -> list[str]:
         """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
         here = f"SIM_SHM={self.machine.path}\0".encode()
-        processes = [one.parent for one in Path("/proc").glob("[0-9]*/environ") if here in _read(one)]
-        commands = [f"process {one.name}: {_read(one / 'cmdline').decode()}" for one in processes]
+        commands = [
+            f"process {one.pid}: {one.info['cmdline']}"
+            for one in psutil.process_iter(["cmdline"])
+            if one.info["cmdline"]  # else it has ended
+            and (_session(one.pid) in self.sessions or here in _read(Path(f"/proc/{one.pid}/environ")))
+        ]
         contexts = [f"context of process {pid}" for pid in self.machine.computing()]
         # torch itself makes an empty folder for what it may compile.
         files = [str(one) for one in (self.folder / "tmp").rglob("*") if not one.name.startswith("torchinductor_")]
@@ -90,7 +112,15 @@ class Host:
 
     def close(self) -> None:
         """Take the machine down."""
+        nvml.MACHINES.remove(self.machine)
         self.machine.path.unlink()
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _read(path: Path) -> bytes:
@@ -100,14 +130,22 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+@pytest.fixture(scope="session")
+def prefork(libraries: Path) -> Iterator[Prefork]:
+    """The process of which runs are forks."""
+    one = Prefork()
+    yield one
+    one.close()
+
+
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, libraries: Path) -> Iterator[Callable[..., Host]]:
+def host(tmp_path_factory: pytest.TempPathFactory, prefork: Prefork) -> Iterator[Callable[..., Host]]:
     """Make machines: of a model of ``MODELS``, with a number of GPUs, and more variables."""
     made: list[Host] = []
 
     def make(model: str = "A100", count: int = 1, **variables: str) -> Host:
         folder = tmp_path_factory.mktemp(model)
-        made.append(Host(folder, {**settings(MODELS[model], count), **variables}))
+        made.append(Host(folder, {**settings(MODELS[model], count), **variables}, prefork))
         return made[-1]
 
     yield make

@@ -42,6 +42,10 @@ MODELS = {
 """Names and memory as NVML tells them; energy is counted from Volta on (nvmlDeviceGetTotalEnergyConsumption)."""
 
 
+NVML_FEATURES = ("energy", "power", "instant", "fields", "memory_v2", "event_reasons", "process_utilization")
+"""What an older driver's NVML may lack; the order of native/nvml.cpp."""
+
+
 class Process(ctypes.Structure):
     """One process among those on the machine; as in native/machine.h."""
 
@@ -66,6 +70,7 @@ class Shared(ctypes.Structure):
         ("processes", Process * MAX_PROCESSES),
         ("busy_ns", ctypes.c_uint64 * MAX_GPUS),
         ("power", Power * MAX_GPUS),
+        ("nvml_asked", ctypes.c_uint),
         ("holder", ctypes.c_int * MAX_GPUS),
         ("clock_reasons", ctypes.c_uint64 * MAX_GPUS),
         ("thermal_ns", ctypes.c_uint64 * MAX_GPUS),
@@ -84,9 +89,10 @@ class Machine:
         """Open a machine, or make it.
 
         Args:
-            path: its file; None is the one of this process's environment.
+            path: its file; None is the one of this process's environment, as in native/machine.h.
         """
-        self.path = Path(path or os.environ.get("SIM_SHM") or "/dev/shm/simgpu")
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        self.path = Path(path or os.environ.get("SIM_SHM") or f"/dev/shm/simgpu{f'.{worker}' if worker else ''}")
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         os.ftruncate(file, ctypes.sizeof(Shared))
         self.shared = Shared.from_buffer(mmap.mmap(file, ctypes.sizeof(Shared)))
@@ -103,6 +109,11 @@ class Machine:
             shared.thermal_ns[gpu] += now - shared.thermal_since_ns[gpu]
         shared.thermal_since_ns[gpu] = now if reasons & THERMAL else 0
         shared.clock_reasons[gpu] = reasons
+
+    def take_nvml_asked(self) -> frozenset[str]:
+        """Return the features that NVML was asked for since this was called last."""
+        bits, self.shared.nvml_asked = self.shared.nvml_asked, 0
+        return frozenset(name for bit, name in enumerate(NVML_FEATURES) if bits >> bit & 1)
 
     def hold(self, gpu: int, pid: int) -> None:
         """Let the GPU's faults end with a process, as if the GPU were reset then."""

@@ -150,4 +150,6 @@ def test_a_rank_that_breaks_is_named_and_the_next_trial_runs(host, fault, status
     assert rows["0+1"]["status"] == status
     assert reason in rows["0+1"]["detail"]
     assert rows["1"]["status"] in TIMED
+    lost = [bool(one.machine.shared.lost[gpu]) for gpu in (0, 1)]
+    assert lost == [False, fault == "lost"]  # the rank's own GPU
     assert one.left_behind() == []

@@ -7,9 +7,11 @@ from importlib import metadata
 
 import pytest
 
+from bench.devices.nvidia import THROTTLE_FIELDS
 from tests.simgpu import build
 from tests.simgpu.machine import Machine, Shared, environment
 
+OLD_FIELDS = ("NVML_FI_DEV_PERF_POLICY_POWER", "NVML_FI_DEV_PERF_POLICY_THERMAL")
 USE_CUDA = "import ctypes; runtime = ctypes.CDLL(None); assert runtime.cudaSetDevice(0) == 0; "
 
 
@@ -68,6 +70,18 @@ def test_python_and_the_libraries_agree_on_the_machines_state(path):
     out = python(path, USE_CUDA + used + lost, SIM_NAME="One", SIM_MEM_MB="4096").stdout.split()
     assert out == ["1300", "2", "One"]  # with the context's 300 MiB; NVML's index 1 is CUDA's GPU 0
     assert machine.computing() == []
+
+
+@pytest.mark.parametrize(("lacking", "told"), [("", set(THROTTLE_FIELDS)), ("fields", set(OLD_FIELDS))])
+def test_nvml_tells_how_long_each_reason_held_unless_the_driver_is_older(path, lacking, told):
+    ask = "import pynvml; pynvml.nvmlInit(); board = pynvml.nvmlDeviceGetHandleByIndex(0); "
+    ask += f"names = {sorted(THROTTLE_FIELDS)}; "
+    ask += "found = pynvml.nvmlDeviceGetFieldValues(board, [getattr(pynvml, name) for name in names]); "
+    ask += "print(*(name for name, value in zip(names, found) if value.nvmlReturn == pynvml.NVML_SUCCESS))"
+    machine = Machine(path)
+    assert set(python(path, ask, SIM_NVML_OFF=lacking).stdout.split()) == told
+    assert machine.take_nvml_asked() == {"fields"}
+    assert machine.take_nvml_asked() == set()
 
 
 def test_faults_end_with_the_process_that_holds_them(path):

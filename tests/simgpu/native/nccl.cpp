@@ -15,6 +15,7 @@ constexpr size_t BLOCK_BYTES = 64 * MIB;  // of each rank
 
 struct Header {
   std::atomic<int> arrived, generation, aborted;
+  char buses[MAX_GPUS][16];  // of each rank's GPU
 };
 
 struct Communicator {
@@ -94,8 +95,16 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* group, int ranks, ncclUniqueId 
   char* memory = (char*)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   auto* made = new Communicator{rank, ranks, (Header*)memory, memory + HEADER_BYTES};
+  int gpu;
+  cudaGetDevice(&gpu);
+  cudaDeviceGetPCIBusId(made->header->buses[rank], sizeof made->header->buses[rank], gpu);
   meet(made);
   if (!rank) unlink(id.internal);
+  for (int other = 0; other < ranks; other++)
+    if (other != rank && !strcmp(made->header->buses[other], made->header->buses[rank])) {
+      fprintf(stderr, "simgpu: duplicate GPU: ranks %d and %d are both on %s\n", rank, other, made->header->buses[rank]);
+      return ncclInvalidUsage;
+    }
   fprintf(stderr, "simgpu: rank %d of %d up\n", rank, ranks);
   *group = (ncclComm_t)made;
   return ncclSuccess;

@@ -25,9 +25,14 @@ typedef Board* Handle;
 static Board boards[MAX_GPUS];
 static int initialized = 0;
 
-// What an older driver lacks: SIM_NVML_OFF is a list of energy, power, instant, fields, memory_v2, event_reasons and
-// process_utilization.
+// What an older driver may lack, as SIM_NVML_OFF names it; tests/simgpu/machine.py has the same order.
+static const char* FEATURES[] = {"energy",    "power",         "instant",            "fields",
+                                 "memory_v2", "event_reasons", "process_utilization"};
+
+// Whether SIM_NVML_OFF names a feature. That it was asked for is kept in the machine's state.
 static bool lacks(const char* feature) {
+  for (unsigned i = 0; i < sizeof FEATURES / sizeof *FEATURES; i++)
+    if (!strcmp(FEATURES[i], feature)) __sync_fetch_and_or(&shared()->nvml_asked, 1u << i);
   const char* list = getenv("SIM_NVML_OFF");
   return list && strstr(list, feature);
 }
@@ -297,8 +302,16 @@ EXPORT int nvmlDeviceGetPowerUsage(Handle board, unsigned* milliwatts) {
 
 // ---- fields
 
-enum Field { PERF_POLICY_POWER = 74, PERF_POLICY_THERMAL = 75, PERF_POLICY_SYNC_BOOST = 76, POWER_INSTANT = 186 };
-constexpr unsigned FIRST_NEW_FIELD = 245, LAST_NEW_FIELD = 262;  // such as how long each clock event reason held
+enum Field {
+  PERF_POLICY_POWER = 74,
+  PERF_POLICY_THERMAL = 75,
+  PERF_POLICY_SYNC_BOOST = 76,
+  POWER_INSTANT = 186,
+  // How long each clock event reason held, which older drivers do not tell.
+  REASON_SW_THERMAL = 269,
+  REASON_HW_THERMAL = 270,
+  REASON_HW_POWER_BRAKE = 271,
+};
 enum ValueType { UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
 
 struct FieldValue {
@@ -328,9 +341,11 @@ static void read_field(int gpu, FieldValue& field) {
     field.value.ui = power(gpu).power_mw;
   } else if (field.id == PERF_POLICY_THERMAL) {
     field.value.ull = throttled_ns(gpu);
+  } else if (field.id >= REASON_SW_THERMAL && field.id <= REASON_HW_POWER_BRAKE) {
+    if (lacks("fields")) field.code = NOT_SUPPORTED;
+    else if (field.id == REASON_SW_THERMAL) field.value.ull = throttled_ns(gpu);
   } else if (field.id != PERF_POLICY_POWER && field.id != PERF_POLICY_SYNC_BOOST) {
-    bool known = field.id >= FIRST_NEW_FIELD && field.id <= LAST_NEW_FIELD;
-    if (!known || lacks("fields")) field.code = NOT_SUPPORTED;
+    field.code = NOT_SUPPORTED;
   }
 }
 

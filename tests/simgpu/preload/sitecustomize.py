@@ -38,8 +38,13 @@ def install(torch):
         operators.simgpu_install()
     torch._simgpu = operators
     record_graphs(torch, operators)
-    if architectures := os.environ.get("SIM_ARCH_LIST"):
-        torch._C._cuda_getArchFlags = lambda: architectures.replace(",", " ")
+    built_for = torch._C._cuda_getArchFlags
+
+    def architectures():
+        made_up = os.environ.get("SIM_ARCH_LIST")
+        return made_up.replace(",", " ") if made_up else built_for()
+
+    torch._C._cuda_getArchFlags = architectures
     if os.environ.get("SIM_NO_CUDNN"):
         torch.backends.cudnn.enabled = False
 

@@ -1,0 +1,145 @@
+"""A process on simulated GPUs that has imported all that a run imports, torch too; each run is a fork of it.
+
+A run as a user starts it takes five seconds to import that twice: in its own process and in its fork server. Here both
+are forks. All else is as there: the command line's words, its streams, environment, session and exit code.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
+from multiprocessing import util
+from pathlib import Path
+from typing import NoReturn
+
+from tests.simgpu.machine import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = ROOT / "run_bench.py"
+REQUEST_BYTES = 2**16
+KEPT_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+"""Signals that have no handler."""
+execute = util.spawnv_passfds
+
+
+class Prefork:
+    """The process, as a test sees it."""
+
+    def __init__(self) -> None:
+        """Start it; it imports while the test goes on."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.simgpu.prefork", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def run(
+        self, words: Sequence[str], folder: Path, variables: Mapping[str, str], limit_s: float
+    ) -> tuple[int, subprocess.CompletedProcess[str]]:
+        """Run the command line to its end, and that of all that holds its streams; return its session and how it went.
+
+        Args:
+            words: the command line's.
+            folder: in which it runs.
+            variables: its whole environment.
+            limit_s: after which it hangs.
+
+        Raises:
+            subprocess.TimeoutExpired: it hung, and was killed.
+        """
+        with ExitStack() as stack:
+            pipes = [os.pipe() for _ in range(2)]
+            socket.send_fds(
+                self._socket, [pickle.dumps((list(words), str(folder), dict(variables)))], [end for _, end in pipes]
+            )
+            for _, end in pipes:
+                os.close(end)
+            files = [stack.enter_context(os.fdopen(end, encoding="utf-8", errors="replace")) for end, _ in pipes]
+            session = int(self._socket.recv(REQUEST_BYTES))
+            readers = stack.enter_context(ThreadPoolExecutor(len(files)))
+            reading = [readers.submit(file.read) for file in files]
+            try:
+                out, errors = (one.result(limit_s) for one in reading)
+            except TimeoutError as error:
+                os.killpg(session, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(list(words), limit_s) from error
+            finally:
+                code = int(self._socket.recv(REQUEST_BYTES))
+        return session, subprocess.CompletedProcess(list(words), code, out, errors)
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+        self._process.wait()
+
+
+def main() -> None:
+    """Fork for each request, until nobody can make one any more."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    import bench.report.page
+    import bench.run.session
+    import bench.worker.worker  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    while True:
+        request, streams, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 2)
+        if not request:
+            return
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _become_run(*pickle.loads(request), streams)
+        for stream in streams:
+            os.close(stream)
+        requests.send(str(pid).encode())
+        _, status = os.waitpid(pid, 0)
+        requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _become_run(words: list[str], folder: str, variables: dict[str, str], streams: list[int]) -> None:
+    """Be what ``python run_bench.py WORDS`` is when it begins."""
+    os.setsid()
+    for stream, number in zip(streams, (1, 2), strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv, sys.path[0] = [str(COMMAND), *words], str(ROOT)
+    util.spawnv_passfds = _fork_or_execute  # which starts multiprocessing's fork server
+    runpy.run_path(str(COMMAND), run_name="__main__")
+
+
+def _fork_or_execute(path: str, arguments: Sequence[object], passed: Sequence[int]) -> int:
+    """Start Python as multiprocessing does; its fork server, which would import torch, is a fork of this process."""
+    code = str(arguments[-1])
+    if "multiprocessing.forkserver" not in code:
+        return execute(path, arguments, passed)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fork() or _become_fork_server(code, passed)
+
+
+def _become_fork_server(code: str, passed: Sequence[int]) -> NoReturn:
+    """Be what ``python -c CODE`` is when it begins, but for what has been imported."""
+    for before, number in pairwise([2, *sorted(passed), os.sysconf("SC_OPEN_MAX")]):
+        os.closerange(before + 1, number)
+    for number in signal.valid_signals() - set(KEPT_SIGNALS):
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    exec(code, {"__name__": "__main__"})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
