@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from bench.report.analysis.explanation import CLASSES, Explanation, rooflines
+from bench.report.analysis.explanation import BUSY_PCT, CLASSES, Explanation, rooflines
 from bench.report.format import UNKNOWN, number, signed
 from bench.report.tables.table import BATCH, DEVICE, PRECISION, Column, Table, figures, optional, table, words
 from bench.stats import Interval
