@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -21,18 +22,19 @@ from bench.data.prepare import is_synthetic
 from bench.devices.backend import backend_of, is_out_of_memory
 from bench.measure import alone
 from bench.measure.alone import Call
+from bench.measure.disturbance import Watch, open_watch
 from bench.measure.operations import peak_tflops
 from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
 from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, switches_after_a_step
-from bench.results.records import Device, Explained, Finding, Message, Progress, TrialResult, WorkClass
+from bench.results.records import Device, Explained, Finding, Message, Progress, Status, TrialResult, WorkClass
 from bench.spec.trial import Trial
 from bench.training.step import leave_gradients
 
 WARM_UP_S = 3.0
 WINDOW_S = 0.3
 """A block of plain or of profiled steps takes about as long."""
-STEPS = (3, 25)
+STEPS = (2, 25)
 """Fewest and most steps of a block."""
 ROUNDS = (4, 15)
 """Fewest and most rounds; more than the fewest while the budget lasts."""
@@ -47,9 +49,10 @@ ALIGNMENT = 64
 LARGEST_TRIED = 3
 """Products that are tried in another layout and with other sizes, the largest."""
 LOADER_STEPS = (5, 30)
+DOUBLED_BLOCKS = 3
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Explain the trial's precisions; send the figures, then a result for each."""
     context = open_context(trial)
     enter(trial.precisions[0], context.device)
@@ -57,17 +60,21 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     runners = [TrainingRunner(name, context.build(name), itertools.cycle(batches)) for name in trial.precisions]
     compile_s = [compiled(runner, context, send) for runner in runners]
     explanation = _Explanation(context=context, runners=runners, send=send)
-    explanation.time_steps(trial.protocol.time_budget_s / 3)
+    with open_watch(device) as watch:
+        disturbed = explanation.time_steps(trial.protocol.time_budget_s / 3, watch)
     explanation.double_the_batch()
     explanation.wait_for_the_loader()
     explanation.time_operators()
     for runner, seconds in zip(runners, compile_s, strict=True):
-        finite = runner.finite()
+        status: Status = "invalid" if disturbed else "ok"
+        detail = disturbed
+        if not runner.finite():
+            status, detail = "nonfinite", "the loss became NaN or Inf"
         send(
             TrialResult(
                 precision=runner.name,
-                status="ok" if finite else "nonfinite",
-                detail="" if finite else "the loss became NaN or Inf",
+                status=status,
+                detail=detail,
                 compile_s=seconds,
                 switches=switches_after_a_step(runner),
             )
@@ -85,38 +92,38 @@ class _Explanation:
     """Steps of a block, by precision."""
     step_s: dict[str, float] = field(default_factory=dict)
 
-    def _send(
+    def _figure(
         self,
         runner: TrainingRunner,
         kind: Finding,
         name: str,
         value: float,
         *,
-        round: int | None = None,
+        turn: int | None = None,
         work: WorkClass | None = None,
         detail: str = "",
         count: float | None = None,
-    ) -> None:
-        trial, precision = self.context.trial.id, runner.name
-        self.send(
-            Explained(
-                trial=trial,
-                precision=precision,
-                kind=kind,
-                name=name,
-                round=round,
-                work=work or "",
-                detail=detail,
-                count=count,
-                value=value,
-            )
+    ) -> Explained:
+        return Explained(
+            trial=self.context.trial.id,
+            precision=runner.name,
+            kind=kind,
+            name=name,
+            round=turn,
+            work=work or "",
+            detail=detail,
+            count=count,
+            value=value,
         )
+
+    def _send(self, runner: TrainingRunner, kind: Finding, name: str, value: float, **more: Any) -> None:
+        self.send(self._figure(runner, kind, name, value, **more))
 
     def _say(self, text: str) -> None:
         self.send(Progress(text=text))
 
-    def time_steps(self, budget_s: float) -> None:
-        """Run plain and profiled blocks of all arms in turn."""
+    def time_steps(self, budget_s: float, watch: Watch) -> str:
+        """Run plain and profiled blocks of all arms in turn; return why no round counts, or an empty text."""
         for runner in self.runners:
             self._say(f"{runner.name}: warming up")
             warm = warm_up(runner, WARM_UP_S)
@@ -125,10 +132,12 @@ class _Explanation:
         shares: dict[str, list[StepTime]] = defaultdict(list)
         before = {runner.name: runner.taken_steps() for runner in self.runners}
         run_steps: Counter[str] = Counter()
-        end = time.monotonic() + budget_s
+        end, sound, cause = time.monotonic() + budget_s, 0, ""
+        watch.poll()
         for turn in range(ROUNDS[1]):
-            if turn >= ROUNDS[0] and time.monotonic() > end:
+            if sound >= ROUNDS[0] and time.monotonic() > end:
                 break
+            found, of_round = list[Explained](), dict[str, StepTime]()
             for runner in self.runners if turn % 2 == 0 else reversed(self.runners):
                 self._say(f"{runner.name}: round {turn + 1}, plain and profiled steps")
                 steps, blocks = self.steps[runner.name], [self._plain, self._profiled]
@@ -136,31 +145,44 @@ class _Explanation:
                 runner.run(SETTLING_STEPS)
                 runner.synchronize()
                 for block in blocks if turn // 2 % 2 == 0 else blocks[::-1]:
-                    if (profile := block(runner, steps, turn)) is not None:
-                        shares[runner.name].append(profile)
+                    rows, profile = block(runner, steps, turn)
+                    found += rows
+                    of_round |= {runner.name: profile} if profile is not None else {}
                 run_steps[runner.name] += 2 * steps + SETTLING_STEPS + 1
+            watch.wait()
+            if disturbed := watch.poll():
+                cause = disturbed
+                continue
+            sound += 1
+            for row in found:
+                self.send(row)
+            for name, profile in of_round.items():
+                shares[name].append(profile)
         for runner in self.runners:
             taken = runner.taken_steps() - before[runner.name]
             self._send(runner, "step", "skipped", 100 * (1 - taken / run_steps[runner.name]))
+            if (foreign := watch.foreign_load_pct()) is not None:
+                self._send(runner, "step", "foreign load", foreign)
             self._operators(runner, shares[runner.name])
+        return "" if sound else f"every round was disturbed: {cause}"
 
-    def _plain(self, runner: TrainingRunner, steps: int, turn: int) -> None:
+    def _plain(self, runner: TrainingRunner, steps: int, turn: int) -> tuple[list[Explained], None]:
         start = time.perf_counter()
         runner.run(steps)
         runner.synchronize()
-        self._send(runner, "step", "timed", 1e3 * (time.perf_counter() - start) / steps, round=turn)
+        ms = 1e3 * (time.perf_counter() - start) / steps
+        return [self._figure(runner, "step", "timed", ms, turn=turn)], None
 
-    def _profiled(self, runner: TrainingRunner, steps: int, turn: int) -> StepTime:
+    def _profiled(self, runner: TrainingRunner, steps: int, turn: int) -> tuple[list[Explained], StepTime]:
         backend = backend_of(self.context.device)
         trace = profiled(lambda: runner.run(1), steps, gpu=backend.is_gpu)
         share = decompose(trace, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
-        self._send(runner, "step", "profiled", share.step_ms, round=turn)
-        for work in CLASSES:
-            self._send(runner, "class", work, share.ms[work], round=turn)
-        self._send(runner, "step", "kernels" if backend.is_gpu else "operators", share.calls, round=turn)
+        steps_found = {"profiled": share.step_ms, "kernels" if backend.is_gpu else "operators": share.calls}
         if backend.is_gpu:
-            self._send(runner, "step", "hidden communication", share.hidden_communication_ms, round=turn)
-        return share
+            steps_found["hidden communication"] = share.hidden_communication_ms
+        rows = [self._figure(runner, "step", name, value, turn=turn) for name, value in steps_found.items()]
+        rows += [self._figure(runner, "class", work, share.ms[work], turn=turn) for work in CLASSES]
+        return rows, share
 
     def _operators(self, runner: TrainingRunner, shares: Sequence[StepTime]) -> None:
         """Send the longest operators of a step, each with the median of its times in the rounds."""
@@ -190,7 +212,7 @@ class _Explanation:
                 twice.run(SETTLING_STEPS)
                 twice.synchronize()
                 times = []
-                for _ in range(STEPS[0]):
+                for _ in range(DOUBLED_BLOCKS):
                     start = time.perf_counter()
                     twice.run(steps := max(1, self.steps[runner.name] // 2))
                     twice.synchronize()
@@ -263,6 +285,7 @@ class _Explanation:
                 if taken is not None:
                     self._send(runner, "product", call.title, taken.median_ms, detail=call.module, count=call.count)
                     self._send(runner, "best", call.title, taken.best_ms, detail=call.module, count=call.count)
+            self._send(baseline, "bytes", call.title, call.bytes / call.count, detail=call.module)
             self._send(baseline, "flops", call.title, call.flops, detail=call.module, count=call.count)
 
     def _calls(self, runner: TrainingRunner) -> list[Call]:
@@ -282,6 +305,7 @@ class _Explanation:
             self._send(
                 runner, "alone", call.title, taken.median_ms, work=call.work, detail=call.module, count=call.count
             )
+            self._send(runner, "bytes", call.title, call.bytes / call.count, detail=call.module)
 
     def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
         """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""

@@ -448,6 +448,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             *numerics.numerics(figures),
             explanation_tables.ceilings(explained),
             explanation_tables.time_by_class(explained),
+            explanation_tables.operators_alone(explained),
             measurements.inference(trials),
             comparisons.scaling(scaled),
             training.against_plain(runs.trials, rows),

@@ -36,11 +36,11 @@ FIGURES = {
 }
 """The names of numerics.csv's figures by their kind, as regular expressions."""
 EXPLAINED = {
-    "step": "timed|profiled|doubled|kernels|operators|skipped|waiting|hidden communication",
+    "step": "timed|profiled|doubled|kernels|operators|skipped|waiting|foreign load|hidden communication",
     "class": "|".join(get_args(WorkClass)),
     "rate": "products TFLOP/s|copies GB/s|casts GB/s",
     "types": r"\w+",
-    **dict.fromkeys(("operator", "alone", "product", "best", "flops", "channels-last", "padded"), ".+"),
+    **dict.fromkeys(("operator", "alone", "product", "best", "flops", "bytes", "channels-last", "padded"), ".+"),
 }
 """The same of explain.csv."""
 NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}

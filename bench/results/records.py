@@ -75,6 +75,7 @@ Finding = Literal[
     "product",
     "best",
     "flops",
+    "bytes",
     "rate",
     "types",
     "channels-last",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from bench.measure.disturbance import Watch
 from bench.measure.trace import CLASSES
 from bench.phases import explain
 from bench.report.analysis.explanation import explanations
@@ -202,3 +204,32 @@ def test_a_loader_that_sleeps_is_found(tiny_trial, cpu, monkeypatch):
     monkeypatch.setattr(explain.Context, "open_batches", lambda _self: Sleeping())
     _, _, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert "loader" in {reason.rule for reason in found.reasons}
+
+
+class Disturbed(Watch):
+    """Names a cause at some of its polls."""
+
+    def __init__(self, *causes):
+        self.causes = list(causes)
+
+    def poll(self):
+        return self.causes.pop(0) if self.causes else ""
+
+
+def test_disturbed_rounds_do_not_count_and_others_take_their_place(tiny_trial, cpu, monkeypatch):
+    watch = Disturbed("", "another process used the GPU")  # the first poll is before the first round
+    monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))
+    figures, results, _ = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    rounds = {row.round for row in figures if row.name == "timed"}
+    assert rounds == set(range(1, explain.ROUNDS[0] + 1))
+    assert {result.status for result in results} == {"ok"}
+
+
+def test_where_every_round_is_disturbed_nothing_counts(tiny_trial, cpu, monkeypatch):
+    watch = Disturbed(*["thermal slowdown"] * 100)
+    monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))
+    figures, results, found = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert [row for row in figures if row.kind == "class"] == found == []
+    assert [(one.status, one.detail) for one in results] == [
+        ("invalid", "every round was disturbed: thermal slowdown")
+    ] * 2

@@ -26,6 +26,8 @@ FOLLOWING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
 HALVED = 0.5
 """Share of their time that these take at best by theory, where bytes are halved."""
 
+BUSY_PCT = 10.0
+"""Share of a CPU's cores from which other programs are worth saying."""
 MOST_UNKNOWN = 0.10
 """Share of a step in operators of unknown kind above which no reason is given."""
 GROWTH = 1.3
@@ -128,6 +130,8 @@ class Explanation:
     predicted: float | None
     """The speedup that follows from the baseline's step, and the operators of both alone."""
     reasons: tuple[Reason, ...]
+    foreign_load_pct: float | None
+    """Share of a CPU's cores that other programs took meanwhile."""
 
 
 def explanations(figures: pd.DataFrame) -> list[Explanation]:
@@ -177,6 +181,7 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
         ceiling=ceiling(baseline, arm),
         predicted=predicted(baseline, arm),
         reasons=tuple(reasons(baseline, arm)),
+        foreign_load_pct=baseline.value("step", "foreign load"),
     )
 
 
@@ -244,6 +249,62 @@ def predicted(baseline: Step, arm: Step) -> float | None:
     changed = sum(baseline.ms[work] for work in PRODUCTS) * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
     casts = arm.total("alone", ("casts and layout",)) - baseline.total("alone", ("casts and layout",))
     return baseline.profiled_ms / (_rest(baseline) + changed + max(0.0, casts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roofline:
+    """One operator of the baseline's step, alone, against the rates that this device showed."""
+
+    operator: str
+    """With its operands."""
+    module: str
+    """That called it first."""
+    count: float
+    """Calls in a step."""
+    ms: float
+    """Of one call."""
+    limit: str
+    """What bounds it from below: ``arithmetic`` or ``memory``."""
+    share: float
+    """The least time by that bound over the time that it takes; above 1 where a cache held its operands."""
+    other_ms: float | None
+    """Of one call in another precision's type, for products."""
+
+
+def rooflines(baseline: Step, arm: Step | None = None) -> list[Roofline]:
+    """Return the operators of a step with their bounds, those that take longest in the step first.
+
+    The bound of arithmetic is the rate of the fastest of large matrix products, that of memory the rate of a copy, both
+    measured in the same process.
+
+    Args:
+        baseline: the step whose operators they are.
+        arm: the precision in whose type its products were timed too.
+    """
+    tera, giga = baseline.value("rate", "products TFLOP/s"), baseline.value("rate", "copies GB/s")
+    if not tera or not giga:
+        return []
+    calls = pd.concat([baseline.of("best"), baseline.of("alone")])
+    flops = baseline.of("flops").groupby("name")["value"].sum()
+    moved = baseline.of("bytes").groupby("name")["value"].max()
+    others = arm.of("best").groupby("name")["value"].min() if arm is not None else pd.Series(dtype=float)
+    found = []
+    for name, rows in calls.groupby("name", sort=False):
+        count, ms = float(rows["count"].sum()), float(rows["value"].median())
+        arithmetic_ms = float(flops.get(name, 0.0)) / count / tera / 1e9
+        memory_ms = float(moved.get(name, 0.0)) / giga / 1e6
+        found.append(
+            Roofline(
+                operator=str(name),
+                module=str(rows["detail"].iloc[0]),
+                count=count,
+                ms=ms,
+                limit="arithmetic" if arithmetic_ms >= memory_ms else "memory",
+                share=max(arithmetic_ms, memory_ms) / ms,
+                other_ms=float(others[name]) if name in others else None,
+            )
+        )
+    return sorted(found, key=lambda one: -one.count * one.ms)
 
 
 # The rules. Each takes the baseline's step and the arm's, and yields at most one reason.

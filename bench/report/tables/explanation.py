@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from bench.report.analysis.explanation import CLASSES, Explanation
+from bench.report.analysis.explanation import BUSY_PCT, CLASSES, Explanation, rooflines
 from bench.report.format import UNKNOWN, number, signed
 from bench.report.tables.table import BATCH, DEVICE, PRECISION, Column, Table, figures, optional, table, words
 from bench.stats import Interval
@@ -92,6 +92,45 @@ def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
     return table("What could be gained", rows, columns, about)
 
 
+LONGEST = 8
+"""Operators that a table shows of each cell."""
+
+
+def operators_alone(found: Sequence[tuple[Explanation, str]]) -> Table | None:
+    """Return the operators of fp32's steps that take longest, alone, against the bounds that were measured here."""
+    rows: list[dict[str, Any]] = []
+    for one, where in found:
+        for bound in rooflines(one.baseline, one.arm)[:LONGEST]:
+            rows.append({
+                "where": where,
+                "batch_size": one.cell["batch_size"],
+                "precision": one.arm.precision,
+                "operator": f"{bound.operator} ({bound.module})" if bound.module else bound.operator,
+                "count": bound.count,
+                "ms": bound.ms,
+                "other": bound.other_ms,
+                "ratio": bound.ms / bound.other_ms if bound.other_ms else None,
+                "limit": bound.limit,
+                "share": 100 * bound.share,
+            })  # fmt: skip
+    columns = [
+        DEVICE,
+        BATCH,
+        PRECISION,
+        words("operator (module)", "operator", wrap=True),
+        figures("calls in a step", "count", 3),
+        figures("fp32 (ms)", "ms", 3),
+        *optional(figures("in this precision's type (ms)", "other", 3), figures("faster (×)", "ratio", 3)),
+        words("bound by", "limit"),
+        figures("of that bound (%)", "share", 2),
+    ]
+    about = (
+        "One call each, alone, on random operands of the same shapes, strides and types as in fp32's step. Bounds are "
+        "what this device showed in the same process: the rate of its fastest large matrix product, and that of a copy."
+    )
+    return table("The longest operators alone", rows, columns, about)
+
+
 def sentences(found: Sequence[tuple[Explanation, str]]) -> list[str]:
     """Return the reasons as sentences, one for each precision of each cell."""
     lines = []
@@ -102,9 +141,10 @@ def sentences(found: Sequence[tuple[Explanation, str]]) -> list[str]:
         causes = "; ".join(reason.sentence for reason in one.reasons)
         tries = dict.fromkeys(word for reason in one.reasons for word in reason.techniques)
         advice = f" Worth trying: {', '.join(tries)}." if tries else ""
-        lines.append(
-            f"{start}. {causes[:1].upper()}{causes[1:]}.{advice}" if causes else f"{start}; no rule found a cause."
-        )
+        if (busy := one.foreign_load_pct) is not None and busy >= BUSY_PCT:
+            advice += f" Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
+        cause = f". {causes[:1].upper()}{causes[1:]}." if causes else "; no rule found a cause."
+        lines.append(f"{start}{cause}{advice}")
     return lines
 
 

@@ -7,9 +7,9 @@ import math
 import pandas as pd
 import pytest
 
-from bench.report.analysis.explanation import CLASSES, explanations
+from bench.report.analysis.explanation import CLASSES, explanations, rooflines
 from bench.report.reading.load import CELL
-from bench.report.tables.explanation import ceilings, sentences, time_by_class
+from bench.report.tables.explanation import ceilings, operators_alone, sentences, time_by_class
 
 COLUMNS = ["precision", "kind", "name", "round", "work", "detail", "count", "value"]
 FP32 = {"other products": 60.0, "elementwise": 15.0, "normalisation and softmax": 5.0, "optimizer": 10.0, "idle": 10.0}
@@ -155,6 +155,20 @@ def test_short_operators_that_the_batch_does_not_lengthen_are_launching():
     (reason,) = plain(base=short, arm=short, alone={"fp32": 0.08, "amp-bf16": 0.02}, extra=extra).reasons
     assert reason.rule == "launch-bound"
     assert "10 µs" in reason.sentence
+
+
+def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
+    extra = [figure("fp32", "rate", "copies GB/s", 1000.0), figure("fp32", "bytes", "mm", 1e8)]
+    extra += [figure("fp32", "bytes", "relu", 4e9)]
+    found = plain(extra=extra)
+    product, relu = sorted(rooflines(found.baseline, found.arm), key=lambda one: one.operator)
+    # 2e11 FLOPs at 120 TFLOP/s and 1e8 bytes at 1000 GB/s, of 2 ms; then 4e9 bytes, of 10 ms.
+    assert (product.limit, product.other_ms) == ("arithmetic", 0.8)
+    assert product.share == pytest.approx(2e11 / 120e12 / 2e-3)
+    assert (relu.limit, relu.other_ms) == ("memory", None)
+    assert relu.share == pytest.approx(0.4)
+    found.cell["batch_size"] = 8  # type: ignore[index]
+    assert [row[3] for row in operators_alone([(found, "H100")]).rows] == ["mm", "relu"]
 
 
 def test_tables_show_every_class_and_the_sentence_its_figures():

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Whether the explain phase's figures add up, and where its ceilings and predictions lie.
+
+    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER]
+
+Each cell (a suite, its settings, a batch size) is explained in a run of its own, fp32 against amp-bf16 on this CPU:
+
+1. classes over timed: what the classes add up to, over the step without the profiler, the median over the rounds, for
+   each precision: within 5 %.
+2. unexplained: the share of the difference of the steps that the classes do not add up to: 10 % at most.
+3. ceiling over reached: 1 at least, and where no rule found a cause 1.3 at most.
+
+``perf/prediction.py`` prints what was predicted beside what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.report.analysis.explanation import Explanation, Step, explanations
+from bench.report.reading.load import load
+from perf import outcome
+
+HERE = Path(__file__).resolve().parents[1]
+CELLS = ("mlp:width=512:128", "mlp:width=1024:128", "resnet20:64", "vit_b_16:2")
+ARM = "amp-bf16"
+ADD_UP, MOST_UNEXPLAINED, NEAR_CEILING = 0.05, 0.10, 1.3
+
+
+def explain(cell: str, out: Path) -> Explanation:
+    """Explain one cell in a run of its own.
+
+    Args:
+        cell: suite, its settings and batch size, with colons between.
+        out: the run's folder; one that holds a finished run is read.
+    """
+    suite, *settings, batch = cell.split(":")
+    words = ["--suite", suite, "--batch-sizes", batch, "--phases", "explain", "--precisions", f"fp32,{ARM}"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, str(HERE / "run_bench.py"), *words, "--data", "synthetic", "--resume", str(out)]
+    done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
+    found = explanations(load([out]).explained) if (out / "explain.csv").is_file() else []
+    if not found:
+        raise SystemExit(done.stdout + done.stderr)
+    return found[0]
+
+
+def adds_up(step: Step) -> float:
+    """Return what a step's classes add up to over the step without the profiler: the median over the rounds."""
+    sums = step.of("class").groupby("round")["value"].sum()
+    timed = step.of("step", "timed").set_index("round")["value"]
+    return float((sums / timed).median())
+
+
+def judge(cell: str, one: Explanation) -> list[str]:
+    """Return a row of the table: the cell, its figures, and what missed its target."""
+    sums = [adds_up(step) for step in (one.baseline, one.arm)]
+    above = None if one.ceiling is None else one.ceiling / one.speedup.center
+    rules = [reason.rule for reason in one.reasons]
+    missed = [f"classes {total:.3f}" for total in sums if abs(total - 1) > ADD_UP]
+    if one.unexplained is not None and one.unexplained > MOST_UNEXPLAINED:
+        missed.append(f"unexplained {100 * one.unexplained:.0f} %")
+    if above is None or above < 1 or (above > NEAR_CEILING and not rules):
+        missed.append("ceiling")
+    return [
+        cell,
+        f"{one.baseline.timed_ms:.3g}",
+        f"{one.arm.timed_ms:.3g}",
+        *(f"{total:.3f}" for total in sums),
+        "–" if one.unexplained is None else f"{100 * one.unexplained:.1f} %",
+        f"{one.speedup.center:.3f}",
+        "–" if above is None else f"{above:.2f}",
+        ", ".join(rules) or "none",
+        ", ".join(missed) or "none",
+    ]
+
+
+HEADERS = ("cell", "fp32 (ms)", f"{ARM} (ms)", "classes over timed, fp32", ARM, "unexplained", "reached (×)")
+HEADERS += ("ceiling over reached", "rules", "missed")
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a markdown table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+@contextmanager
+def folder(keep: Path | None) -> Iterator[Path]:
+    """Give a folder for runs: one to keep, or one that is removed."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="ampmeter-explaining-") as made:
+        yield Path(made)
+
+
+def parse(doc: str | None, cells: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a script that explains cells."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=lambda text: text.split(","), default=list(cells))
+    parser.add_argument("--keep", type=lambda text: Path(text).resolve(), help="keep the runs in this folder")
+    return parser.parse_args()
+
+
+def run_folder(runs: Path, cell: str) -> Path:
+    """Return the folder of a cell's run."""
+    return runs / cell.replace(":", "-").replace("=", "")
+
+
+def main() -> int:
+    """Explain the cells and print their table; 1 if a target is missed."""
+    options = parse(__doc__, CELLS)
+    with folder(options.keep) as runs:
+        rows = [judge(cell, explain(cell, run_folder(runs, cell))) for cell in options.cells]
+    print(f"{outcome.machine()}\n")
+    print(table(HEADERS, rows))
+    return int(any(row[-1] != "none" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Planted causes on GPUs: traces that are made up, decomposed and explained as the explain phase's are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+
+from bench.measure.trace import decompose
+from bench.report.analysis.explanation import Explanation, explanations
+from bench.report.reading.load import CELL
+from tests.report.analysis.test_explanation import COLUMNS
+from tests.traces import BF16, FP16, FP32, Trace
+
+LENGTH = 1000.0
+"""Microseconds of a step."""
+GEMM = {
+    FP32: "ampere_sgemm_128x64_nn",
+    BF16: "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn",
+    FP16: "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn",
+}
+
+
+class Gpu:
+    """A step of kernels one after the other; what is left of its time is idle."""
+
+    def __init__(self, dtype: str, length: float = LENGTH) -> None:
+        self.trace, self.dtype, self.at = Trace(), dtype, 0.0
+        self.trace.step(0, length)
+
+    def run(self, op: str, kernel: str, us: float, *types: str, kind: str = "kernel", times: int = 1, gap: float = 0.0):
+        """Run a kernel, some times in a row, each after a gap."""
+        for _ in range(times):
+            self.at += gap
+            by = self.trace.op(op, self.at, 0.5, *types, sizes=[(64, 64)] * len(types))
+            self.trace.kernel(kernel, self.at, us, by, kind)
+            self.at += us
+        return self
+
+    def products(self, us: float, kernel: str = "") -> Gpu:
+        return self.run("aten::mm", kernel or GEMM[self.dtype], us, self.dtype, self.dtype)
+
+    def elementwise(self, us: float) -> Gpu:
+        return self.run("aten::relu", "void at::native::vectorized_elementwise_kernel<4>", us, self.dtype)
+
+
+def usual(dtype: str) -> Gpu:
+    """Return a step that gains as it should: products of 700 µs in fp32 and 250 in 16 bits."""
+    products, rest, idle = (700.0, 200.0, 100.0) if dtype == FP32 else (250.0, 110.0, 100.0)
+    return Gpu(dtype, products + rest + idle).products(products).elementwise(rest)
+
+
+def launching(dtype: str) -> Gpu:
+    return Gpu(dtype).run("aten::mm", GEMM[dtype], 2, dtype, dtype, times=100, gap=8.0)
+
+
+def moving(dtype: str) -> Gpu:
+    products, rest = (100.0, 850.0) if dtype == FP32 else (40.0, 430.0)
+    return Gpu(dtype, products + rest + 50).products(products).elementwise(rest)
+
+
+def casting(dtype: str) -> Gpu:
+    step = usual(dtype)
+    if dtype == FP32:
+        return step
+    cast = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>"
+    return Gpu(dtype, 860).products(250).elementwise(110).run("aten::copy_", cast, 100, BF16, FP32, times=4)
+
+
+def optimizing(dtype: str) -> Gpu:
+    step = Gpu(dtype, 1500 if dtype == FP32 else 960).products(700 if dtype == FP32 else 250)
+    step.elementwise(200 if dtype == FP32 else 110)
+    step.trace.range("Optimizer.step#AdamW.step", step.at, 505)
+    return step.run("aten::_foreach_add_", "void at::native::multi_tensor_apply_kernel<X>", 500, FP32)
+
+
+def without_matrix_units(dtype: str) -> Gpu:
+    kernel = "maxwell_fp16_sgemm_fp16_64x64_nn" if dtype != FP32 else ""
+    step = Gpu(dtype, 1000 if dtype == FP32 else 640)
+    return step.products(700 if dtype == FP32 else 420, kernel).elementwise(200 if dtype == FP32 else 110)
+
+
+def communicating(dtype: str) -> Gpu:
+    step = Gpu(dtype, 1400 if dtype == FP32 else 860)
+    step.products(700 if dtype == FP32 else 250).elementwise(200 if dtype == FP32 else 110)
+    return step.run("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400)
+
+
+def copying(dtype: str) -> Gpu:
+    step = Gpu(dtype, 1400 if dtype == FP32 else 860)
+    step.products(700 if dtype == FP32 else 250).elementwise(200 if dtype == FP32 else 110)
+    return step.run("aten::copy_", "Memcpy HtoD (Pageable -> Device)", 400, FP32, FP32, kind="gpu_memcpy")
+
+
+def strange(dtype: str) -> Gpu:
+    step = Gpu(dtype, 1200 if dtype == FP32 else 660)
+    step.products(700 if dtype == FP32 else 250).elementwise(200 if dtype == FP32 else 110)
+    return step.run("mine::fold", "void fold_kernel(float*)", 200, FP32)
+
+
+def scaling(dtype: str) -> Gpu:
+    if dtype == FP32:
+        return usual(dtype)
+    check = "void at::native::multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>"
+    unscale = "aten::_amp_foreach_non_finite_check_and_unscale_"
+    return Gpu(dtype, 560).products(250).elementwise(110).run(unscale, check, 60, FP32)
+
+
+CAUSES: dict[str, tuple[Callable[[str], Gpu], float, float]] = {
+    "launch-bound": (launching, 1.02, 0.5),
+    "memory-bound": (moving, 1.9, 0.4),
+    "casts": (casting, 1.9, 0.36),
+    "optimizer-bound": (optimizing, 1.6, 0.36),
+    "no matrix units": (without_matrix_units, 1.9, 0.6),
+    "communication": (communicating, 1.9, 0.36),
+    "copies": (copying, 1.9, 0.36),
+    "unknown": (strange, 1.9, 0.36),
+    "no gain from products": (usual, 1.9, 1.05),
+}
+"""By cause: the step, how many times as long one of twice the batch takes, and the products' time alone over fp32's."""
+
+
+def explain(step: Callable[[str], Gpu], grows: float, alone: float, arm: str = "amp-bf16") -> Explanation:
+    rows = []
+    for precision, dtype in (("fp32", FP32), (arm, FP16 if "fp16" in arm else BF16)):
+        share = decompose(step(dtype).trace.document())
+        figures = [("step", "timed", share.step_ms), ("step", "profiled", share.step_ms)]
+        figures += [("step", "kernels", share.calls), *(("class", work, ms) for work, ms in share.ms.items())]
+        for number in range(3):
+            rows += [(precision, kind, name, number, "", "", math.nan, value) for kind, name, value in figures]
+        rows.append((precision, "step", "doubled", math.nan, "", "", math.nan, grows * share.step_ms))
+        ms = 0.7 * (1 if precision == "fp32" else alone)
+        rows.append((precision, "best", "mm", math.nan, "", "", 1, ms))
+    frame = pd.DataFrame(rows, columns=COLUMNS).assign(**dict.fromkeys(CELL, "x"))
+    (found,) = explanations(frame)
+    return found
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_cause_planted_in_a_gpus_trace_is_found_and_no_other(cause):
+    assert [reason.rule for reason in explain(*CAUSES[cause]).reasons] == [cause]
+
+
+def test_loss_scaling_in_a_gpus_trace_is_found():
+    assert [reason.rule for reason in explain(scaling, 1.9, 0.36, arm="amp-fp16").reasons] == ["loss scaling"]
+
+
+def test_a_gpus_step_that_gains_as_it_should_needs_no_reason():
+    found = explain(usual, 1.9, 0.36)
+    assert found.reasons == ()
+    assert found.speedup.center == pytest.approx(1000 / 460)
+    assert found.speedup.center < found.ceiling < 1.3 * found.speedup.center
+
+
+def test_why_a_card_without_matrix_units_may_gain_more_than_one_with_them():
+    """One card's products halve on ordinary units; the other's fall to a third, and casts and launching eat it."""
+    small = explain(without_matrix_units, 1.9, 0.6)
+    large = explain(casting, 1.9, 0.36)
+    assert small.speedup.center > large.speedup.center
+    assert large.by_class["casts and layout"] < 0 == small.by_class["casts and layout"]
+    assert {one.rule for one in large.reasons} == {"casts"}
