@@ -49,7 +49,7 @@ def _main(argv: Sequence[str] | None, signals: Interruption) -> int:
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-        commands = {"report": report, "compare": compare, "list": show_list, "doctor": doctor}
+        commands = {"report": report, "compare": compare, "explain": explain, "list": show_list, "doctor": doctor}
         code = run(options, signals) if isinstance(options, Request) else commands[options.command](options)
         sys.stdout.flush()
         return code
@@ -143,6 +143,15 @@ def compare(options: argparse.Namespace) -> int:
     else:
         comparison.show(found)
     return 1 if found.failures else 0
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Say why each precision of earlier runs gains, or does not."""
+    from bench.report import explain
+    from bench.report.tables import why
+
+    why.show(explain(list(dict.fromkeys(options.runs))))
+    return 0
 
 
 def doctor(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import bench
 from bench.spec.errors import UsageError, nearest
-from bench.spec.phases import LADDER, SELECTABLE, USUAL
+from bench.spec.phases import EXPLAIN, LADDER, SELECTABLE, USUAL
 from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
 from bench.spec.trial import DataSource, Placement, Protocol, Request
@@ -30,10 +30,17 @@ examples:
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
+  run_bench.py explain --suite NAMES              why mixed precision pays here, or does not; also: explain RUN
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
   run_bench.py compare OLD NEW                    runs of the same questions: what improved, what regressed
   run_bench.py doctor [--gpus cpu]                test the instrument itself on this machine
+"""
+EXPLAIN_EXAMPLES = """
+examples:
+  run_bench.py explain --suite resnet50 --gpus 0   measure, then say why each precision gains, or does not
+  run_bench.py explain --suite mlp --quick         the same in one process
+  run_bench.py explain results/NAME                say it again of a run that was explained
 """
 PAGE = ("published", "layers", "figures")
 """Options that say what is on the page of a report."""
@@ -64,6 +71,8 @@ def parse(argv: Sequence[str]) -> Any:
         )
     if name == "run":
         return parse_run(words)
+    if name == "explain" and (not words or words[0].startswith("-")):
+        return _parse_explained_run(words)
     options = parsers[name].parse_args(words, argparse.Namespace(command=name))
     changed = [one for one in PAGE if getattr(options, one, None) != parsers[name].get_default(one)]
     if name == "report" and (options.json or options.export) and changed:
@@ -72,6 +81,18 @@ def parse(argv: Sequence[str]) -> Any:
     if name == "report" and options.anonymise and not (options.out or options.json or options.export):
         raise UsageError("--anonymise needs --out DIR: without it the report's folder is named after the runs.")
     return options
+
+
+def _parse_explained_run(argv: Sequence[str]) -> Request:
+    """Parse ``explain`` with the options of a run: the phases are others, and the explain phase is among them.
+
+    The request has the words of a run with these phases, so that whatever repeats a run repeats it.
+    """
+    options = run_parser(explained=True).parse_args(argv)
+    if not options.suite:
+        return parse_run(argv)
+    phases = dict.fromkeys((*(options.phases or EXPLAIN), "explain"))
+    return parse_run([*argv, "--phases", ",".join(phases)])
 
 
 class Parser(argparse.ArgumentParser):
@@ -123,21 +144,39 @@ def _command_parsers() -> dict[str, Parser]:
     form.add_argument("--json", action="store_true", help="print it as JSON")
     form.add_argument("--markdown", action="store_true", help="print it as markdown")
     form.add_argument("--html", action="store_true", help="print it as a page")
+    explain = Parser(
+        prog="run_bench.py explain",
+        description="Say why each precision of runs gains, or does not. With the options of a run, measure it first: "
+        "run_bench.py explain --help.",
+    )
+    explain.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run with the phase explain, or of such runs"
+    )
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
     listing.add_argument("--json", action="store_true", help="as JSON")
     doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
     doctor.add_argument("--gpus", metavar="LIST", type=_placements, help=GPUS_HELP)
     doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.md and doctor.json")
-    return {"report": report, "compare": compare, "list": listing, "doctor": doctor}
+    return {"report": report, "compare": compare, "explain": explain, "list": listing, "doctor": doctor}
 
 
-def run_parser(*, recorded: bool = False) -> Parser:
-    """Return the parser of a run, the command without a name; for ``recorded`` words without those that start none."""
+def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
+    """Return the parser of a run, the command without a name.
+
+    Args:
+        recorded: for words without those that start no run.
+        explained: with the help of ``explain``.
+    """
+    usual = ",".join(EXPLAIN) if explained else f"{','.join(USUAL)}; --quick: memory,speed"
+    asks = "Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy."
     parser = Parser(
-        prog="run_bench.py",
-        description="Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy.",
-        epilog=EXAMPLES,
+        prog="run_bench.py explain" if explained else "run_bench.py",
+        description="Why does mixed precision pay here, or not: measures it, then prints where a step's time goes in "
+        "each precision, and what holds it back."
+        if explained
+        else asks,
+        epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=not recorded,
     )
@@ -204,7 +243,7 @@ def run_parser(*, recorded: bool = False) -> Parser:
         "--phases",
         metavar="LIST",
         type=_phase_names,
-        help=f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; --rigorous: floor, too)",
+        help=f"of {', '.join(SELECTABLE)} (default: {usual}; --rigorous: floor, too)",
     )
     how.add_argument(
         "--ladder",

@@ -142,6 +142,10 @@ class TensorBytes:
     """Made before the backward pass began and still held when it did."""
     temporary_bytes: int
     """All else, the batches included."""
+    weight_copy_bytes: int
+    """Of these, 16-bit copies of fp32 parameters, as autocast makes them."""
+    fp32_activation_bytes: int
+    """Of the activations, those in fp32."""
 
 
 def tensor_bytes(
@@ -170,7 +174,8 @@ def tensor_bytes(
     """
     modules = list(modules)
     try:
-        watch = _Watch(device, [*_parameters(modules, optimizer), *_states(optimizer), *held])
+        parameters = _parameters(modules, optimizer)
+        watch = _Watch(device, [*parameters, *_states(optimizer), *held], parameters=parameters)
         with watch:
             step()
         return _by_kind(watch, modules, optimizer)
@@ -186,18 +191,23 @@ class _Storage:
     bytes: int
     kept: bool = False
     """Whether the forward pass made it and the backward pass found it there."""
+    dtype: torch.dtype | None = None
+    """That of the tensor that it was first seen in."""
+    copies_weight: bool = False
+    """Whether it is a 16-bit copy of an fp32 parameter."""
 
 
 class _Watch(TorchDispatchMode):
     """Watches storages come and go, and remembers which were there at the peak."""
 
-    def __init__(self, device: torch.device, there: Iterable[Tensor]) -> None:
+    def __init__(self, device: torch.device, there: Iterable[Tensor], *, parameters: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak_bytes, self.at_peak = 0, set[_Storage]()
         self._device_type, self._backward_began, self._bytes = device.type, False, 0
         self._alive: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         self._see(there)
         self._before = {storage for _, storage in self._alive.values()}
+        self._parameters = self.find(parameters)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -208,6 +218,9 @@ class _Watch(TorchDispatchMode):
                 storage.kept = storage not in self._before
         result = function(*args, **(kwargs or {}))
         self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        if function is torch.ops.aten._to_copy.default and self.find(args[:1]) & self._parameters:
+            for copy in self.find([result] if result.element_size() < args[0].element_size() else []):
+                copy.copies_weight = True
         return result
 
     def find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
@@ -220,7 +233,7 @@ class _Watch(TorchDispatchMode):
             storage = tensor.untyped_storage()
             # torch keeps one Python object for each storage for as long as the storage lives, so its id is the key.
             if tensor.device.type == self._device_type and id(storage) not in self._alive:
-                seen = _Storage(bytes=storage.nbytes())
+                seen = _Storage(bytes=storage.nbytes(), dtype=tensor.dtype)
                 self._alive[id(storage)] = weakref.ref(storage, self._forget(id(storage))), seen
                 self._bytes += seen.bytes
         if self._bytes > self.peak_bytes:
@@ -237,19 +250,26 @@ class _Watch(TorchDispatchMode):
 def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Optimizer) -> TensorBytes:
     gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
     left = set(watch.at_peak)
+    copies = {storage for storage in left if storage.copies_weight}
 
     def take(kind: set[_Storage]) -> int:
         taken = left & kind
         left.difference_update(taken)
         return sum(storage.bytes for storage in taken)
 
+    named = {
+        "parameter_bytes": take(watch.find(_parameters(modules, optimizer))),
+        "gradient_bytes": take(watch.find(gradient for gradient in gradients if gradient is not None)),
+        "optimizer_bytes": take(watch.find(_states(optimizer))),
+    }
+    kept = {storage for storage in left if storage.kept}
     return TensorBytes(
         tracked_peak_bytes=watch.peak_bytes,
-        parameter_bytes=take(watch.find(_parameters(modules, optimizer))),
-        gradient_bytes=take(watch.find(gradient for gradient in gradients if gradient is not None)),
-        optimizer_bytes=take(watch.find(_states(optimizer))),
-        activation_bytes=take({storage for storage in left if storage.kept}),
+        **named,
+        activation_bytes=take(kept),
         temporary_bytes=take(left),
+        weight_copy_bytes=sum(storage.bytes for storage in copies),
+        fp32_activation_bytes=sum(storage.bytes for storage in kept if storage.dtype == torch.float32),
     )
 
 

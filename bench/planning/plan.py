@@ -172,10 +172,12 @@ def make_plan(
 def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
     """Say whether to measure an emulated precision that nobody named: a step is short, and memory and accuracy count.
 
-    Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
+    Without it a CPU that emulates bfloat16 has nothing to compare with fp32, and nothing to explain.
     """
     if request.precisions or set(LADDER) & set(request.phases) or not is_emulated(device, EMULATED):
         return False
+    if "explain" in request.phases:
+        return True
     largest = max((suite.batch_size, *(request.batch_sizes or suite.cpu_batch_sizes)))
     if flops_per_sample is None or device.bf16_gflops is None:
         return False

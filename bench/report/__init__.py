@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bench.report.exports.frames import Results
     from bench.report.figures.devices import Choice
     from bench.report.tables.table import Table
+    from bench.report.tables.why import Why
 
 
 def report(
@@ -24,7 +25,7 @@ def report(
     layers: bool = False,
     figures: Choice = "overview",
     anonymise: bool = False,
-) -> tuple[Path, list[Sentence], list[Table], list[str]]:
+) -> tuple[Path, list[Sentence], list[Table], list[str], list[Why]]:
     """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
@@ -37,7 +38,8 @@ def report(
         anonymise: whether to leave out host names, user names, paths, UUIDs and names of processes.
 
     Returns:
-        The path of report.md, a verdict for each device and suite, the tables of the ablations, and what failed.
+        The path of report.md, a verdict for each device and suite, the tables of the ablations, what failed,
+        and why each precision gains, where that was explained.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
@@ -49,6 +51,28 @@ def report(
 
     loaded = load(runs)
     return publish(anonymous(loaded) if anonymise else loaded, out, published=published, layers=layers, figures=figures)
+
+
+def explain(runs: list[Path]) -> list[Why]:
+    """Return why each precision of some runs gains, or does not.
+
+    Raises:
+        UsageError: a folder is no run, or none of the runs was explained.
+    """
+    from bench.report.analysis.missing import without_unsupported
+    from bench.report.analysis.summary import summarise
+    from bench.report.page import why
+    from bench.report.reading.load import load
+    from bench.spec.errors import UsageError
+
+    loaded = load(runs)
+    found = why(loaded, without_unsupported(summarise(loaded.trials)))
+    if not found:
+        raise UsageError(
+            "There is nothing to explain: no run there has two precisions that its phase explain measured. "
+            "run_bench.py explain --suite NAME measures that."
+        )
+    return found
 
 
 def load(*folders: str | Path) -> Results:

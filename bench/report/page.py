@@ -16,6 +16,7 @@ import pandas as pd
 
 from bench.report.analysis import ablation, bottleneck, comparability, explanation, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
+from bench.report.analysis.memory import memory_change
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, Sentence, sentences
@@ -35,6 +36,7 @@ from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
+from bench.report.tables.why import Why
 from bench.results.files import write_atomically
 from bench.spec import lifetime
 from bench.spec.precisions import BASELINE, precision_rank
@@ -132,6 +134,8 @@ class Report:
     """What the control bar offers: for each control values, and what they are called."""
     data: dict[str, Any]
     """What the page's script draws from."""
+    why: list[Why]
+    """Why each precision gains, or does not, where that was explained."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
     failures: list[str]
@@ -171,7 +175,7 @@ class Report:
 
 def publish(
     runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
-) -> tuple[Path, list[Sentence], list[Table], list[str]]:
+) -> tuple[Path, list[Sentence], list[Table], list[str], list[Why]]:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
     The arguments are those of ``bench.report.report``.
@@ -182,7 +186,7 @@ def publish(
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
-    return out / "report.md", report.verdicts, report.ablations, report.failures
+    return out / "report.md", report.verdicts, report.ablations, report.failures, report.why
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -205,6 +209,7 @@ def compose(
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
+    explained = why(runs, supported)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
     # Figures take as long as tables, so another process draws them, which ends with this one.
     with ProcessPoolExecutor(1, get_context("fork"), lifetime.end_with, (os.getpid(),)) as other:
@@ -262,7 +267,13 @@ def compose(
         cautions=comparability.cautions(runs),
         missing=missing.sentences(summary, runs.trials),
         warnings=diagnostics.warnings(runs.runs),
-        remarks=why(runs, supported) + bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
+        remarks=[
+            f"{one.workload}: {sentence}"
+            for one in explained
+            for sentence in explanation_tables.sentences([(one.one, one.where)])
+        ]
+        + bottleneck.epoch_remarks(supported)
+        + bottleneck.loader_remarks(supported),
         headline=headline
         if any(plot.name == devices.ACROSS for plot in headline)
         else _single(sections, answers) + headline,
@@ -283,6 +294,7 @@ def compose(
                 one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS
             },
         },
+        why=explained,
         ablations=present(*map(ablation_tables.short, ablations)),
         failures=diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
     )
@@ -381,12 +393,17 @@ def _explained(runs: Runs, rows: pd.DataFrame) -> list[tuple[explanation.Explana
     return [(one, str(where[tuple(one.cell[name] for name in CELL)])) for one in found]
 
 
-def why(runs: Runs, summary: pd.DataFrame) -> list[str]:
-    """Return the sentences on why each precision gains or does not, of all workloads that were explained."""
+def why(runs: Runs, summary: pd.DataFrame) -> list[Why]:
+    """Return why each precision gains or does not, of all workloads that were explained."""
     return [
-        f"{title}: {sentence}"
+        Why(
+            workload=str(title),
+            where=where,
+            one=one,
+            memory=memory_change(runs.trials, one.cell, one.arm.precision),
+        )
         for title, rows in summary.groupby("workload", sort=False)
-        for sentence in explanation_tables.sentences(_explained(runs, rows))
+        for one, where in _explained(runs, rows)
     ]
 
 

@@ -211,6 +211,10 @@ class MemoryPeak:
     included."""
     temporary_bytes: int | None = None
     """Everything else, the batches included."""
+    weight_copy_bytes: Annotated[int | None, Column(added_later=True)] = None
+    """Of these kinds, the 16-bit copies of fp32 parameters that autocast makes."""
+    fp32_activation_bytes: Annotated[int | None, Column(added_later=True)] = None
+    """Of ``activation_bytes``, those in fp32."""
 
     @property
     def headline_bytes(self) -> int | None:

@@ -225,6 +225,8 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
             text = f"{device.name} emulates bfloat16: in a training step's products it reaches {rates}. "
             if name in measured:
                 text += f"{name} will be slow, and its speed tells nothing of other devices; memory and accuracy do."
+                if "explain" in request.phases and not request.precisions:
+                    text += " It is measured all the same, because there is nothing to explain without it."
             else:
                 alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
                 text += f"{name} is left out{alone}; --precisions fp32,{name} names it."

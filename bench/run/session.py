@@ -35,6 +35,8 @@ from bench.spec.trial import Request
 SAMPLE_PERIOD_S = 0.2
 MOST_FAILURES = 8
 """Lines on what failed that a terminal shows."""
+MOST_EXPLAINED = 6
+"""Precisions of which a terminal shows why they gain."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
 
@@ -298,11 +300,11 @@ def report(
     anonymise: bool = False,
 ) -> None:
     """Write the report of some runs; print its ablations, its answers and where it is."""
-    from bench.report.tables import answers
+    from bench.report.tables import answers, why
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
-        page, verdicts, ladders, failures = reporter.report(
+        page, verdicts, ladders, failures, explained = reporter.report(
             runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
         )
     except OSError as error:
@@ -320,6 +322,10 @@ def report(
         if sentence.answer is None:
             say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
+    if explained:
+        why.show(explained[:MOST_EXPLAINED])
+    if len(explained) > MOST_EXPLAINED:
+        say(f"{len(explained) - MOST_EXPLAINED} more like these are in the report.")
     for line in failures[:MOST_FAILURES]:
         say(line)
     if failures:

@@ -180,3 +180,5 @@ LADDER = tuple(name for name, phase in PHASES.items() if phase.option == "--ladd
 """The phases of ``--ladder``."""
 USUAL = tuple(name for name, phase in PHASES.items() if phase.default)
 """The phases that run where neither option says otherwise."""
+EXPLAIN = ("memory", "speed", "explain")
+"""The phases of the command ``explain``: the gain, what it costs in memory, and why."""

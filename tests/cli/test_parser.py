@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.cli.parser import QUICK, RIGOROUS, parse
+from bench.cli.parser import QUICK, RIGOROUS, parse, parse_run
 from bench.spec.errors import UsageError
 from tests.conftest import call
 
@@ -41,6 +41,30 @@ def test_words_become_a_request(tmp_path):
     assert (request.target_accuracy_pct, request.clip_grad) == (93.5, 1.0)
     plain = parse_mlp()
     assert (plain.target_accuracy_pct, plain.clip_grad, plain.largest_batch) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "phases"),
+    [
+        ([], ("memory", "speed", "explain")),
+        (["--quick"], ("memory", "speed", "explain")),
+        (["--rigorous"], ("memory", "speed", "explain", "floor")),
+        (["--phases", "energy"], ("energy", "explain")),
+    ],
+)
+def test_explain_is_a_run_with_its_phases_and_is_repeated_as_one(words, phases):
+    request = parse(["explain", "--suite", "mlp", *words])
+    assert request.phases == phases
+    again = parse_run(request.argv, recorded=True)
+    assert again == request
+
+
+def test_explain_of_folders_starts_no_run():
+    options = parse(["explain", "results/a", "results/b"])
+    assert (options.command, options.runs) == ("explain", [Path("results/a"), Path("results/b")])
+    assert parse(["explain", "--resume", "results/a"]).resume == Path("results/a")
+    with pytest.raises(UsageError, match="--suite is missing"):
+        parse(["explain"])
 
 
 def test_precisions_with_options_are_split_at_the_right_commas_and_named_canonically():

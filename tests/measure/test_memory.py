@@ -211,6 +211,8 @@ class Training:
         found = tensor_bytes(self.step, CPU, modules=[self.model], optimizer=self.optimizer, held=self.batch)
         assert found is not None
         kinds = asdict(found)
+        assert kinds.pop("weight_copy_bytes") <= found.tracked_peak_bytes
+        assert kinds.pop("fp32_activation_bytes") <= found.activation_bytes
         assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
         assert min(kinds.values()) >= 0
         return found
@@ -280,6 +282,8 @@ def test_activations_are_smaller_under_autocast():
     full, mixed = wide().counted(), wide(autocast=True).counted()
     assert mixed.activation_bytes < 0.75 * full.activation_bytes
     assert mixed.tracked_peak_bytes < full.tracked_peak_bytes
+    assert full.fp32_activation_bytes == full.activation_bytes
+    assert mixed.fp32_activation_bytes <= 2 * 2048 * 64 * FLOAT + 64  # the output and what the loss makes of it
     assert (mixed.parameter_bytes, mixed.optimizer_bytes) == (full.parameter_bytes, full.optimizer_bytes)
 
 
@@ -290,6 +294,9 @@ def test_autocasts_copies_of_weights_are_activations():
     full, mixed = (Training(model, sgd, torch.randn(2, 8), autocast=on).counted() for on in (False, True))
     assert full.activation_bytes < 20_000
     assert mixed.activation_bytes >= HALF * 512 * 512
+    weights_and_biases = 512 * 512 + 512 + 2 * 8 * 512 + 512 + 8
+    assert HALF * (512 * 512 + 512) <= mixed.weight_copy_bytes <= HALF * weights_and_biases
+    assert full.weight_copy_bytes == 0  # a 16-bit copy of the input is none
 
 
 def test_what_forward_makes_and_drops_is_temporary():

@@ -333,6 +333,16 @@ def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short(mac
     assert arms(made.trials, "memory") == wanted
 
 
+def test_an_emulated_precision_is_measured_unasked_where_it_is_to_be_explained(machine, cpu):
+    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=4.0),))
+    request = Request(phases=("memory", "explain"))
+    made = make_plan(request, {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e12})
+    assert arms(made.trials, "memory") == [("fp32",), ("amp-bf16",)]
+    assert arms(made.trials, "explain") == [("fp32", "amp-bf16")]
+    named = make_plan(replace(request, precisions=("fp32",)), {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e12})
+    assert arms(named.trials, "memory") == [("fp32",)]
+
+
 def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):
     several = replace(SUITE, seeds=(0, 1, 2))
     made = make_plan(Request(), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})

@@ -1,0 +1,149 @@
+"""Why a precision gains or does not, in a short table and in sentences: for the terminal and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.report.analysis.explanation import CLASSES, Explanation
+from bench.report.analysis.memory import Held, MemoryChange
+from bench.report.format import MIB, change, memory_unit, times
+from bench.report.tables.explanation import signed_ms
+from bench.report.tables.table import Table, figures, table, words
+from bench.spec.text import print_plain
+
+LEAST_SHARE = 0.005
+"""Share of either step below which a class of work has no row of its own."""
+LEAST_CHANGE = 0.05
+"""Share of all changes of memory below which a kind's change is not named."""
+SLACK = 0.10
+"""Share of the peak that the allocator must hold beyond it for that to be worth saying."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Why:
+    """Why one precision gains, or does not, in one cell."""
+
+    workload: str
+    where: str
+    """What its device is called."""
+    one: Explanation
+    memory: MemoryChange | None
+
+    @property
+    def precision(self) -> str:
+        """The precision that is explained."""
+        return self.one.arm.precision
+
+    @property
+    def title(self) -> str:
+        """What was measured, and where."""
+        return f"{self.workload}: {self.precision} on {self.where}, batch {self.one.cell['batch_size']:.0f}"
+
+    @property
+    def gain(self) -> str:
+        """What was reached, and of what."""
+        speedup = self.one.speedup
+        parts = [f"{times(speedup.center, speedup.low, speedup.high)} in the rounds of this phase"]
+        parts += [] if self.one.ceiling is None else [f"ceiling {times(self.one.ceiling)}"]
+        parts += [] if self.one.predicted is None else [f"predicted {times(self.one.predicted)}"]
+        unexplained = self.one.unexplained
+        parts += [] if unexplained is None else [f"unexplained {100 * unexplained:.0f} % of the difference"]
+        return "; ".join(parts)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The causes, and what to try against them, as whole sentences."""
+        lines = [_sentence(reason.sentence) for reason in self.one.reasons] or ["No rule found a cause."]
+        tries = dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques)
+        return [*lines, *([f"Worth trying: {', '.join(tries)}."] if tries else [])]
+
+    @property
+    def of_memory(self) -> list[str]:
+        """Why its memory rises or falls, as whole sentences."""
+        return [] if self.memory is None else list(memory_sentences(self.memory))
+
+
+def short(why: Why) -> Table:
+    """Return the time of a step by class of work in the baseline and in the precision."""
+    baseline, arm = why.one.baseline, why.one.arm
+    rows: list[dict[str, Any]] = [
+        {"work": work, "before": baseline.ms[work], "after": arm.ms[work]}
+        for work in CLASSES
+        if max(baseline.share(work), arm.share(work)) >= LEAST_SHARE
+    ]
+    rest = [
+        sum(step.ms[work] for work in CLASSES if all(row["work"] != work for row in rows)) for step in (baseline, arm)
+    ]
+    rows += [{"work": "all else", "before": rest[0], "after": rest[1]}] if any(rest) else []
+    rows += [
+        {"work": "all, profiled", "before": baseline.profiled_ms, "after": arm.profiled_ms},
+        {"work": "the step, not profiled", "before": baseline.timed_ms, "after": arm.timed_ms},
+    ]
+    columns = [
+        words("ms a step", "work"),
+        figures(baseline.precision, "before", 3),
+        figures(arm.precision, "after", 3),
+        figures("change", lambda row: signed_ms(row["after"] - row["before"])),
+    ]
+    found = table(why.title, rows, columns)
+    assert found is not None  # it has two rows at least
+    return found
+
+
+def memory_sentences(found: MemoryChange) -> Iterator[str]:
+    """Yield why the peak of the tensors rose or fell, what autocast's copies take, and the allocator's slack."""
+    before, after = found.before, found.after
+    unit, size, digits = memory_unit(max(before.peak, after.peak))
+
+    def amount(value: float, sign: str = "") -> str:
+        small = 0.0 < abs(value) / size < 0.1
+        return f"{value / size:{sign},.{3 if small else digits}f} {unit}".replace("-", "−")
+
+    changes = found.by_kind()
+    named = [
+        (kind, value) for kind, value in changes if abs(value) >= LEAST_CHANGE * sum(abs(value) for _, value in changes)
+    ]
+    same = not found.difference or not any(value for _, value in changes)
+    moves = "stays at" if same else f"{'rises' if found.difference > 0 else 'falls'} from {amount(before.peak)} to"
+    text = f"Memory: the most that tensors of a step hold at once {moves} {amount(after.peak)}"
+    if not same:
+        parts = ", ".join(f"{kind} {amount(value, '+')}" for kind, value in named if value)
+        text += f" ({change(found.difference / before.peak)}): {parts}"
+    yield f"{text}."
+    if after.weight_copies:
+        yield (
+            f"Of that, autocast's copies of weights take {amount(after.weight_copies)}, "
+            f"{100 * after.weight_copies / after.peak:.0f} %."
+        )
+    if after.fp32_activations and after.kinds["activations"]:
+        yield (
+            f"{amount(after.fp32_activations)} of its activations, "
+            f"{100 * after.fp32_activations / after.kinds['activations']:.0f} %, are kept in fp32 for the backward "
+            "pass."
+        )
+    if _has_slack(before) or _has_slack(after):
+        yield (
+            f"Apart from that, the allocator holds {amount(after.slack or 0.0)} more than is allocated "
+            f"({amount(before.slack or 0.0)} in fp32)."
+        )
+
+
+def _has_slack(held: Held) -> bool:
+    return held.slack is not None and held.slack >= max(SLACK * held.peak, MIB)
+
+
+def show(found: Sequence[Why]) -> None:
+    """Print the explanations as a terminal shows them."""
+    print_plain("Why?")
+    for why in found:
+        print_plain(f"\n{why.title}\n{why.gain}.")
+        short(why).show()
+        for sentence in [*why.reasons, *why.of_memory]:
+            print_plain(f"- {sentence}")
+    print_plain("")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
