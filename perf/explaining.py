@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether the explain phase's figures add up, and where its ceilings and predictions lie.
 
-    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER]
+    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER] [--beside 6]
 
 Each cell (a suite, its settings, a batch size) is explained in a run of its own, fp32 against amp-bf16 on this CPU:
 
@@ -10,12 +10,18 @@ Each cell (a suite, its settings, a batch size) is explained in a run of its own
 2. unexplained: the share of the difference of the steps that the classes do not add up to: 10 % at most.
 3. ceiling over reached: 1 at least, and where no rule found a cause 1.3 at most.
 
+With ``--beside``, so many pairs of runs of the first cell follow, with and without the explain phase in the plan:
+
+4. the ratio of the speed phase's speedups, with its 95 % interval: within the A/A noise, which is 1 % where it was not
+   measured.
+
 ``perf/prediction.py`` prints what was predicted beside what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -25,14 +31,25 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import stats
 from bench.report.analysis.explanation import Explanation, Step, explanations
+from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from perf import outcome
 
 HERE = Path(__file__).resolve().parents[1]
 CELLS = ("mlp:width=512:128", "mlp:width=1024:128", "resnet20:64", "vit_b_16:2")
 ARM = "amp-bf16"
+NOISE = 0.01
 ADD_UP, MOST_UNEXPLAINED, NEAR_CEILING = 0.05, 0.10, 1.3
+
+
+def command_of(cell: str) -> list[str]:
+    """Return the command line of a cell, without phases and folder."""
+    suite, *settings, batch = cell.split(":")
+    words = ["--suite", suite, "--batch-sizes", batch, "--precisions", f"fp32,{ARM}", "--data", "synthetic"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return [sys.executable, str(HERE / "run_bench.py"), *words]
 
 
 def explain(cell: str, out: Path) -> Explanation:
@@ -42,10 +59,7 @@ def explain(cell: str, out: Path) -> Explanation:
         cell: suite, its settings and batch size, with colons between.
         out: the run's folder; one that holds a finished run is read.
     """
-    suite, *settings, batch = cell.split(":")
-    words = ["--suite", suite, "--batch-sizes", batch, "--phases", "explain", "--precisions", f"fp32,{ARM}"]
-    words += [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, str(HERE / "run_bench.py"), *words, "--data", "synthetic", "--resume", str(out)]
+    command = [*command_of(cell), "--phases", "explain", "--resume", str(out)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
     found = explanations(load([out]).explained) if (out / "explain.csv").is_file() else []
     if not found:
@@ -83,6 +97,30 @@ def judge(cell: str, one: Explanation) -> list[str]:
     ]
 
 
+def measured_speedup(cell: str, phases: str, out: Path) -> float:
+    """Measure a cell's speedup in a run of its own, as the speed phase does; return its logarithm."""
+    command = [*command_of(cell), "--phases", phases, "--time-budget", "6", "--out", str(out)]
+    done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
+    found = summarise(load([out]).trials) if (out / "trials.csv").is_file() else None
+    if found is None:
+        raise SystemExit(done.stdout + done.stderr)
+    return math.log(float(found[found["precision"] == ARM]["speedup"].iloc[0]))
+
+
+def beside(cell: str, pairs: int, runs: Path) -> stats.Interval:
+    """Return by how much the explain phase in the plan changes the speed phase's speedup, as a logarithm."""
+    differences = []
+    for pair in range(pairs):
+        order = ("speed", "speed,explain") if pair % 2 == 0 else ("speed,explain", "speed")
+        found = {phases: measured_speedup(cell, phases, runs / f"beside-{pair}-{len(phases)}") for phases in order}
+        differences.append(found["speed,explain"] - found["speed"])
+    return stats.student_interval(differences)
+
+
+def _holds_zero(change: stats.Interval) -> bool:
+    return change.low is not None and change.high is not None and change.low <= 0 <= change.high
+
+
 HEADERS = ("cell", "fp32 (ms)", f"{ARM} (ms)", "classes over timed, fp32", ARM, "unexplained", "reached (×)")
 HEADERS += ("ceiling over reached", "rules", "missed")
 
@@ -109,6 +147,7 @@ def parse(doc: str | None, cells: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=lambda text: text.split(","), default=list(cells))
     parser.add_argument("--keep", type=lambda text: Path(text).resolve(), help="keep the runs in this folder")
+    parser.add_argument("--beside", type=int, default=0, help="pairs of runs with and without the phase")
     return parser.parse_args()
 
 
@@ -120,11 +159,22 @@ def run_folder(runs: Path, cell: str) -> Path:
 def main() -> int:
     """Explain the cells and print their table; 1 if a target is missed."""
     options = parse(__doc__, CELLS)
+    change = None
     with folder(options.keep) as runs:
         rows = [judge(cell, explain(cell, run_folder(runs, cell))) for cell in options.cells]
+        if options.beside:
+            change = beside(options.cells[0], options.beside, runs)
     print(f"{outcome.machine()}\n")
     print(table(HEADERS, rows))
-    return int(any(row[-1] != "none" for row in rows))
+    if change is not None and change.low is not None and change.high is not None:
+        ends = ", ".join(f"{math.exp(end):.4f}" for end in (change.low, change.high))
+        print(
+            f"\nSpeedup with the explain phase in the plan over without, {change.n} pairs of {options.cells[0]}: ",
+            end="",
+        )
+        print(f"{math.exp(change.center):.4f} [{ends}]")
+    apart = change is not None and change.low is not None and abs(change.center) > NOISE and not _holds_zero(change)
+    return int(apart or any(row[-1] != "none" for row in rows))
 
 
 if __name__ == "__main__":

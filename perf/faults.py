@@ -88,6 +88,8 @@ CODES = (0, 1, 2)
 FAILED = ("failed", "timeout")
 """Statuses of trials that --resume measures again."""
 TARGETS = ("launcher", "worker", "fork server")
+ENDED = "the run had ended"
+MOST_TRIES = 4
 FIRST_S = 1.0
 """One of six interruptions comes so early."""
 
@@ -250,8 +252,9 @@ def duration_s(folder: Path) -> float:
     return time.monotonic() - begun
 
 
-def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str]]:
-    """Kill a process of a run; return when, in words, and what was wrong afterwards."""
+def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str], float]:
+    """Kill a process of a run; return when, in words, what was wrong afterwards, and how long the run had gone on."""
+    start = time.monotonic()
     process = place.start(*WORDS, "--out", "out")
     printed: list[bytes] = []
     reader = threading.Thread(target=lambda: printed.append(process.stdout.read() if process.stdout else b""))
@@ -263,8 +266,10 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     while process.poll() is None and (victim := of_role(place, process.pid, target)) is None:
         time.sleep(0.02)
     if victim is None:
+        ran_s = time.monotonic() - start
         reader.join()
-        return "the run had ended", finish(place, place.rows())
+        return ENDED, finish(place, place.rows()), ran_s
+    ran_s = time.monotonic() - start
     before = place.rows() if target == "launcher" else []
     with suppress(psutil.NoSuchProcess):
         victim.kill()
@@ -287,7 +292,7 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     reader.join()
     if b"Traceback" in b"".join(printed):
         wrong.append("a traceback: " + b"".join(printed).decode(errors="replace").strip().splitlines()[-1])
-    return f"{len(before)} rows before", wrong + finish(place, before)
+    return f"{len(before)} rows before", wrong + finish(place, before), ran_s
 
 
 def kills(count: int, jobs: int, seed: int) -> int:
@@ -296,13 +301,21 @@ def kills(count: int, jobs: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
         whole_s = duration_s(new(Path(root), "whole"))
         print(f"a run that nothing befalls takes {whole_s:.1f} s", flush=True)
-        cases = [(number, TARGETS[number % 3], draws.uniform(0, whole_s)) for number in range(count)]
+        cases = [(number, TARGETS[number % 3], draws.random()) for number in range(count)]
 
         def one(case: tuple[int, str, float]) -> tuple[str, str, list[str]]:
-            number, target, moment_s = case
-            place = Place(new(Path(root), f"kill{number}"))
-            when, wrong = kill_once(place, target, moment_s)
-            place.end()
+            nonlocal whole_s
+            number, target, share = case
+            for _ in range(MOST_TRIES):
+                place = Place(new(Path(root), f"kill{number}"))
+                moment_s = share * whole_s
+                when, wrong, ran_s = kill_once(place, target, moment_s)
+                place.end()
+                if when != ENDED or wrong:
+                    break
+                # Runs have become faster: the same share of a shorter run is tried.
+                whole_s = min(whole_s, ran_s)
+                shutil.rmtree(place.folder, ignore_errors=True)
             if wrong:
                 print(f"{number}: {target} at {moment_s:.2f} s ({when}): {'; '.join(wrong)}", flush=True)
             shutil.rmtree(place.folder, ignore_errors=True)
@@ -313,7 +326,7 @@ def kills(count: int, jobs: int, seed: int) -> int:
     bad = 0
     for target in TARGETS:
         mine = [(when, wrong) for name, when, wrong in found if name == target]
-        late = sum(when == "the run had ended" for when, _ in mine)
+        late = sum(when == ENDED for when, _ in mine)
         faulty = sum(bool(wrong) for _, wrong in mine)
         bad += faulty
         print(
