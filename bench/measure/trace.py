@@ -116,7 +116,7 @@ def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, 
     """
     wait: Callable[[], object] = torch.accelerator.synchronize if gpu else lambda: None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-    with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+    with profile(activities=activities, record_shapes=True) as profiler:
         step()
         wait()
         for _ in range(steps):

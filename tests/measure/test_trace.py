@@ -62,9 +62,9 @@ def test_a_products_kernel_says_whether_it_ran_on_matrix_units(kernel, types, ex
 
 
 def test_a_cast_is_told_from_a_copy_by_its_types():
-    assert operator_class("aten::copy_", [BF16, FP32]) == "casts and layout"
-    assert operator_class("aten::copy_", [FP32, FP32]) is None
-    assert operator_class("aten::view", [FP32]) is None
+    assert operator_class("aten::copy_", (BF16, FP32)) == "casts and layout"
+    assert operator_class("aten::copy_", (FP32, FP32)) is None
+    assert operator_class("aten::view", (FP32,)) is None
 
 
 def test_each_instant_of_a_gpus_steps_has_one_class():
