@@ -37,9 +37,19 @@ class Why:
         return self.one.arm.precision
 
     @property
+    def subject(self) -> str:
+        """What was measured, without the workload's name."""
+        return f"{self.precision} on {self.where}, batch {self.one.cell['batch_size']:.0f}"
+
+    @property
+    def table(self) -> Table:
+        """The time of a step by class of work."""
+        return short(self)
+
+    @property
     def title(self) -> str:
         """What was measured, and where."""
-        return f"{self.workload}: {self.precision} on {self.where}, batch {self.one.cell['batch_size']:.0f}"
+        return f"{self.workload}: {self.subject}"
 
     @property
     def gain(self) -> str:
@@ -87,7 +97,7 @@ def short(why: Why) -> Table:
         figures(arm.precision, "after", 3),
         figures("change", lambda row: signed_ms(row["after"] - row["before"])),
     ]
-    found = table(why.title, rows, columns)
+    found = table(why.subject, rows, columns)
     assert found is not None  # it has two rows at least
     return found
 
