@@ -59,6 +59,10 @@ class Operand:
             memory = torch.zeros(self.elements, device=device, dtype=self.dtype)
         return memory.as_strided(self.shape, self.stride)
 
+    def copy(self, made: Tensor) -> Tensor:
+        """Return such a tensor with the numbers of another, in memory of its own."""
+        return made.as_strided((self.elements,), (1,)).clone().as_strided(self.shape, self.stride)
+
     def __str__(self) -> str:
         """Describe it as in ``float32[128x64]``."""
         return f"{str(self.dtype).removeprefix('torch.')}[{'x'.join(map(str, self.shape))}]"
@@ -303,8 +307,15 @@ def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
     size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
     copies = max(1, min(MOST_COPIES, math.ceil(COLD_BYTES / size)))
 
+    made: dict[int, Tensor] = {}
+
     def make(leaf: Any) -> Any:
-        return leaf.make(device, generator) if isinstance(leaf, Operand) else leaf
+        if not isinstance(leaf, Operand):
+            return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = leaf.make(device, generator)
+            return made[id(leaf)]
+        return leaf.copy(made[id(leaf)])
 
     try:
         sets = [tree_map(make, (call.arguments, dict(call.keywords)), is_leaf=_is_operand) for _ in range(copies)]

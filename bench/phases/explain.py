@@ -176,7 +176,7 @@ class _Explanation:
     def _profiled(self, runner: TrainingRunner, steps: int, turn: int) -> tuple[list[Explained], StepTime]:
         backend = backend_of(self.context.device)
         trace = profiled(lambda: runner.run(1), steps, gpu=backend.is_gpu)
-        share = decompose(trace, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
+        share = decompose(trace, gpu=backend.is_gpu, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
         steps_found = {"profiled": share.step_ms, "kernels" if backend.is_gpu else "operators": share.calls}
         if backend.is_gpu:
             steps_found["hidden communication"] = share.hidden_communication_ms

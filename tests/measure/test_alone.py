@@ -12,6 +12,14 @@ from bench.measure.alone import Operand, calls_of, largest, times
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_copies():
+    """Make no more copies of operands than a small cache would hold."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(alone, "COLD_BYTES", 2**12)
+        yield
+
+
 @pytest.fixture(scope="module")
 def calls():
     class Block(nn.Module):
@@ -70,6 +78,9 @@ def test_operands_span_the_memory_that_their_strides_need():
     made = operand.make(CPU, torch.Generator())
     assert (tuple(made.shape), made.stride(), operand.elements) == ((3, 4), (1, 5), 18)
     assert Operand(shape=(0, 4), stride=(4, 1), dtype=torch.float32).elements == 0
+    assert torch.equal(operand.copy(made), made)
+    assert operand.copy(made).stride() == made.stride()
+    assert operand.copy(made).data_ptr() != made.data_ptr()
     expanded = Operand(shape=(3, 4), stride=(0, 1), dtype=torch.float32)
     assert expanded.make(CPU, torch.Generator()).stride() == (0, 1)
     assert not Operand(shape=(2,), stride=(1,), dtype=torch.int64).make(CPU, torch.Generator()).any()
