@@ -11,6 +11,7 @@ from bench.report.analysis.memory import Held, MemoryChange
 from bench.report.format import MIB, change, memory_unit, number, times
 from bench.report.tables.explanation import signed_ms
 from bench.report.tables.table import Table, figures, table, words
+from bench.spec.precisions import find_precision
 from bench.spec.text import print_plain
 
 LEAST_SHARE = 0.005
@@ -126,10 +127,11 @@ def memory_sentences(found: MemoryChange) -> Iterator[str]:
             f"{text} {moves} from {amount(before.peak)} to {amount(after.peak)} "
             f"({change(found.difference / before.peak)}): {', '.join(parts)}."
         )
-    if after.weight_copies and after.weight_copies >= SAME * after.peak:
+    copies, most = after.weight_copies, after.most_weight_copies
+    if copies is not None and most is not None and most >= SAME * after.peak:
         yield (
-            f"At that moment autocast's copies of weights take {amount(after.weight_copies)} of it, "
-            f"{100 * after.weight_copies / after.peak:.0f} %."
+            f"Autocast's 16-bit copies of weights take up to {amount(most)} during a step; at the moment of the peak "
+            f"{amount(copies) if copies else 'none is held'}."
         )
     if after.fp32_activations and after.fp32_activations >= FP32 * after.peak:
         yield (
@@ -160,4 +162,5 @@ def show(found: Sequence[Why]) -> None:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    word = text.split("'", 1)[0].split(maxsplit=1)[0]
+    return f"{text}." if find_precision(word) else f"{text[:1].upper()}{text[1:]}."
