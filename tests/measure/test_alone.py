@@ -118,3 +118,19 @@ def test_a_call_that_does_not_run_alone_is_unknown(capsys):
     assert fine is not None
     assert missing is None
     assert "does not run alone" in capsys.readouterr().out
+
+
+def test_calls_that_differ_in_strides_alone_have_titles_of_their_own():
+    def step():
+        torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+        torch.mm(torch.ones(4, 4), torch.ones(4, 4).t())
+
+    first, second = calls_of(step)
+    assert second.title == f"{first.title} #2"
+
+
+def test_each_variant_is_timed_under_its_own_settings():
+    (call,) = calls_of(lambda: torch.mm(torch.ones(3, 4), torch.ones(4, 5)))
+    order = []
+    times([call, call], CPU, 0.0, [lambda: order.append("a"), lambda: order.append("b")])
+    assert order == ["a", "b", "b", "a", "a", "b"]
