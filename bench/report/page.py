@@ -28,6 +28,7 @@ from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
+from bench.report.format import known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL, KEY, Run, Runs
@@ -307,7 +308,10 @@ def compose(
         },
         why=explained,
         ablations=present(*map(ablation_tables.short, ablations)),
-        failures=diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
+        failures=[
+            *diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
+            *([] if explained else _unexplained(runs.trials)),
+        ],
     )
 
 
@@ -420,6 +424,14 @@ def why(runs: Runs, summary: pd.DataFrame) -> list[Why]:
 
 def _pairs(section: Section) -> list[tuple[explanation.Explanation, str]]:
     return [(one.one, one.where) for one in section.why]
+
+
+def _unexplained(trials: pd.DataFrame) -> list[str]:
+    """Return why there is no explanation although it was asked for; nothing where it was not."""
+    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
+    reasons = [str(reason) for reason in rows["detail"] if known(reason) and reason]
+    text = reasons[0] if reasons else f"it takes {BASELINE} and another precision"
+    return [f"Why? has no answer: {text}."] if len(rows) else []
 
 
 def _why_sections(runs: Runs, summary: pd.DataFrame) -> list[Section]:
