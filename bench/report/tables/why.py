@@ -71,8 +71,8 @@ class Why:
     def reasons(self) -> list[str]:
         """The causes, and what to try against them, as whole sentences."""
         lines = [_sentence(reason.sentence) for reason in self.one.reasons] or ["No rule found a cause."]
-        tries = dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques)
-        return [*lines, *([f"Worth trying: {', '.join(tries)}."] if tries else [])]
+        tries = ",".join(dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques))
+        return [*lines, *([f"Worth trying: --ladder --techniques {tries} measures what that brings."] if tries else [])]
 
     @property
     def of_memory(self) -> list[str]:
