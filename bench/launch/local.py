@@ -21,6 +21,7 @@ import psutil
 from bench.launch.launcher import Ending, Launcher
 from bench.measure.sampler import sigint_held
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
+from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
@@ -85,6 +86,7 @@ class LocalLauncher(Launcher):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
         # The fork server is a new interpreter: it must find this package wherever it is started from.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        os.environ[lifetime.LAUNCHER] = str(os.getpid())
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])
 

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,10 @@ class Operand:
             memory = torch.zeros(self.elements, device=device, dtype=self.dtype)
         return memory.as_strided(self.shape, self.stride)
 
+    def copy(self, made: Tensor) -> Tensor:
+        """Return such a tensor with the numbers of another, in memory of its own."""
+        return made.as_strided((self.elements,), (1,)).clone().as_strided(self.shape, self.stride)
+
     def __str__(self) -> str:
         """Describe it as in ``float32[128x64]``."""
         return f"{str(self.dtype).removeprefix('torch.')}[{'x'.join(map(str, self.shape))}]"
@@ -81,6 +85,8 @@ class Call:
     """That its operands and results take, of all its calls in a step."""
     module: str
     """The module that called it first, as named in the model; empty outside of them, as in the loss."""
+    number: int = 1
+    """Which of a step's calls it is that differ in strides or options alone, from 1."""
 
     @property
     def name(self) -> str:
@@ -101,8 +107,9 @@ class Call:
 
     @property
     def title(self) -> str:
-        """Its name with its operands."""
-        return f"{self.name} {' '.join(str(operand) for operand in self.operands)}"
+        """Its name with its operands; no other call of its step has the same."""
+        words = [self.name, *map(str, self.operands), *([f"#{self.number}"] if self.number > 1 else [])]
+        return " ".join(words)
 
     def in_type(self, dtype: torch.dtype) -> Call:
         """Return the same call with the operands that autocast would cast in another type.
@@ -151,16 +158,7 @@ def _is_operand(leaf: Any) -> bool:
 
 def _changed(call: Call, change: Callable[[Any], Any]) -> Call:
     arguments, keywords = tree_map(change, (call.arguments, dict(call.keywords)), is_leaf=_is_operand)
-    return Call(
-        function=call.function,
-        arguments=arguments,
-        keywords=tuple(keywords.items()),
-        work=call.work,
-        count=call.count,
-        flops=call.flops,
-        bytes=call.bytes,
-        module=call.module,
-    )
+    return replace(call, arguments=arguments, keywords=tuple(keywords.items()))
 
 
 def _strides_like(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
@@ -227,7 +225,7 @@ class _Calls(TorchDispatchMode):
 
     def calls(self) -> list[Call]:
         """Return what was called, in the order of the first calls."""
-        return [
+        found = [
             Call(
                 function=func,
                 arguments=arguments,
@@ -240,6 +238,11 @@ class _Calls(TorchDispatchMode):
             )
             for key, (func, arguments, keywords, work, moved, module) in self._first.items()
         ]
+        before: Counter[str] = Counter()
+        for index, call in enumerate(found):
+            before[call.title] += 1
+            found[index] = replace(call, number=before[call.title])
+        return found
 
 
 def _describe(leaf: Any) -> Any:
@@ -278,20 +281,28 @@ class Alone:
     best_ms: float
 
 
-def times(variants: Sequence[Call], device: torch.device, budget_s: float) -> list[Alone | None]:
+def times(
+    variants: Sequence[Call],
+    device: torch.device,
+    budget_s: float,
+    settings: Sequence[Callable[[], object]] = (),
+) -> list[Alone | None]:
     """Time calls alone, in turn, so that a drift of the machine meets all; None for one that fails.
 
     Args:
         variants: the same operator in other types, layouts or sizes.
         device: where.
         budget_s: seconds to spend on all; each is called three times at least.
+        settings: what to do before each variant, such as setting TF32's switches; none or as many as variants.
     """
+    settings = settings or [lambda: None] * len(variants)
     runs = [_prepared(call, device) for call in variants]
     taken: list[list[float]] = [[] for _ in variants]
     end, rounds = time.perf_counter() + budget_s, 0
     while rounds < FEWEST_CALLS or (rounds < MOST_CALLS and time.perf_counter() < end):
         for index in range(len(runs)) if rounds % 2 == 0 else reversed(range(len(runs))):
             if (run := runs[index]) is not None:
+                settings[index]()
                 taken[index].append(run())
         rounds += 1
     return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
@@ -303,8 +314,15 @@ def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
     size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
     copies = max(1, min(MOST_COPIES, math.ceil(COLD_BYTES / size)))
 
+    made: dict[int, Tensor] = {}
+
     def make(leaf: Any) -> Any:
-        return leaf.make(device, generator) if isinstance(leaf, Operand) else leaf
+        if not isinstance(leaf, Operand):
+            return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = leaf.make(device, generator)
+            return made[id(leaf)]
+        return leaf.copy(made[id(leaf)])
 
     try:
         sets = [tree_map(make, (call.arguments, dict(call.keywords)), is_leaf=_is_operand) for _ in range(copies)]

@@ -144,6 +144,8 @@ class TensorBytes:
     """All else, the batches included."""
     weight_copy_bytes: int
     """Of these, 16-bit copies of fp32 parameters, as autocast makes them."""
+    most_weight_copy_bytes: int
+    """The most that such copies held at once, at any moment of the step."""
     fp32_activation_bytes: int
     """Of the activations, those in fp32."""
 
@@ -208,6 +210,7 @@ class _Watch(TorchDispatchMode):
         self._see(there)
         self._before = {storage for _, storage in self._alive.values()}
         self._parameters = self.find(parameters)
+        self.most_copy_bytes = self._copy_bytes = 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -220,7 +223,9 @@ class _Watch(TorchDispatchMode):
         self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         if function is torch.ops.aten._to_copy.default and self.find(args[:1]) & self._parameters:
             for copy in self.find([result] if result.element_size() < args[0].element_size() else []):
+                self._copy_bytes += 0 if copy.copies_weight else copy.bytes
                 copy.copies_weight = True
+            self.most_copy_bytes = max(self.most_copy_bytes, self._copy_bytes)
         return result
 
     def find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
@@ -242,7 +247,9 @@ class _Watch(TorchDispatchMode):
 
     def _forget(self, key: int) -> Callable[[Any], None]:
         def forget(_: Any) -> None:
-            self._bytes -= self._alive.pop(key)[1].bytes
+            storage = self._alive.pop(key)[1]
+            self._bytes -= storage.bytes
+            self._copy_bytes -= storage.bytes if storage.copies_weight else 0
 
         return forget
 
@@ -269,6 +276,7 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Opt
         activation_bytes=take(kept),
         temporary_bytes=take(left),
         weight_copy_bytes=sum(storage.bytes for storage in copies),
+        most_weight_copy_bytes=watch.most_copy_bytes,
         fp32_activation_bytes=sum(storage.bytes for storage in kept if storage.dtype == torch.float32),
     )
 

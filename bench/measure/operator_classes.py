@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from bench.measure.operations import is_product
 from bench.results.records import WorkClass
@@ -133,7 +134,8 @@ BY_TYPE = re.compile(r"(?i)nvjet|cutlass|ck_tile|triton")
 """Names that prove nothing: on matrix units where the operator's inputs have a small type."""
 
 
-def operator_class(name: str, types: Sequence[str] = ()) -> WorkClass | None:
+@cache
+def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     """Return the class of an operator by itself; None where those around it decide, as for a copy.
 
     Args:
@@ -151,6 +153,7 @@ def operator_class(name: str, types: Sequence[str] = ()) -> WorkClass | None:
     return next((pattern.work for pattern in OPERATORS if pattern.names.match(name)), None)
 
 
+@cache
 def range_class(name: str) -> WorkClass | None:
     """Return the class that all within a range has, such as an optimizer's step; None where it says nothing."""
     return next((pattern.work for pattern in RANGES if pattern.names.match(name)), None)

@@ -26,6 +26,7 @@ from bench.measure.operator_classes import (
     range_class,
 )
 from bench.results.records import WorkClass
+from bench.spec.errors import UnsupportedError
 
 STEP = "training step"
 """The name of the ranges that mark the steps of a trace."""
@@ -115,7 +116,7 @@ def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, 
     """
     wait: Callable[[], object] = torch.accelerator.synchronize if gpu else lambda: None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-    with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+    with profile(activities=activities, record_shapes=True) as profiler:
         step()
         wait()
         for _ in range(steps):
@@ -129,15 +130,17 @@ def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, 
     return loaded
 
 
-def decompose(trace: Mapping[str, Any], *, matrix_types: frozenset[str] = SMALL) -> StepTime:
+def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types: frozenset[str] = SMALL) -> StepTime:
     """Divide the steps of a trace by class of work.
 
     Args:
         trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges called ``STEP``.
+        gpu: whether kernels must be in it; None goes by what is there.
         matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A GPU's kernels say it.
 
     Raises:
         ValueError: there is no step in it.
+        UnsupportedError: there is no kernel in the trace of a GPU.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     host, by_id = _host_events(events)
@@ -145,6 +148,11 @@ def decompose(trace: Mapping[str, Any], *, matrix_types: frozenset[str] = SMALL)
     if not marks:
         raise ValueError(f"the trace has no range called '{STEP}'")
     device = [event for event in events if event.get("cat") in DEVICE_CATEGORIES]
+    if gpu and not device:
+        raise UnsupportedError(
+            "torch.profiler recorded no kernels: this torch build has no tracing for the GPU, or the driver does not "
+            "permit it (NVIDIA's RmProfilingAdminOnly), or another profiler is attached"
+        )
     start, end = min(mark.start for mark in marks), max(mark.end for mark in marks)
     if device:
         segments = [segment for segment in _kernels(device, by_id) if segment.start >= start]

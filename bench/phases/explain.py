@@ -23,6 +23,7 @@ from bench.devices.backend import backend_of, is_out_of_memory
 from bench.measure import alone
 from bench.measure.alone import Call
 from bench.measure.disturbance import Watch, open_watch
+from bench.measure.memory import resident_bytes
 from bench.measure.operations import peak_tflops
 from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
@@ -176,7 +177,7 @@ class _Explanation:
     def _profiled(self, runner: TrainingRunner, steps: int, turn: int) -> tuple[list[Explained], StepTime]:
         backend = backend_of(self.context.device)
         trace = profiled(lambda: runner.run(1), steps, gpu=backend.is_gpu)
-        share = decompose(trace, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
+        share = decompose(trace, gpu=backend.is_gpu, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
         steps_found = {"profiled": share.step_ms, "kernels" if backend.is_gpu else "operators": share.calls}
         if backend.is_gpu:
             steps_found["hidden communication"] = share.hidden_communication_ms
@@ -201,6 +202,8 @@ class _Explanation:
         """Time steps of twice the batch: where work is what takes the time, they take about twice as long."""
         context = self.context
         size = 2 * context.trial.cell.batch_size
+        if not self._has_room():
+            return
         for runner in self.runners:
             self._say(f"{runner.name}: steps of {size} samples")
             try:
@@ -223,6 +226,11 @@ class _Explanation:
                 backend_of(context.device).release_cached_memory()
                 continue
             self._send(runner, "step", "doubled", statistics.median(times))
+
+    def _has_room(self) -> bool:
+        """Say whether a CPU has the memory for steps of twice the batch: where it has not, the system would kill us."""
+        backend = backend_of(self.context.device)
+        return backend.is_gpu or backend.free_bytes() > 2 * resident_bytes()
 
     def wait_for_the_loader(self) -> None:
         """Train on some of the suite's own batches in each precision, and send the share of time spent waiting."""
@@ -250,7 +258,7 @@ class _Explanation:
     def time_operators(self) -> None:
         """Time the large operators of each arm's step alone, and the baseline's products in the other arms' types."""
         called = {runner.name: self._calls(runner) for runner in self.runners}
-        baseline, *others = self.runners
+        baseline = self.runners[0]
         products = [call for call in called[baseline.name] if call.flops]
         for runner in self.runners:
             enter(runner.name, self.context.device)
@@ -268,25 +276,35 @@ class _Explanation:
             if peak is not None:
                 self._send(runner, "rate", "products TFLOP/s", peak)
             self._try(runner, called[runner.name])
-        enter(baseline.name, self.context.device)
-        device, half = self.context.device, [other for other in others if other.arm.precision.compute != "float32"]
-        copies = [(baseline, torch.float32, torch.float32)]
-        for other in half:
-            dtype = getattr(torch, other.arm.precision.compute)
-            copies += [(other, dtype, dtype)]
-            self._send(other, "rate", "casts GB/s", alone.copy_gb_per_s(device, torch.float32, to=dtype))
-        for runner, dtype, to in copies:
-            self._send(runner, "rate", "copies GB/s", alone.copy_gb_per_s(device, dtype, to=to))
+        self._products(products)
+        self._rates()
+
+    def _products(self, products: Iterable[Call]) -> None:
+        """Time the baseline's products alone, as they are and in the types and with the switches of the others."""
         for call in alone.largest(products, by=lambda call: call.flops):
-            self._say(f"{call.name} alone, in the types of all precisions")
-            variants = [call, *(call.in_type(getattr(torch, other.arm.precision.compute)) for other in half)]
-            results = alone.times(variants, device, ALONE_S * len(variants))
-            for runner, taken in zip([baseline, *half], results, strict=True):
+            self._say(f"{call.name} alone, in all precisions")
+            arms = [(runner, call.in_type(dtype)) for runner in self.runners if (dtype := _compute(runner)) is not None]
+            results = alone.times(
+                [variant for _, variant in arms],
+                self.context.device,
+                ALONE_S * len(arms),
+                [runner.activate for runner, _ in arms],
+            )
+            for (runner, _), taken in zip(arms, results, strict=True):
                 if taken is not None:
                     self._send(runner, "product", call.title, taken.median_ms, detail=call.module, count=call.count)
                     self._send(runner, "best", call.title, taken.best_ms, detail=call.module, count=call.count)
-            self._send(baseline, "bytes", call.title, call.bytes / call.count, detail=call.module)
-            self._send(baseline, "flops", call.title, call.flops, detail=call.module, count=call.count)
+            self._send(self.runners[0], "bytes", call.title, call.bytes / call.count, detail=call.module)
+            self._send(self.runners[0], "flops", call.title, call.flops, detail=call.module, count=call.count)
+
+    def _rates(self) -> None:
+        """Send the rates of copies in each arm's type, and of casts to it."""
+        device, full = self.context.device, torch.float32
+        for runner in self.runners:
+            if (dtype := _compute(runner)) is not None:
+                self._send(runner, "rate", "copies GB/s", alone.copy_gb_per_s(device, dtype))
+                if dtype != full:
+                    self._send(runner, "rate", "casts GB/s", alone.copy_gb_per_s(device, full, to=dtype))
 
     def _calls(self, runner: TrainingRunner) -> list[Call]:
         observable = runner.observable()
@@ -309,12 +327,12 @@ class _Explanation:
 
     def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
         """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""
-        flops: Counter[str] = Counter()
+        flops: dict[str, float] = defaultdict(float)
         modules: dict[str, list[str]] = defaultdict(list)
         for call in calls:
             if call.flops and call.dtype is not None:
                 name = str(call.dtype).removeprefix("torch.")
-                flops[name] += call.flops  # type: ignore[assignment]  # FLOPs are whole, but larger than floats count
+                flops[name] += call.flops
                 modules[name] += [call.module]
         for name, part in flops.items():
             where = ", ".join(itertools.islice(filter(None, dict.fromkeys(modules[name])), 5))
@@ -341,6 +359,12 @@ class _Explanation:
 
 def _endless(batches: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return (batch for epoch in itertools.count(1) for batch in batches.train(epoch))  # type: ignore[attr-defined]
+
+
+def _compute(runner: TrainingRunner) -> torch.dtype | None:
+    """Return the type that an arm's products compute in; None for one that converts its layers, as to float8."""
+    precision = runner.arm.precision
+    return None if precision.conversion else getattr(torch, precision.compute)
 
 
 def _in_traces(dtype: torch.dtype) -> str:

@@ -24,10 +24,13 @@ from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
+from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.figure import Plot
+from bench.report.format import known
 from bench.report.reading.folders import mark
+from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL, KEY, Run, Runs
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
@@ -93,6 +96,8 @@ class Section:
     """Tables of figures that the page has in the details of its grid, or in a figure; details.md has them first."""
     csvs: list[str] = field(default_factory=list)
     """Names of files in the report's folder that the tables refer to."""
+    why: list[Why] = field(default_factory=list)
+    """Why each precision of the section's workload gains, or does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,8 +139,8 @@ class Report:
     """What the control bar offers: for each control values, and what they are called."""
     data: dict[str, Any]
     """What the page's script draws from."""
-    why: list[Why]
-    """Why each precision gains, or does not, where that was explained."""
+    why: list[Section]
+    """A section for each workload that was explained."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
     failures: list[str]
@@ -164,7 +169,7 @@ class Report:
     @property
     def plots(self) -> list[Plot]:
         """Every figure, in order."""
-        return [*self.headline, *(plot for section in self.sections for plot in section.plots)]
+        return [*self.headline, *(plot for section in [*self.why, *self.sections] for plot in section.plots)]
 
     @property
     def files(self) -> list[str]:
@@ -186,7 +191,13 @@ def publish(
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
-    return out / "report.md", report.verdicts, report.ablations, report.failures, report.why
+    return (
+        out / "report.md",
+        report.verdicts,
+        report.ablations,
+        report.failures,
+        [one for section in report.why for one in section.why],
+    )
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -209,7 +220,7 @@ def compose(
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
-    explained = why(runs, supported)
+    explained = _why_sections(runs, supported)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
     # Figures take as long as tables, so another process draws them, which ends with this one.
     with ProcessPoolExecutor(1, get_context("fork"), lifetime.end_with, (os.getpid(),)) as other:
@@ -232,6 +243,11 @@ def compose(
         answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
         if drawing and (kinds := overview.memory_by_kind(summary, runs.trials, answers)) is not None:
             of_memory = other.submit(files.draw, kinds, out)
+        stacked = [
+            other.submit(files.draw, explanation_figures.stacked(f"{name}-why", section.title, _pairs(section)), out)
+            for name, section in zip(slugs([section.title for section in explained]), explained, strict=True)
+            if drawing
+        ]
         tried = runs.trials[runs.trials["status"] != missing.UNSUPPORTED]
         notes = present(
             diagnostics.unsupported(runs.trials),
@@ -249,6 +265,8 @@ def compose(
         ]
         plots, left_out = drawing.result() if drawing else ([], {})
         plots += [(OVERVIEW, of_memory.result())] if of_memory else []
+        for section, figure in zip(explained, stacked, strict=False):  # none where nothing is drawn
+            section.plots.append(figure.result())
     by_title = {section.title: section for section in sections}
     headline: list[Plot] = []
     for title, plot in plots:
@@ -267,13 +285,7 @@ def compose(
         cautions=comparability.cautions(runs),
         missing=missing.sentences(summary, runs.trials),
         warnings=diagnostics.warnings(runs.runs),
-        remarks=[
-            f"{one.workload}: {sentence}"
-            for one in explained
-            for sentence in explanation_tables.sentences([(one.one, one.where)])
-        ]
-        + bottleneck.epoch_remarks(supported)
-        + bottleneck.loader_remarks(supported),
+        remarks=bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
         headline=headline
         if any(plot.name == devices.ACROSS for plot in headline)
         else _single(sections, answers) + headline,
@@ -296,7 +308,10 @@ def compose(
         },
         why=explained,
         ablations=present(*map(ablation_tables.short, ablations)),
-        failures=diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
+        failures=[
+            *diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
+            *([] if explained else _unexplained(runs.trials)),
+        ],
     )
 
 
@@ -407,6 +422,35 @@ def why(runs: Runs, summary: pd.DataFrame) -> list[Why]:
     ]
 
 
+def _pairs(section: Section) -> list[tuple[explanation.Explanation, str]]:
+    return [(one.one, one.where) for one in section.why]
+
+
+def _unexplained(trials: pd.DataFrame) -> list[str]:
+    """Return why there is no explanation although it was asked for; nothing where it was not."""
+    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
+    reasons = [str(reason) for reason in rows["detail"] if known(reason) and reason]
+    text = reasons[0] if reasons else f"it takes {BASELINE} and another precision"
+    return [f"Why? has no answer: {text}."] if len(rows) else []
+
+
+def _why_sections(runs: Runs, summary: pd.DataFrame) -> list[Section]:
+    """Return a section for each workload that was explained; its figure is drawn later."""
+    sections: dict[str, Section] = {}
+    for one in why(runs, summary):
+        sections.setdefault(one.workload, Section(title=one.workload, tables=[])).why.append(one)
+    for section in sections.values():
+        found = _pairs(section)
+        section.tables.extend(
+            present(
+                explanation_tables.ceilings(found),
+                explanation_tables.time_by_class(found),
+                explanation_tables.operators_alone(found),
+            )
+        )
+    return list(sections.values())
+
+
 def present(*tables: Table | None) -> list[Table]:
     """Return the tables that have rows."""
     return [table for table in tables if table is not None]
@@ -433,7 +477,6 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
         named = rows[[*KEY, "workload", "where"]]
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
         scaled, unscaled = scaling.scaling(rows, summary, runs)
-        explained = _explained(runs, rows)
         against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
         more = present(*measurements.by_device(rows, hosts))
         tables = present(
@@ -446,9 +489,6 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             diagnostics.compiling(trials),
             diagnostics.how_timed(rows, bootstrapped),
             *numerics.numerics(figures),
-            explanation_tables.ceilings(explained),
-            explanation_tables.time_by_class(explained),
-            explanation_tables.operators_alone(explained),
             measurements.inference(trials),
             comparisons.scaling(scaled),
             training.against_plain(runs.trials, rows),

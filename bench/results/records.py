@@ -213,6 +213,8 @@ class MemoryPeak:
     """Everything else, the batches included."""
     weight_copy_bytes: Annotated[int | None, Column(added_later=True)] = None
     """Of these kinds, the 16-bit copies of fp32 parameters that autocast makes."""
+    most_weight_copy_bytes: Annotated[int | None, Column(added_later=True)] = None
+    """The most that such copies held at once, at any moment of the step."""
     fp32_activation_bytes: Annotated[int | None, Column(added_later=True)] = None
     """Of ``activation_bytes``, those in fp32."""
 

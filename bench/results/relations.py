@@ -98,7 +98,8 @@ WITHIN: dict[str, tuple[Relation, ...]] = {
             says="is not the sum of its kinds",
             within=EXACT,
         ),
-        _at_most("weight_copy_bytes", "tracked_peak_bytes"),
+        _at_most("weight_copy_bytes", "most_weight_copy_bytes"),
+        _at_most("most_weight_copy_bytes", "tracked_peak_bytes"),
         _at_most("fp32_activation_bytes", "activation_bytes"),
         Relation(
             column="energy_j_per_step",

@@ -15,6 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
+LAUNCHER = "AMPMETER_LAUNCHER"
+"""The variable that tells the fork server its launcher's id: the launcher may be gone before the server can ask."""
 _libc: Any = ctypes.CDLL(None)
 
 

@@ -14,7 +14,7 @@ import os
 
 from bench.spec import lifetime
 
-lifetime.end_with(os.getppid())
+lifetime.end_with(int(os.environ.get(lifetime.LAUNCHER, os.getppid())))
 
 import bench.worker.worker  # noqa: F401, E402 - this takes seconds
 

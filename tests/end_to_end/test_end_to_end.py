@@ -187,6 +187,22 @@ def running(session):
 
 
 @pytest.mark.slow
+def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
+    done = call("explain", *SHORT, *ARMS, "--batch-sizes", "4", "--out", "out", cwd=place)
+    assert done.returncode == 0, done.stderr
+    answer = done.stdout[done.stdout.index("Why?") :]
+    assert "the step, not profiled" in answer
+    assert "unknown" not in answer
+    again = call("explain", "out", cwd=place)
+    assert again.stdout.strip() in done.stdout
+    alone = call(
+        *SHORT, "--precisions", "fp32", "--phases", "explain", "--batch-sizes", "4", "--out", "alone", cwd=place
+    )
+    assert "Why? has no answer: it takes fp32 and another precision." in alone.stdout
+    assert call("explain", "alone", cwd=place).returncode == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "status"),
     [

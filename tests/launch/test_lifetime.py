@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from bench.launch.local import LocalLauncher, group_members
+from bench.spec import lifetime
 from bench.spec.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,3 +140,12 @@ def test_a_fork_server_that_imports_ends_with_its_launcher(tmp_path):
     launcher.kill()
     launcher.wait()
     assert left([one.pid for one in every], 2.0) == []
+
+
+def test_a_fork_server_whose_launcher_is_gone_before_it_asks_ends_at_once():
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    environment = {**os.environ, lifetime.LAUNCHER: str(gone.pid)}
+    code = "import bench.worker.fork_server; print('went on')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")

@@ -12,6 +12,14 @@ from bench.measure.alone import Operand, calls_of, largest, times
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_copies():
+    """Make no more copies of operands than a small cache would hold."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(alone, "COLD_BYTES", 2**12)
+        yield
+
+
 @pytest.fixture(scope="module")
 def calls():
     class Block(nn.Module):
@@ -70,6 +78,9 @@ def test_operands_span_the_memory_that_their_strides_need():
     made = operand.make(CPU, torch.Generator())
     assert (tuple(made.shape), made.stride(), operand.elements) == ((3, 4), (1, 5), 18)
     assert Operand(shape=(0, 4), stride=(4, 1), dtype=torch.float32).elements == 0
+    assert torch.equal(operand.copy(made), made)
+    assert operand.copy(made).stride() == made.stride()
+    assert operand.copy(made).data_ptr() != made.data_ptr()
     expanded = Operand(shape=(3, 4), stride=(0, 1), dtype=torch.float32)
     assert expanded.make(CPU, torch.Generator()).stride() == (0, 1)
     assert not Operand(shape=(2,), stride=(1,), dtype=torch.int64).make(CPU, torch.Generator()).any()
@@ -107,3 +118,19 @@ def test_a_call_that_does_not_run_alone_is_unknown(capsys):
     assert fine is not None
     assert missing is None
     assert "does not run alone" in capsys.readouterr().out
+
+
+def test_calls_that_differ_in_strides_alone_have_titles_of_their_own():
+    def step():
+        torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+        torch.mm(torch.ones(4, 4), torch.ones(4, 4).t())
+
+    first, second = calls_of(step)
+    assert second.title == f"{first.title} #2"
+
+
+def test_each_variant_is_timed_under_its_own_settings():
+    (call,) = calls_of(lambda: torch.mm(torch.ones(3, 4), torch.ones(4, 5)))
+    order = []
+    times([call, call], CPU, 0.0, [lambda: order.append("a"), lambda: order.append("b")])
+    assert order == ["a", "b", "b", "a", "a", "b"]

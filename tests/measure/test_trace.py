@@ -9,6 +9,7 @@ from torch import nn
 from bench.measure import operator_classes
 from bench.measure.operator_classes import kernel_class, on_matrix_units, operator_class
 from bench.measure.trace import CLASSES, decompose, profiled
+from bench.spec.errors import UnsupportedError
 from tests.traces import BF16, FP16, FP32, Trace
 
 
@@ -61,9 +62,9 @@ def test_a_products_kernel_says_whether_it_ran_on_matrix_units(kernel, types, ex
 
 
 def test_a_cast_is_told_from_a_copy_by_its_types():
-    assert operator_class("aten::copy_", [BF16, FP32]) == "casts and layout"
-    assert operator_class("aten::copy_", [FP32, FP32]) is None
-    assert operator_class("aten::view", [FP32]) is None
+    assert operator_class("aten::copy_", (BF16, FP32)) == "casts and layout"
+    assert operator_class("aten::copy_", (FP32, FP32)) is None
+    assert operator_class("aten::view", (FP32,)) is None
 
 
 def test_each_instant_of_a_gpus_steps_has_one_class():
@@ -152,6 +153,14 @@ def test_a_trace_without_steps_is_refused():
     trace.op("aten::mm", 0, 1)
     with pytest.raises(ValueError, match="no range"):
         decompose(trace.document())
+
+
+def test_a_gpus_trace_without_kernels_is_refused_and_not_taken_for_a_cpus():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.op("aten::mm", 10, 5, FP32, FP32)
+    with pytest.raises(UnsupportedError, match="no kernels"):
+        decompose(trace.document(), gpu=True)
 
 
 def test_a_real_step_has_its_operators():

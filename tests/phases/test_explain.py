@@ -27,12 +27,14 @@ EMULATED = {"no gain from products"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short(request):
+def short():
     """Explain quickly: as many rounds as there must be, and short windows."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(explain, "ALONE_S", 0.02)
+        patched.setattr(explain.alone, "COLD_BYTES", 2**18)
         patched.setattr(explain, "WARM_UP_S", 0.3)
-        patched.setattr(explain, "WINDOW_S", 0.1)
+        patched.setattr(explain, "WINDOW_S", 0.05)
+        patched.setattr(explain, "ROUNDS", (2, 4))
         yield
 
 

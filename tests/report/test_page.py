@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -16,6 +17,8 @@ from bench.report.exports.data import PAGE, rows
 from bench.report.format import change, times
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
+from bench.results.records import Explained, TrialResult
+from bench.results.store import Store
 from bench.run.session import report, report_folder
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
@@ -158,6 +161,40 @@ def test_every_plot_that_is_shown_is_there_as_svg_and_png(whole):
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert html.count("<figure data-name=") == 3
+
+
+def explained_run(folder):
+    """A run with the explain phase, in which products gain and casts are added."""
+    run = full(folder)
+    trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
+    rows = []
+    for precision, ms in {"fp32": (60.0, 0.0, 40.0), "amp-bf16": (20.0, 10.0, 40.0)}.items():
+        for number, (name, value) in itertools.product(
+            range(3), zip(("timed", "profiled"), (99.0, 100.0), strict=True)
+        ):
+            figure = value * sum(ms) / 100 * (1 + 0.001 * number)
+            rows.append(
+                Explained(trial=trial.id, precision=precision, kind="step", name=name, round=number, value=figure)
+            )
+        for name, value in zip(("matrix units", "casts and layout", "optimizer"), ms, strict=True):
+            rows.append(Explained(trial=trial.id, precision=precision, kind="class", name=name, round=0, value=value))
+    with Store(run.folder) as store:
+        store.add(rows)
+    return run.add(trial, *(TrialResult(precision=name, status="ok") for name in ("fp32", "amp-bf16")))
+
+
+def test_an_explained_run_has_its_reasons_and_their_figure_on_all_pages(tmp_path, whole):
+    markdown, html, folder = written(explained_run(tmp_path / "run"), figures="overview")
+    page = (folder / "report.md").read_text()
+    for text in (markdown, html, page):
+        assert "casts and changes of layout that it adds take" in text.lower()
+    assert '<figure data-name="mlp-why"' in html
+    assert "](mlp-why.svg)" in page
+    assert all((folder / f"mlp-why.{kind}").is_file() for kind in ("svg", "png"))
+    assert html.count('id="why"') == 1
+    assert html.index('id="why"') < html.index("<td><bdi>casts and layout</bdi></td>")
+    for other in (whole[1], whole[2]):
+        assert "Why?" not in other
 
 
 def test_what_has_no_data_has_no_plot(tmp_path):

@@ -206,7 +206,7 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path, capsys, monkeypatch):
     lines = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
     page = tmp_path / "report.md"
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: (page, [], [], lines))
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: (page, [], [], lines, []))
     report([tmp_path], tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert "GPU 7: bf16 failed in memory 2 more lines" in said

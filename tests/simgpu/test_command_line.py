@@ -89,6 +89,13 @@ def test_inference_agrees_with_fp32(single):
     assert all(rate > 0 for rate in floats(rows, "inference_samples_per_s"))
 
 
+def test_without_recorded_kernels_the_explain_phase_says_so_and_gives_no_reason(host):
+    words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "memory")
+    done = host("A100").run("explain", *TINY, *words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Why? has no answer: torch.profiler recorded no kernels" in done.stdout
+
+
 def test_the_ladder_is_climbed_up_to_a_captured_step(single):
     rows = [row for row in single.rows("graphs") if row["phase"] == "ladder"]
     assert {row["status"] for row in rows} <= TIMED

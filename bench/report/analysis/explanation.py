@@ -398,7 +398,7 @@ def _no_matrix_units(_baseline: Step, arm: Step) -> Iterator[Reason]:
 
 def _casting(baseline: Step, arm: Step) -> Iterator[Reason]:
     added = _added_casts_ms(baseline, arm) / arm.profiled_ms
-    if added >= CASTING:
+    if added >= CASTING and not _is(_launching, arm):  # many small ones cost what calling them does
         yield Reason(
             rule="casts",
             sentence=f"casts and changes of layout that it adds take {_percent(added)} of its step",

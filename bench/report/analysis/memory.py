@@ -31,6 +31,8 @@ class Held:
     kinds: Mapping[str, float]
     weight_copies: float | None
     """Autocast's copies of weights, a part of the activations and temporaries; None is unknown."""
+    most_weight_copies: float | None
+    """The most that such copies take at any moment of the step; None is unknown."""
     fp32_activations: float | None
     """Activations in fp32; None is unknown."""
     slack: float | None
@@ -83,6 +85,7 @@ def _held(row: Mapping[object, object]) -> Held:
         peak=value("tracked_peak_bytes") or 0.0,
         kinds={kind: value(name) or 0.0 for kind, name in COLUMNS.items()},
         weight_copies=value("weight_copy_bytes"),
+        most_weight_copies=value("most_weight_copy_bytes"),
         fp32_activations=value("fp32_activation_bytes"),
         slack=None if allocated is None or reserved is None else reserved - allocated,
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from bench.results.records import WorkClass
 
 Scale = Literal["linear", "log", "words"]
 Tint = str
@@ -25,6 +27,10 @@ SIGNS = {CROSS: "✕", STROKE: "|"}
 """How these are written."""
 SHADES = tuple(f"shade-{number}" for number in range(8))
 """Tints of a sequence, such as a model's layers."""
+DARK = "dark"
+"""The tint of words on a bright area, whatever the theme."""
+WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
+"""Tints of the classes of work in a step."""
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 """What memory is used for, in the order in which bars are stacked."""
 

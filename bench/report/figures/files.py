@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.report.figures import chart, figure, svg
 from bench.report.figures.chart import (
     COARSE,
+    DARK,
     FAINT,
     KINDS,
     LESS,
@@ -26,6 +27,7 @@ from bench.report.figures.chart import (
     PLAIN,
     SHADES,
     SOFT,
+    WORK,
     Band,
     Bar,
     Chart,
@@ -72,6 +74,8 @@ INCHES, NARROWEST_INCHES = 10.0, 6.0
 TEST: Any = (0, (3, 1.5))
 """The dashes of test data."""
 ROW_INCHES = 0.21
+CHARACTER_INCHES, HANDLE_INCHES = 0.075, 0.55
+"""Width of a character of a legend, about, and of what stands before its words."""
 FAINT_ALPHA = 0.18
 COLOURS = {
     SOFT: GREY,
@@ -80,8 +84,20 @@ COLOURS = {
     MORE: "#b2182b",
     LOST: "#d55e00",
     COARSE: "#e69f00",
+    DARK: INK,
     # activations, which the precision changes most, stand out
     **dict(zip(KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
+    # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
+    **dict(
+        zip(
+            WORK.values(),
+            (
+                *("#0072b2", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7"),
+                *("#5e3c78", "#7a4b2a", "#e69f00", "#d0d7de", "#6e7781"),
+            ),
+            strict=True,
+        )
+    ),
     # viridis
     **dict(
         zip(
@@ -123,13 +139,24 @@ def write(what: Chart, folder: Path) -> None:
         drawing.suptitle(textwrap.fill(what.caption, int(10 * width)), fontsize=11, fontweight="bold")
         if what.legend:
             handles = [_handle(text, tint) for text, tint in what.legend]
-            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), int(width / 1.4)))
+            drawing.legend(handles=handles, loc="outside lower center", ncols=_legend_columns(what, width))
         text = io.StringIO()
         drawing.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         drawing.set_layout_engine(None)  # keeps the layout that the first drawing found, and need not find it again
         with replacing(folder / f"{what.name}.png") as draft:
             drawing.savefig(draft, dpi=144, metadata={"Software": None})
     write_atomically(folder / f"{what.name}.svg", text.getvalue())
+
+
+def _legend_columns(what: Chart, width: float) -> int:
+    """Return how many columns of the legend fit into a width in inches; it is filled column by column."""
+    texts = [text for text, _ in what.legend]
+    for columns in range(min(len(texts), int(width / 1.4)), 1, -1):
+        rows = math.ceil(len(texts) / columns)
+        widest = [max(map(len, texts[start : start + rows])) for start in range(0, len(texts), rows)]
+        if sum(CHARACTER_INCHES * characters + HANDLE_INCHES for characters in widest) <= width:
+            return columns
+    return 1
 
 
 @contextmanager
@@ -262,4 +289,7 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
         else mpl.colors.to_rgba(colour(bar.tint), FAINT_ALPHA if bar.faint else 1.0)
         for bar in bars
     ]
-    axes.add_collection(PolyCollection(corners, facecolors=faces, linewidths=0, zorder=1))
+    edges: dict[str, Any] = {"linewidths": 0}
+    if all(bar.tint in WORK.values() for bar in bars):  # stacked: an edge tells neighbours apart
+        edges = {"linewidths": 0.8, "edgecolors": "white"}
+    axes.add_collection(PolyCollection(corners, facecolors=faces, zorder=1, **edges))

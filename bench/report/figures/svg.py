@@ -35,6 +35,8 @@ ROW = 17
 CHARACTER = 6.7
 """Width of a character of a tick's label."""
 TOP, BOTTOM, GAP = 24, 36, 18
+LEGEND_LINE = 18
+"""Height of a line of the legend."""
 
 
 def draw(chart: Chart) -> Markup:
@@ -48,8 +50,11 @@ def draw(chart: Chart) -> Markup:
         for column, panel in enumerate(row):
             parts += _panel(panel, column * width, top, width, height)
         top += height + TOP + BOTTOM
-    parts += _legend(chart, top)
-    bottom = top + (22 if chart.legend else 0)
+    lines = _legend_lines(chart)
+    for line in lines:
+        parts += _legend(line, top)
+        top += LEGEND_LINE
+    bottom = top + (22 - LEGEND_LINE if lines else 0)
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {:.0f}" width="{}" height="{:.0f}" role="img">'
         "<title>{}</title><desc>{}</desc>{}</svg>"
@@ -230,9 +235,27 @@ def _n(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def _legend(chart: Chart, top: float) -> Iterator[Markup]:
+def _legend_lines(chart: Chart) -> list[list[tuple[str, str]]]:
+    """Return the entries of the legend, in lines that fit into the chart."""
+    lines: list[list[tuple[str, str]]] = []
+    left = 0.0
+    for entry in chart.legend:
+        width = _entry_width(entry[0])
+        if not lines or left + width > WIDTH:
+            lines.append([])
+            left = 10.0
+        lines[-1].append(entry)
+        left += width
+    return lines
+
+
+def _entry_width(text: str) -> float:
+    return 16 + len(text) * CHARACTER + 22
+
+
+def _legend(entries: Sequence[tuple[str, str]], top: float) -> Iterator[Markup]:
     left = 10.0
-    for text, tint in chart.legend:
+    for text, tint in entries:
         if tint in (SOLID, DASHED):
             line = Markup('<g class="p-plain{}"><path d="M{} {}h16"/></g>')
             yield line.format(" dashed" * (tint == DASHED), _n(left - 5), _n(top + 8.5))
@@ -243,7 +266,7 @@ def _legend(chart: Chart, top: float) -> Iterator[Markup]:
             box = Markup('<rect class="{}" x="{}" y="{}" width="11" height="11" rx="2"/>')
             yield box.format(look, _n(left), _n(top + 3))
         yield _text((left + 16, top + 12.5), text, "start", "tick")
-        left += 16 + len(text) * CHARACTER + 22
+        left += _entry_width(text)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, look: str) -> Markup:

@@ -8,17 +8,22 @@ from typing import Any
 
 from bench.report.analysis.explanation import CLASSES, Explanation
 from bench.report.analysis.memory import Held, MemoryChange
-from bench.report.format import MIB, change, memory_unit, times
+from bench.report.format import MIB, change, memory_unit, number, times
 from bench.report.tables.explanation import signed_ms
 from bench.report.tables.table import Table, figures, table, words
+from bench.spec.precisions import find_precision
 from bench.spec.text import print_plain
 
 LEAST_SHARE = 0.005
 """Share of either step below which a class of work has no row of its own."""
 LEAST_CHANGE = 0.05
 """Share of all changes of memory below which a kind's change is not named."""
-SLACK = 0.10
-"""Share of the peak that the allocator must hold beyond it for that to be worth saying."""
+SAME = 0.01
+"""Share of the peak up to which a change of memory, or a part of it, is not worth saying."""
+FP32 = 0.10
+"""The same of activations in fp32."""
+SLACK, LEAST_SLACK = 0.10, 8 * MIB
+"""Share of the peak, and bytes, that the allocator must hold beyond it for that to be worth saying."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +42,19 @@ class Why:
         return self.one.arm.precision
 
     @property
+    def subject(self) -> str:
+        """What was measured, without the workload's name."""
+        return f"{self.precision} on {self.where}, batch {self.one.cell['batch_size']:.0f}"
+
+    @property
+    def table(self) -> Table:
+        """The time of a step by class of work."""
+        return short(self)
+
+    @property
     def title(self) -> str:
         """What was measured, and where."""
-        return f"{self.workload}: {self.precision} on {self.where}, batch {self.one.cell['batch_size']:.0f}"
+        return f"{self.workload}: {self.subject}"
 
     @property
     def gain(self) -> str:
@@ -56,8 +71,8 @@ class Why:
     def reasons(self) -> list[str]:
         """The causes, and what to try against them, as whole sentences."""
         lines = [_sentence(reason.sentence) for reason in self.one.reasons] or ["No rule found a cause."]
-        tries = dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques)
-        return [*lines, *([f"Worth trying: {', '.join(tries)}."] if tries else [])]
+        tries = ",".join(dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques))
+        return [*lines, *([f"Worth trying: --ladder --techniques {tries} measures what that brings."] if tries else [])]
 
     @property
     def of_memory(self) -> list[str]:
@@ -87,7 +102,7 @@ def short(why: Why) -> Table:
         figures(arm.precision, "after", 3),
         figures("change", lambda row: signed_ms(row["after"] - row["before"])),
     ]
-    found = table(why.title, rows, columns)
+    found = table(why.subject, rows, columns)
     assert found is not None  # it has two rows at least
     return found
 
@@ -95,29 +110,30 @@ def short(why: Why) -> Table:
 def memory_sentences(found: MemoryChange) -> Iterator[str]:
     """Yield why the peak of the tensors rose or fell, what autocast's copies take, and the allocator's slack."""
     before, after = found.before, found.after
-    unit, size, digits = memory_unit(max(before.peak, after.peak))
+    unit, size, _ = memory_unit(max(before.peak, after.peak))
 
-    def amount(value: float, sign: str = "") -> str:
-        small = 0.0 < abs(value) / size < 0.1
-        return f"{value / size:{sign},.{3 if small else digits}f} {unit}".replace("-", "−")
+    def amount(value: float) -> str:
+        return f"{number(value / size, 3)} {unit}"
 
-    changes = found.by_kind()
-    named = [
-        (kind, value) for kind, value in changes if abs(value) >= LEAST_CHANGE * sum(abs(value) for _, value in changes)
-    ]
-    same = not found.difference or not any(value for _, value in changes)
-    moves = "stays at" if same else f"{'rises' if found.difference > 0 else 'falls'} from {amount(before.peak)} to"
-    text = f"Memory: the most that tensors of a step hold at once {moves} {amount(after.peak)}"
-    if not same:
-        parts = ", ".join(f"{kind} {amount(value, '+')}" for kind, value in named if value)
-        text += f" ({change(found.difference / before.peak)}): {parts}"
-    yield f"{text}."
-    if after.weight_copies:
+    text = "Memory: the most that tensors of a step hold at once"
+    if abs(found.difference) < SAME * before.peak:
+        yield f"{text} is {amount(after.peak)}, as in fp32 within {SAME:.0%}.".replace("%", " %")
+    else:
+        changes = found.by_kind()
+        least = LEAST_CHANGE * sum(abs(value) for _, value in changes)
+        parts = [f"{kind} {'+' if value > 0 else ''}{amount(value)}" for kind, value in changes if abs(value) >= least]
+        moves = "rises" if found.difference > 0 else "falls"
         yield (
-            f"Of that, autocast's copies of weights take {amount(after.weight_copies)}, "
-            f"{100 * after.weight_copies / after.peak:.0f} %."
+            f"{text} {moves} from {amount(before.peak)} to {amount(after.peak)} "
+            f"({change(found.difference / before.peak)}): {', '.join(parts)}."
         )
-    if after.fp32_activations and after.kinds["activations"]:
+    copies, most = after.weight_copies, after.most_weight_copies
+    if copies is not None and most is not None and most >= SAME * after.peak:
+        yield (
+            f"Autocast's 16-bit copies of weights take up to {amount(most)} during a step; at the moment of the peak "
+            f"{amount(copies) if copies else 'none is held'}."
+        )
+    if after.fp32_activations and after.fp32_activations >= FP32 * after.peak:
         yield (
             f"{amount(after.fp32_activations)} of its activations, "
             f"{100 * after.fp32_activations / after.kinds['activations']:.0f} %, are kept in fp32 for the backward "
@@ -125,13 +141,13 @@ def memory_sentences(found: MemoryChange) -> Iterator[str]:
         )
     if _has_slack(before) or _has_slack(after):
         yield (
-            f"Apart from that, the allocator holds {amount(after.slack or 0.0)} more than is allocated "
-            f"({amount(before.slack or 0.0)} in fp32)."
+            f"Apart from that, the allocator holds {amount(after.slack or 0.0)} more than is allocated, "
+            f"in fp32 {amount(before.slack or 0.0)}."
         )
 
 
 def _has_slack(held: Held) -> bool:
-    return held.slack is not None and held.slack >= max(SLACK * held.peak, MIB)
+    return held.slack is not None and held.slack >= max(SLACK * held.peak, LEAST_SLACK)
 
 
 def show(found: Sequence[Why]) -> None:
@@ -146,4 +162,5 @@ def show(found: Sequence[Why]) -> None:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    word = text.split("'", 1)[0].split(maxsplit=1)[0]
+    return f"{text}." if find_precision(word) else f"{text[:1].upper()}{text[1:]}."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bench.measure.trace import decompose
 from bench.report.tables import why as tables
 from bench.report.tables.why import Why, short
-from tests.report.analysis.test_explanation import CAUSES, plain
+from tests.report.analysis.test_explanation import CAUSES, explain, figure, operators, plain, step
+from tests.traces import FP16, FP32, Trace
 
 
 def why(found):
@@ -30,7 +32,7 @@ def test_the_table_has_each_class_that_matters_and_adds_up():
 def test_reasons_are_sentences_and_techniques_are_named_once():
     found = why(plain(**CAUSES["launch-bound"]))
     assert found.reasons[0].startswith("Launching limits it")
-    assert found.reasons[-1] == "Worth trying: compile."
+    assert "--techniques compile " in found.reasons[-1]
     assert len(why(plain()).reasons) == 1
 
 
@@ -40,3 +42,52 @@ def test_the_table_fits_the_terminal(width, capsys, monkeypatch):
     tables.show([why(plain())])
     lines = capsys.readouterr().out.split("\n")
     assert max(len(line.rstrip()) for line in lines if "  " in line) <= width
+
+
+# What two boards would show, made up. On the first, kernels of products read half the bytes and compute in fp32; on the
+# second they run on tensor cores, after which the host is what limits.
+SGEMM, HALF, TENSOR = (
+    "maxwell_sgemm_128x64_nn",
+    "maxwell_fp16_sgemm_fp16_128x64_nn",
+    "turing_fp16_s1688gemm_fp16_128x128",
+)
+BOARDS = {
+    "without tensor cores": {"fp32": (SGEMM, 60, 30, 0, 4), "amp-fp16": (HALF, 57, 16, 4, 4)},
+    "with tensor cores": {"fp32": (SGEMM, 60, 30, 0, 4), "amp-fp16": (TENSOR, 12, 16, 5, 48)},
+}
+
+
+def traced(precision, kernel, *ms):
+    """Return the rows of a step whose kernels take so many milliseconds."""
+    products, elementwise, casts, idle = ms
+    trace, operand, us = Trace(), FP32 if precision == "fp32" else FP16, 1e3
+    length = us * (products + elementwise + casts + idle)
+    trace.step(0, length)
+    by = trace.op("aten::addmm", 0, 10, operand, operand, sizes=[(64, 64), (64, 64)])
+    trace.kernel(kernel, 0, us * products, by)
+    by = trace.op("aten::relu", 20, 10, operand)
+    trace.kernel("vectorized_elementwise_kernel", us * products, us * elementwise, by)
+    if casts:
+        by = trace.op("aten::_to_copy", 40, 10, FP32)
+        trace.kernel("unrolled_elementwise_kernel", us * (products + elementwise), us * casts, by)
+    return step(precision, decompose(trace.document()).ms)
+
+
+def board(which):
+    own = BOARDS[which]
+    rate = own["amp-fp16"][1] / own["fp32"][1]
+    doubled = [figure(name, "step", "doubled", sum(parts[1:4]) + parts[4]) for name, parts in own.items()]
+    return explain(
+        *(traced(name, *parts) for name, parts in own.items()),
+        operators({"fp32": 2.0, "amp-fp16": 2.0 * rate}),
+        doubled if which == "with tensor cores" else [],
+        arm="amp-fp16",
+    )
+
+
+def test_equal_gains_of_two_devices_have_different_causes():
+    plain_units, tensor_cores = board("without tensor cores"), board("with tensor cores")
+    assert plain_units.speedup.center == pytest.approx(tensor_cores.speedup.center, rel=0.01)
+    assert {reason.rule for reason in plain_units.reasons} == {"no gain from products", "no matrix units"}
+    assert {reason.rule for reason in tensor_cores.reasons} == {"launch-bound"}
+    assert tensor_cores.ceiling > 1.5 * plain_units.ceiling

@@ -1,0 +1,109 @@
+"""Where a step's time goes: a bar for each precision, stacked by class of work, with its ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.report.analysis.explanation import CLASSES, Explanation, Step
+from bench.report.figures.chart import DARK, DASHED, PLAIN, SOLID, WORK, Axis, Bar, Chart, Line, Mark, Panel, Text, Tint
+from bench.report.figures.svg import CHARACTER, WIDTH
+from bench.report.format import number, times
+from bench.results.records import WorkClass
+
+SHORT: dict[WorkClass, str] = {
+    "matrix units": "matrix",
+    "other products": "products",
+    "normalisation and softmax": "norms",
+    "elementwise": "elem.",
+    "casts and layout": "casts",
+    "optimizer": "opt.",
+    "loss scaling": "scaling",
+    "communication": "comm.",
+}
+"""What classes are called where their names do not fit into a bar."""
+LIGHT_ON: tuple[WorkClass, ...] = ("matrix units", "loss scaling", "communication", "unknown")
+"""Classes whose colour is dark."""
+MARGIN = 120
+"""Pixels of a panel beside its bars, about."""
+MOST_PANELS = 12
+ROWS = 2
+"""Rows of a bar."""
+
+
+def stacked(name: str, workload: str, found: Sequence[tuple[Explanation, str]]) -> Chart:
+    """Describe the steps of one workload, a panel for each device and batch size.
+
+    Args:
+        name: of the figure's files.
+        workload: what it is called.
+        found: its explanations, one at least, each with what its device is called.
+    """
+    cells: dict[tuple[str, float], list[Explanation]] = {}
+    for one, where in found:
+        cells.setdefault((where, float(str(one.cell["batch_size"]))), []).append(one)
+    columns = min(2, len(cells))
+    panels = [
+        _panel(f"{where}, batch {batch:.0f}", own, WIDTH / columns)
+        for (where, batch), own in list(cells.items())[:MOST_PANELS]
+    ]
+    steps = [step for one, _ in found for step in (one.baseline, one.arm)]
+    legend = [(work, WORK[work]) for work in CLASSES if any(step.ms[work] for step in steps)]
+    left_out = f" The first {MOST_PANELS} of {len(cells)} are shown." if len(cells) > MOST_PANELS else ""
+    return Chart(
+        name=name,
+        caption=f"Where a step's time goes: {workload}",
+        about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
+        "without the profiler, the dashed one fp32's step if all that can gain did." + left_out,
+        panels=panels,
+        columns=columns,
+        legend=[*legend, ("reached, not profiled", SOLID), ("ceiling", DASHED)],
+    )
+
+
+def _panel(title: str, own: Sequence[Explanation], width: float) -> Panel:
+    steps = [own[0].baseline, *(one.arm for one in own)]
+    ceilings = [None, *(None if one.ceiling is None else one.baseline.timed_ms / one.ceiling for one in own)]
+    most = 1.03 * max(*(max(step.timed_ms, sum(step.ms.values())) for step in steps), *(at or 0.0 for at in ceilings))
+    marks: list[Mark] = []
+    for place, (step, ceiling) in enumerate(zip(steps, ceilings, strict=True)):
+        top, bottom = ROWS * (place + 0.15), ROWS * (place + 0.85)
+        marks += _bar(step, top, bottom, most / (width - MARGIN))
+        over, under = top - 0.1 * ROWS, bottom + 0.1 * ROWS
+        says = f"{step.precision}: {number(step.timed_ms, 3)} ms without the profiler"
+        marks.append(Line(points=[(step.timed_ms, over), (step.timed_ms, under)], tint=PLAIN, dots=False, says=says))
+        if ceiling is not None:
+            says = f"{step.precision}'s ceiling: {number(ceiling, 3)} ms, {times(steps[0].timed_ms / ceiling)}"
+            ends = [(ceiling, over), (ceiling, under)]
+            marks.append(Line(points=ends, tint=PLAIN, dots=False, dashed=True, says=says))
+    ticks = [(ROWS * (place + 0.5), step.precision) for place, step in enumerate(steps)]
+    return Panel(
+        title=title,
+        x=Axis(label="ms a step", low=0.0, high=most),
+        y=Axis(scale="words", ticks=ticks),
+        marks=marks,
+        rows=ROWS * len(steps),
+    )
+
+
+def _bar(step: Step, top: float, bottom: float, ms_of_pixel: float) -> list[Mark]:
+    """Describe a step's bar; classes are named in it where there is room."""
+    marks: list[Mark] = []
+    words: list[Mark] = []
+    start = 0.0
+    for work in CLASSES:
+        if not (ms := step.ms[work]):
+            continue
+        says = f"{step.precision}, {work}: {number(ms, 3)} ms, {100 * step.share(work):.0f} %"
+        marks.append(Bar(x=(start, start + ms), y=(top, bottom), tint=WORK[work], says=says))
+        fitting = [name for name in (work, SHORT.get(work, work)) if (len(name) + 1) * CHARACTER * ms_of_pixel <= ms]
+        if fitting:
+            middle = start + ms / 2
+            words.append(
+                Text(x=middle, y=(top + bottom) / 2, text=fitting[0], tint=_ink(work), inverse=work in LIGHT_ON)
+            )
+        start += ms
+    return [*marks, *words]
+
+
+def _ink(work: WorkClass) -> Tint:
+    return PLAIN if work == "idle" else DARK

@@ -1,0 +1,83 @@
+"""The bars of a step: each class where it belongs, on one axis, with the marks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from bench.report.analysis.explanation import CLASSES
+from bench.report.figures import svg
+from bench.report.figures.chart import DASHED, SOLID, WORK, Bar, Line, Text
+from bench.report.figures.explanation import MOST_PANELS, stacked
+from bench.report.figures.files import COLOURS, _legend_columns
+from tests.report.analysis.test_explanation import plain
+
+BASE = {work: float(place + 1) for place, work in enumerate(CLASSES)}
+ARM = BASE | {"other products": 0.5, "casts and layout": 9.0}
+
+
+def explained(batch=64, precision="amp-bf16"):
+    found = plain(base=BASE, arm=ARM)
+    return replace(found, cell=dict(found.cell) | {"batch_size": batch}, arm=replace(found.arm, precision=precision))
+
+
+def chart(*found):
+    return stacked("mlp-why", "mlp", [(one, "GPU 0") for one in found])
+
+
+def test_bars_are_stacked_without_gaps_and_in_one_order():
+    (panel,) = chart(explained(), explained(precision="amp-fp16")).panels
+    bars = [mark for mark in panel.marks if isinstance(mark, Bar)]
+    assert [bar.tint for bar in bars] == 3 * list(WORK.values())
+    for row, ms in enumerate((BASE, ARM, ARM)):
+        own = bars[row * len(WORK) : (row + 1) * len(WORK)]
+        assert own[0].x[0] == 0
+        assert all(left.x[1] == right.x[0] for left, right in itertools.pairwise(own))
+        assert own[-1].x[1] == pytest.approx(sum(ms.values()), rel=0.02)
+    assert panel.x.high > max(bar.x[1] for bar in bars)
+    assert [text for _, text in panel.y.ticks] == ["fp32", "amp-bf16", "amp-fp16"]
+
+
+def test_what_was_reached_and_the_ceiling_are_marked():
+    found = explained()
+    (panel,) = chart(found).panels
+    reached, of_arm, ceiling = [mark for mark in panel.marks if isinstance(mark, Line)]
+    assert [one.points[0][0] for one in (reached, of_arm)] == [found.baseline.timed_ms, found.arm.timed_ms]
+    assert ceiling.dashed
+    assert ceiling.points[0][0] == pytest.approx(found.baseline.timed_ms / found.ceiling)
+    (unknown,) = chart(replace(found, ceiling=None)).panels
+    assert not any(mark.dashed for mark in unknown.marks if isinstance(mark, Line))
+
+
+def test_words_stand_only_in_bars_that_are_wide_enough():
+    (panel,) = chart(explained()).panels
+    (arm,) = [place for place, text in panel.y.ticks if text == "amp-bf16"]
+    words = {mark.text for mark in panel.marks if isinstance(mark, Text) and mark.y == arm}
+    assert {"casts", "unknown"} <= words
+    assert not {"other products", "products", "matrix", "matrix units"} & words
+
+
+def test_the_legend_has_the_classes_that_occur_and_wraps():
+    found = chart(explained())
+    assert dict(found.legend) == {work: WORK[work] for work in CLASSES} | {
+        "reached, not profiled": SOLID,
+        "ceiling": DASHED,
+    }
+    lines = svg._legend_lines(found)
+    assert [entry for line in lines for entry in line] == list(found.legend)
+    assert len(lines) == 2
+    assert _legend_columns(found, 10.0) < 7
+    none = replace(explained(), baseline=plain().baseline, arm=plain().arm)
+    assert "communication" not in dict(chart(none).legend)
+
+
+def test_every_class_has_a_colour_of_its_own():
+    assert len({COLOURS[tint] for tint in WORK.values()}) == len(WORK)
+
+
+def test_of_many_cells_the_first_are_shown_and_it_is_said():
+    many = chart(*(explained(batch) for batch in range(1, MOST_PANELS + 3)))
+    assert len(many.panels) == MOST_PANELS
+    assert str(MOST_PANELS + 2) in many.about
