@@ -441,10 +441,10 @@ def _why_sections(runs: Runs, summary: pd.DataFrame) -> list[Section]:
         sections.setdefault(one.workload, Section(title=one.workload, tables=[])).why.append(one)
     for section in sections.values():
         found = _pairs(section)
+        section.more.extend(present(explanation_tables.time_by_class(found)))
         section.tables.extend(
             present(
                 explanation_tables.ceilings(found),
-                explanation_tables.time_by_class(found),
                 explanation_tables.operators_alone(found),
             )
         )
