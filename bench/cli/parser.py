@@ -290,7 +290,7 @@ def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
     )
     data = parser.add_argument_group("data")
     data.add_argument(
-        "--data", metavar="SOURCE", help="cifar10, digits, synthetic or folder:PATH (default: the suite's)"
+        "--data", metavar="SOURCE", help="cifar10, digits, markov, synthetic or folder:PATH (default: the suite's)"
     )
     data.add_argument(
         "--data-dir", metavar="DIR", default="data", help="for downloads and decoded images (default: data)"

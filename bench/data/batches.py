@@ -1,4 +1,4 @@
-"""Epochs of batches on a device: images of a data set, or random values."""
+"""Epochs of batches on a device: images of a data set, sequences of tokens, or random values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from bench.data import sampling
 from bench.data.augment import Normalizer, crop, mirror, resize
 from bench.data.cache import Dataset
+from bench.data.markov import SYMBOLS, chain
 from bench.data.prepare import is_synthetic, load, with_classes
-from bench.data.sampling import WHOLE, Augmentation, Shard, value_generator
+from bench.data.sampling import WHOLE, Augmentation, Shard, token_generator, value_generator
 from bench.data.storage import Images, Storage, choose_storage, free_bytes, open_images
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -22,6 +23,8 @@ TRAIN_SAMPLE = 2000
 """Most training images on which training accuracy is evaluated."""
 POOL_BYTES = 512 * 2**20
 """Memory of the distinct batches that a synthetic epoch cycles through."""
+VALIDATION_TOKENS = 2**16
+"""Tokens that a model of sequences is validated on."""
 
 
 def open_batches(
@@ -32,14 +35,14 @@ def open_batches(
     device: torch.device,
     seed: int,
     shard: Shard = WHOLE,
-) -> ImageBatches | SyntheticBatches:
+) -> Batches:
     """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
 
     Order and augmentation follow from ``seed`` and the epoch: they are the same for every precision and device.
 
     Args:
         data: the shape of a sample, and how images are augmented.
-        source: where samples come from. Data that are not images with a class are always synthetic.
+        source: where samples come from. Data that are neither images with a class nor tokens are always synthetic.
         batch_size: samples in a batch.
         device: the device that batches are returned on.
         seed: of order and augmentation, or of the synthetic values.
@@ -51,6 +54,8 @@ def open_batches(
     shard.require_even(batch_size)
     if is_synthetic(data, source):
         return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+    if data.tokens:
+        return MarkovBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     dataset = load(data, source)
     data = with_classes(data, dataset)
     return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
@@ -60,6 +65,7 @@ class ImageBatches:
     """Epochs of training batches, augmented on the device a batch at a time, and the test set."""
 
     has_test = True
+    entropy_nats: float | None = None
 
     def __init__(
         self,
@@ -136,10 +142,67 @@ class ImageBatches:
         return images if images.shape[2:] == self._size else resize(images, self._size)
 
 
+class MarkovBatches:
+    """Epochs of sequences of the Markov chain, each seen once, and others to validate on.
+
+    The chain is the same for all seeds; which of its sequences are trained and validated on follows from the seed.
+    """
+
+    has_test = True
+    storage: Storage = "device"
+
+    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
+        """Take the shape of the sequences.
+
+        Raises:
+            UsageError: the vocabulary is smaller than the chain's.
+        """
+        if (data.classes or 0) < SYMBOLS:
+            raise UsageError(
+                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {data.classes}. "
+                f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
+            )
+        self.data = data
+        self.steps_per_epoch = data.steps_per_epoch
+        self.entropy_nats: float | None = chain().entropy_nats
+        self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
+
+    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
+
+        Yields:
+            Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
+        """
+        return self._batches(epoch, self.steps_per_epoch * self._batch_size, self._shard)
+
+    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every sequence that is validated on once, or a shard of every batch."""
+        return self._batches(None, max(1, VALIDATION_TOKENS // self.data.input_shape[0]), shard)
+
+    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield nothing: no sequence is trained on twice, so the training loss tells the same."""
+        del shard
+        return iter(())
+
+    def _batches(self, epoch: int | None, total: int, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
+        rng, size = token_generator(self._seed, epoch), self._batch_size
+        tokens = torch.from_numpy(chain().sample(total, self.data.input_shape[0] + 1, rng)).to(self._device)
+        for start in range(0, total, size):
+            part = shard.of(start, min(start + size, total))
+            if part.start < part.stop:
+                yield _shifted(tokens[part])
+
+
+def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (B, length + 1) tokens as inputs and as targets, each one's next, both (B, length)."""
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
 class SyntheticBatches:
     """Epochs of ``data.steps_per_epoch`` random batches out of a pool on the device; there is no test set."""
 
     has_test = False
+    entropy_nats: float | None = None
     storage: Storage = "device"
 
     def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
@@ -147,7 +210,8 @@ class SyntheticBatches:
         self.data = data
         self.steps_per_epoch = data.steps_per_epoch
         target_bytes = 8 if data.classes is not None else 4 * math.prod(data.target_shape or ())
-        batch_bytes = batch_size * (4 * math.prod(data.input_shape) + target_bytes)
+        sample_bytes = 16 * data.input_shape[0] if data.tokens else 4 * math.prod(data.input_shape) + target_bytes
+        batch_bytes = batch_size * sample_bytes
         count = min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch)
         part = shard.of(0, batch_size)
         pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
@@ -167,7 +231,7 @@ class SyntheticBatches:
     train_sample = test
 
 
-Batches = ImageBatches | SyntheticBatches
+Batches = ImageBatches | MarkovBatches | SyntheticBatches
 
 
 def random_batches(
@@ -181,9 +245,14 @@ def random_batches(
 
     Returns:
         Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
-        float32 values, normal.
+        float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
     generator = value_generator(seed, device)
+    if data.tokens:
+        shape = (batch_size, data.input_shape[0] + 1)
+        return [
+            _shifted(torch.randint(data.classes or 1, shape, generator=generator, device=device)) for _ in range(count)
+        ]
 
     def normal(shape: tuple[int, ...]) -> Tensor:
         return torch.randn((batch_size, *shape), generator=generator, device=device)

@@ -19,7 +19,7 @@ def prepare(data: Data, source: DataSource) -> Prepared:
     Raises:
         UsageError: the samples cannot be had.
     """
-    if is_synthetic(data, source):
+    if source.generated or is_synthetic(data, source):
         return Prepared(data=data, train_samples=None)
     dataset = load(data, source)
     return Prepared(
@@ -31,8 +31,8 @@ def prepare(data: Data, source: DataSource) -> Prepared:
 
 
 def is_synthetic(data: Data, source: DataSource) -> bool:
-    """Return whether samples are random: because that was asked, or because the model does not take images."""
-    return source.kind == "synthetic" or not data.is_image
+    """Return whether samples are random: because that was asked, or because the model does not take what there is."""
+    return source.kind == "synthetic" or not (data.tokens if source.kind == "markov" else data.is_image)
 
 
 def with_classes(data: Data, dataset: Dataset) -> Data:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.spec.errors import UsageError
 
-_ORDER, _AUGMENTATION, _VALUES = range(3)
+_ORDER, _AUGMENTATION, _VALUES, _TOKENS = range(4)
 
 
 def _generator(device: torch.device, *words: int) -> torch.Generator:
@@ -28,6 +28,11 @@ def _generator(device: torch.device, *words: int) -> torch.Generator:
 def value_generator(seed: int, device: torch.device) -> torch.Generator:
     """Return the generator of synthetic samples, on ``device``."""
     return _generator(device, seed, _VALUES)
+
+
+def token_generator(seed: int, epoch: int | None) -> np.random.Generator:
+    """Return numpy's generator of an epoch's sequences; None is of those that are validated on."""
+    return np.random.default_rng([seed % 2**64, 0 if epoch is None else epoch % 2**64 + 1, _TOKENS])
 
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:

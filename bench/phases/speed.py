@@ -63,7 +63,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         switches = switches_after_a_step(runner)
         if status != "nonfinite" and (change := changed_switches(set_to[index], switches)):
             status, detail = "invalid", change
-        speed = paired.speed(index)
+        speed, length = paired.speed(index), context.data.tokens_per_sample
+        if length is not None and speed.samples_per_s is not None:
+            speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
         if not floor and not trial.known:
             speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
             speed = _with_limits(speed, runner, operations[index], trial, send)

@@ -90,7 +90,8 @@ def run(
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
         send(rows[-1])
-    failure, training = _nonfinite_loss(rows[-1]), summary(trial, rows, arm, batches.storage)
+    failure = _nonfinite_loss(rows[-1])
+    training = summary(trial, rows, arm, batches.storage, batches.entropy_nats)
     (inputs, _), *_ = context.resident_batches(1)
     odd = [read_failure, missed_autocast(arm, inputs)]
     send(
@@ -164,7 +165,9 @@ def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, shard: Shard) -> Ev
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
     if arm.precision.name != BASELINE:
         loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(shard), "test batch in fp32"))
-    _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(shard), "batch of training images"))
+    train_accuracy_pct = None
+    if accuracy_pct is not None:
+        _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(shard), "batch of training images"))
     return Evaluation(
         test_loss=loss,
         test_accuracy_pct=accuracy_pct,
@@ -227,7 +230,9 @@ def epoch_row(
     )
 
 
-def summary(trial: Trial, rows: list[EpochResult], arm: Arm, data_storage: str = "") -> Training:
+def summary(
+    trial: Trial, rows: list[EpochResult], arm: Arm, data_storage: str = "", entropy_nats: float | None = None
+) -> Training:
     """Return the result of a training of one epoch or more."""
     last, train_s = rows[-1], rows[-1].elapsed_s
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
@@ -248,6 +253,7 @@ def summary(trial: Trial, rows: list[EpochResult], arm: Arm, data_storage: str =
         checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
         train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
         data_storage=data_storage,
+        entropy_nats=entropy_nats,
     )
 
 

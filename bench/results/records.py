@@ -264,6 +264,8 @@ class Speed:
     """Median over blocks of the time per step."""
     samples_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO, required_in="speed")] = None
     """Throughput of the step, on data already on the device."""
+    tokens_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
+    """The same in tokens, where samples are sequences of them."""
     speedup: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
     """The baseline's time over this precision's, within this process; empty for the baseline and where not paired."""
     speedup_low: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
@@ -404,6 +406,9 @@ class Training:
     data_storage: str = ""
     """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
     gathered one batch ahead."""
+    entropy_nats: Annotated[float | None, Column(added_later=True)] = None
+    """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
+    loss is expected to be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

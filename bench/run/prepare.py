@@ -65,9 +65,9 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     named = {ref.name: ref for ref in suites}
     warnings += [_unread(one) for one in prepared.values() if one.left_out]
     warnings += [
-        f"{name} is not trained on images, so it uses synthetic data whatever --data says."
+        f"{name} is not trained on images, so it uses {data[ref].source} data whatever --data says."
         for name, ref in named.items()
-        if request.data and not suites[ref].data.is_image
+        if request.data and not suites[ref].data.is_image and request.data != data[ref].source.kind
     ]
     warnings += [
         f"{name} is trained on synthetic data, which have no test set, so nothing reaches --target-accuracy."
@@ -121,7 +121,11 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
 
 def choose_source(suite: Suite, request: Request) -> DataSource:
     """Return where a suite's data come from: the request's source, if the suite can use it, else the suite's."""
-    named = request.data if suite.data.is_image else "synthetic"
+    named: str | None = request.data if suite.data.is_image else "synthetic"
+    if suite.data.tokens:
+        named = request.data if request.data in ("markov", "synthetic") else suite.data.source
+    elif suite.data.is_image and named == "markov":
+        raise UsageError(f"--data markov is a stream of tokens, and {suite.name} is trained on images.")
     return DataSource.parse(named or suite.data.source, request.data_dir, elsewhere=request.on is not None)
 
 
@@ -129,7 +133,7 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     """Download or decode a suite's images before any trial runs, if trials train on them."""
     source = choose_source(suite, request)
     trained = any(PHASES[phase].trains_on_data for phase in request.phases)
-    if source.kind == "synthetic" or (source.kind == "cifar10" and not trained):
+    if source.generated or (source.kind == "cifar10" and not trained):
         return PreparedData(source=source)
     if request.dry_run:  # what is not here is not fetched for a plan
         return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))

@@ -25,15 +25,18 @@ class Data:
     """What a model eats: the shapes, and what is done to an image before the model sees it."""
 
     input_shape: tuple[int, ...]
-    """Shape of one sample: (channels, height, width) of an image, or (features,)."""
+    """Shape of one sample: (channels, height, width) of an image, (features,), or (length,) of a sequence of tokens."""
     classes: int | None = None
-    """Number of classes; None for regression. A folder of images replaces it by its own count."""
+    """Number of classes, or size of the vocabulary; None for regression. A folder of images replaces it by its own
+    count."""
     target_shape: tuple[int, ...] | None = None
     """Shape of one regression target."""
-    source: Literal["cifar10", "digits", "synthetic"] = "synthetic"
+    tokens: bool = False
+    """Whether a sample is a sequence of tokens, of each of which the next one is predicted."""
+    source: Literal["cifar10", "digits", "markov", "synthetic"] = "synthetic"
     """Where samples come from unless ``--data`` says otherwise."""
     steps_per_epoch: int = 50
-    """Batches in an epoch of synthetic data; real data have as many as they have."""
+    """Batches in an epoch of generated data; real data have as many as they have."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     """Per-channel mean of images scaled to 0..1."""
     std: tuple[float, ...] = (0.2470, 0.2435, 0.2616)
@@ -54,10 +57,18 @@ class Data:
             "given for classification, or else target_shape for regression",
             self.classes,
         )
+        sequence = len(self.input_shape) == 1 and self.classes is not None
+        require(sequence or not self.tokens, "Data.tokens", "False, or input_shape (length,) and classes", self.tokens)
+        require(self.tokens or self.source != "markov", "Data.source", "other than markov without tokens", self.source)
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
         require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
         share = self.validation_share
         require(0 <= share < 1, "Data.validation_share", "a share such as 0.2, from 0 and below 1", share)
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        """Length of a sequence of tokens; None where samples are none."""
+        return self.input_shape[0] if self.tokens else None
 
     @property
     def is_image(self) -> bool:

@@ -20,29 +20,34 @@ from bench.spec.techniques import AblationStep, rebase
 class DataSource:
     """Where the samples come from: ``--data`` and ``--data-dir``."""
 
-    kind: Literal["cifar10", "digits", "synthetic", "folder"]
+    kind: Literal["cifar10", "digits", "markov", "synthetic", "folder"]
     path: str | None = None
     """The folder of ``folder:PATH``, absolute."""
     directory: str = "data"
     """Where downloads and decoded images are kept, absolute."""
+
+    @property
+    def generated(self) -> bool:
+        """Whether samples are computed, so that there is nothing to download or to decode."""
+        return self.kind in ("markov", "synthetic")
 
     def __str__(self) -> str:
         return f"folder:{self.path}" if self.kind == "folder" else self.kind
 
     @staticmethod
     def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
-        """Parse ``cifar10``, ``digits``, ``synthetic`` or ``folder:PATH``; a folder ``elsewhere`` is on other machines.
+        """Parse a word such as ``cifar10``, or ``folder:PATH``; a folder ``elsewhere`` is on other machines.
 
         Raises:
             UsageError: it is none of these, or the folder does not exist.
         """
         home = str(Path(directory).resolve())
-        for plain in ("cifar10", "digits", "synthetic"):
+        for plain in ("cifar10", "digits", "markov", "synthetic"):
             if word == plain:
                 return DataSource(kind=plain, directory=home)
         kind, _, path = word.partition(":")
         if kind != "folder" or not path:
-            raise UsageError(f"--data must be cifar10, digits, synthetic or folder:PATH, not '{word}'.")
+            raise UsageError(f"--data must be cifar10, digits, markov, synthetic or folder:PATH, not '{word}'.")
         if not elsewhere and not Path(path).is_dir():
             lacking = "is a file" if Path(path).exists() else "does not exist"
             raise UsageError(f"The data folder '{path}' {lacking}. Give folder:PATH of a folder with train/ and test/.")

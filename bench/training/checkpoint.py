@@ -122,8 +122,11 @@ def stored_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
         model: whose state dict is saved.
         dtype: what floating-point tensors are cast to before; None stores them as they are.
     """
+    cast: dict[tuple[int, torch.Size], Tensor] = {}  # weights that several layers share stay shared
     state = {
-        name: value.to(dtype) if dtype is not None and value.is_floating_point() else value
+        name: cast.setdefault((value.data_ptr(), value.shape), value.to(dtype))
+        if dtype is not None and value.is_floating_point()
+        else value
         for name, value in model.state_dict().items()
     }
     buffer = io.BytesIO()

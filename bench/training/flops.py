@@ -25,10 +25,12 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
         with torch.device("meta"):
             model = suite.model(data)
             inputs = torch.empty(COUNTED_BATCH, *data.input_shape)
+            if data.tokens:
+                inputs = inputs.long()
             if data.classes is None:
                 targets = torch.empty(COUNTED_BATCH, *(data.target_shape or ()))
             else:
-                targets = torch.zeros(COUNTED_BATCH, dtype=torch.int64)
+                targets = torch.zeros_like(inputs) if data.tokens else torch.zeros(COUNTED_BATCH, dtype=torch.int64)
             loss = build_loss(suite, data)
             counted = operations.count(lambda: loss(model(inputs), targets).backward()).flops_per_step
     except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost

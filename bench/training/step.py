@@ -182,10 +182,20 @@ def seed_all(seed: int) -> None:
 
 
 def build_loss(suite: Suite, data: Data) -> nn.Module:
-    """Build the suite's loss, or the default: cross entropy, or mean square error for regression."""
+    """Build the suite's loss, or the default: cross entropy, of every token, or mean square error for regression."""
     if suite.loss is not None:
         return suite.loss()
+    if data.tokens:
+        return TokenLoss()
     return nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+
+
+class TokenLoss(nn.CrossEntropyLoss):
+    """Mean cross entropy over the tokens of all sequences, in nats."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of logits, (B, length, vocabulary), for the next tokens, (B, length)."""
+        return super().forward(input.flatten(0, 1), target.flatten())
 
 
 def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -194,7 +204,7 @@ def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
     Args:
         arm: what to train.
         inputs: shape (batch, *input shape), on the arm's device.
-        targets: shape (batch,) of classes, or (batch, *target shape).
+        targets: shape (batch,) of classes, (batch, length) of tokens, or (batch, *target shape).
 
     Returns:
         The loss, a scalar on the device that nothing has waited for; its graph is used up.
@@ -285,7 +295,7 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
 def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
-    A sample whose outputs hold a NaN counts as wrong.
+    A sample whose outputs hold a NaN counts as wrong. Of tokens there is the loss alone.
     """
     arm.model.eval()
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
@@ -296,7 +306,7 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
             outputs = arm.model(arrange(inputs, arm.techniques))
             loss = arm.loss(outputs, targets)
         total += loss.double() * len(inputs)
-        classified = not targets.is_floating_point()
+        classified = not targets.is_floating_point() and targets.dim() == 1
         right += _right(outputs, targets) if classified else 0
         count += len(inputs)
     arm.model.train()

@@ -58,7 +58,7 @@ def test_data_sources_are_parsed(tmp_path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("mnist", "must be cifar10, digits, synthetic or folder:PATH, not 'mnist'"),
+        ("mnist", "must be cifar10, digits, markov, synthetic or folder:PATH, not 'mnist'"),
         (f"folder:{__file__}", "is a file"),
         ("folder:/no/such", "'/no/such' does not exist"),
     ],

@@ -13,6 +13,7 @@ from suites._schedule import cosine
 
 CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200)
 RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
+    "gpt": ("AdamW", {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 32, 5, 0.834),
     "digits": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}, 64, 15, 0.0572),
     "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3, 50.3),
     "resnet18": (*CIFAR_SGD, 11.17),

@@ -18,6 +18,7 @@ from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import CONFIDENCE, TRIM, Interval
 
+RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 ESTIMATE = ["speedup", "low", "high", "verdict", "measured_in"]
 NOTHING: list[object] = [None] * len(ESTIMATE)
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
@@ -50,7 +51,7 @@ def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
 def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
-    ``step_ms`` and ``samples_per_s`` are medians over processes, ``paces`` the latter's values in each.
+    ``RATES`` are medians over processes, ``paces`` the values of ``samples_per_s`` in each.
     ``speedup`` has the interval over the processes' log-speedups, or that within the only process; of arms measured
     apart it is Welch's interval on the logarithms of their steps. Nothing measured leaves the figures
     empty. ``log_speedups`` holds each process's, by its number. ``noise`` is that of ``noises``, empty where it was
@@ -63,7 +64,7 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
     measured = rows[usable]
     groups = measured.groupby(ARM, sort=False)
-    table = status_of(rows, usable).to_frame("speed_status").join(groups[["step_ms", "samples_per_s"]].median())
+    table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median())
     table["paces"] = groups["samples_per_s"].agg(tuple)
     cells = rows.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, "precision"]].reindex(table.index)
     table["noise"] = cells[IN_CELL].map(_noises(trials, IN_CELL)).astype(float)
@@ -83,7 +84,7 @@ def speeds(trials: pd.DataFrame) -> pd.DataFrame:
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
     by_process = [arms[arm].by_process() if arm in arms else {} for arm in table.index]
     table["log_speedups"] = pd.Series(by_process, index=table.index, dtype=object)
-    return table.astype(dict.fromkeys(["step_ms", "samples_per_s", "speedup", "low", "high"], float))
+    return table.astype(dict.fromkeys([*RATES, "speedup", "low", "high"], float))
 
 
 @dataclass(frozen=True, slots=True)

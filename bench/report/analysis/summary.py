@@ -34,8 +34,9 @@ Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insuffi
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
-FIGURES += ["checkpoint_16bit_bytes", "train_energy_j"]
+FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats"]
 DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
+ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high", "perplexity"]
 EPOCHS = ["epoch_speedup", "epoch_low", "epoch_high", "epoch_seeds"]
 
 
@@ -144,8 +145,8 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     Figures are means over the seeds that finished; ``time_to_accuracy_s`` is the mean over those that reached
     ``target_accuracy_pct``, and ``reached`` is their number. ``delta_points`` is the mean over seeds of the paired
     difference arm − fp32, with its 90 % interval in ``delta_low`` and ``delta_high``. ``diverged`` counts the seeds
-    that diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``_epoch_speedups`` are
-    joined.
+    that diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``_epoch_speedups`` and
+    ``_above_entropy`` are joined.
     """
     rows = trials[trials["phase"] == "train"]
     usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
@@ -161,7 +162,8 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
     deltas = _deltas(rows[usable]).reindex(table.index)
     deltas.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
-    return table.join([deltas, _epoch_speedups(rows[usable]).reindex(table.index)])
+    others = [_epoch_speedups(rows[usable]), _above_entropy(rows[usable])]
+    return table.join([deltas, *(other.reindex(table.index) for other in others)])
 
 
 def _paired(done: pd.DataFrame, figure: str) -> pd.DataFrame:
@@ -195,6 +197,23 @@ def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
     pairs = _paired(done, "time_per_epoch_s")
     logs = (pairs["time_per_epoch_s_fp32"] / pairs["time_per_epoch_s"]).map(math.log)
     return _over_seeds(pairs, logs, EPOCHS, speedup).astype(float)
+
+
+def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
+    """Return how far each arm's test loss lies above the data's entropy rate, where that is known, by its number.
+
+    ``above_entropy`` is the mean over seeds in nats a token, with Student's 95 % interval; ``perplexity`` is e to the
+    power of the mean test loss.
+    """
+    rows = done[done["entropy_nats"].notna() & done["test_loss"].notna()]
+
+    def above(differences: Values) -> Sequence[object]:
+        interval = stats.student_interval(differences)
+        return interval.center, interval.low, interval.high
+
+    table = _over_seeds(rows, rows["test_loss"] - rows["entropy_nats"], ENTROPY[:-1], above).astype(float)
+    table["perplexity"] = np.exp(rows.groupby(ARM, sort=False)["test_loss"].mean().astype(float))
+    return table
 
 
 def _diverged(rows: pd.DataFrame) -> pd.DataFrame:

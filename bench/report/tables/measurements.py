@@ -88,6 +88,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         PRECISION,
         figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
         figures("throughput (samples/s)", lambda row: unmarked(row, "samples_per_s")),
+        *optional(figures("tokens/s", "tokens_per_s")),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
         words("verdict", "verdict"),

@@ -56,6 +56,8 @@ def _learned(rows: list[Row]) -> Table | None:
         *optional(
             figures("train loss", "train_loss", status="train_status"),
             figures("test loss", "test_loss"),
+            figures("above the entropy (nats) [95 % interval]", _above_entropy),
+            figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
             figures("difference (points) [90 % interval]", _difference),
@@ -69,7 +71,20 @@ def _learned(rows: list[Row]) -> Table | None:
         f"interval lies within ±{margin}. NON-INFERIOR: it lies above −{margin} but reaches beyond +{margin}. WORSE: "
         f"it lies below −{margin}. INCONCLUSIVE: it holds −{margin}."
     )
+    if any(known(row["entropy_nats"]) for row in rows):
+        about += (
+            " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
+            "above it the loss lies is averaged over seeds, each with sequences of its own."
+        )
     return table("Training", rows, columns, about)
+
+
+def _above_entropy(row: Row) -> str:
+    if not known(row["above_entropy"]):
+        return UNKNOWN
+    ends = [row["above_entropy_low"], row["above_entropy_high"]]
+    interval = f" [{', '.join(signed(end, 4) for end in ends)}]" if all(map(known, ends)) else ""
+    return f"{signed(row['above_entropy'], 4)}{interval}"
 
 
 def _accuracy(row: Row) -> str:

@@ -1,0 +1,138 @@
+"""A transformer that predicts the next token, as GPT-2 does, on a Markov stream whose entropy rate is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.spec import Data, Suite, require
+from suites._schedule import cosine, require_share
+
+if TYPE_CHECKING:
+    from torch import nn, optim
+    from torch.optim import lr_scheduler
+
+
+class Preset(NamedTuple):
+    """Sizes of a model, and of its batches on a GPU and on a CPU."""
+
+    layers: int
+    heads: int
+    width: int
+    block: int
+    vocabulary: int
+    batch_sizes: tuple[int, ...]
+    cpu_batch_sizes: tuple[int, ...]
+
+
+PRESETS = {
+    "tiny": Preset(4, 4, 128, 64, 256, (32, 128, 512), (32,)),
+    "char": Preset(6, 6, 384, 256, 256, (64, 128, 256), (8,)),
+    "gpt2": Preset(12, 12, 768, 1024, 50304, (4, 8, 12, 16), (1,)),
+    "wide": Preset(2, 32, 4096, 1024, 256, (2, 4, 8), (1,)),
+}
+
+
+def suite(
+    *,
+    preset: str = "tiny",
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    warmup: float = 0.1,
+    batches: int = 200,
+    batch_size: int = 32,
+) -> Suite:
+    """Return the recipe: AdamW without decay of biases and norms, a tenth of warm-up, cosine; --clip-grad 1 clips.
+
+    Args:
+        preset: the model's size: tiny, char, gpt2 or wide.
+        lr: peak learning rate of AdamW.
+        weight_decay: of AdamW, of matrices and embeddings.
+        warmup: share of the run that the rate rises for.
+        batches: batches in an epoch, of sequences that were not seen before.
+        batch_size: sequences in a batch of training.
+    """
+    require(preset in PRESETS, "preset", " or ".join(PRESETS), preset)
+    require_share(warmup)
+    layers, heads, width, block, vocabulary, batch_sizes, cpu_batch_sizes = PRESETS[preset]
+
+    def model(data: Data) -> nn.Module:
+        import torch
+        from torch import Tensor, nn
+        from torch.nn.functional import scaled_dot_product_attention
+
+        classes = data.classes or vocabulary
+
+        class Attention(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+            def forward(self, x: Tensor) -> Tensor:
+                q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+                attended = scaled_dot_product_attention(q, k, v, is_causal=True)
+                out: Tensor = self.projection(attended.transpose(1, 2).flatten(2))
+                return out
+
+        class Block(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.norm1, self.norm2, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention()
+                self.expansion, self.projection = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+                self.gelu = nn.GELU(approximate="tanh")
+
+            def forward(self, x: Tensor) -> Tensor:
+                x = x + self.attention(self.norm1(x))
+                out: Tensor = x + self.projection(self.gelu(self.expansion(self.norm2(x))))
+                return out
+
+        class GPT(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tokens, self.positions = nn.Embedding(classes, width), nn.Embedding(block, width)
+                self.blocks = nn.ModuleList(Block() for _ in range(layers))
+                self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
+                self.head.weight = self.tokens.weight
+                for name, weight in self.named_parameters():
+                    if weight.dim() == 2:  # smaller where a block adds to its input, of which there are two in each
+                        nn.init.normal_(weight, std=0.02 / (2 * layers) ** 0.5 if "projection" in name else 0.02)
+                    elif name.endswith("bias"):
+                        nn.init.zeros_(weight)
+
+            def forward(self, tokens: Tensor) -> Tensor:
+                x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+                for each in self.blocks:
+                    x = each(x)
+                logits: Tensor = self.head(self.norm(x))
+                return logits
+
+        return GPT()
+
+    def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        from torch import optim
+
+        weights = list(parameters)
+        groups: list[dict[str, Any]] = [
+            {"params": [weight for weight in weights if weight.dim() > 1]},
+            {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
+        ]
+        return optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
+
+    def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
+        return cosine(optimizer, steps, warmup)
+
+    return Suite(
+        name="gpt",
+        title=f"GPT-2's architecture, {preset}: {layers} layers of {width}, {heads} heads, sequences of {block} tokens",
+        data=Data(input_shape=(block,), classes=vocabulary, tokens=True, source="markov", steps_per_epoch=batches),
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        batch_size=batch_size,
+        batch_sizes=batch_sizes,
+        cpu_batch_sizes=cpu_batch_sizes,
+        epochs=5,
+        full_epochs=5,
+        seeds=(0, 1, 2, 3, 4),
+        source="Radford et al., Language Models are Unsupervised Multitask Learners (2019); sizes as in nanoGPT",
+    )

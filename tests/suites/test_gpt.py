@@ -1,0 +1,134 @@
+"""The transformer: its shapes and sizes, that it learns, and what it is validated against."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bench.data import open_batches, random_batches
+from bench.data.markov import chain
+from bench.measure.memory import model_bytes
+from bench.planning import suite_registry
+from bench.spec.precisions import PRECISIONS
+from bench.spec.trial import DataSource
+from bench.training.checkpoint import stored_bytes
+from bench.training.flops import training_flops_per_sample
+from bench.training.step import build_arm, evaluate, training_step
+
+CPU = torch.device("cpu")
+PARAMETERS_M = {"tiny": 0.834, "char": 10.84, "gpt2": 124.5, "wide": 408.0}
+
+
+def suite_of(**settings):
+    return suite_registry.load(suite_registry.refer("gpt", {name: str(value) for name, value in settings.items()}))
+
+
+def arm_of(suite, precision="fp32"):
+    return build_arm(suite, suite.data, PRECISIONS[precision], CPU, seed=0, clip_grad=1.0)
+
+
+def markov(suite, **changes):
+    return open_batches(suite.data, DataSource(kind="markov"), **{"batch_size": 8, "device": CPU, "seed": 0, **changes})
+
+
+@pytest.mark.parametrize("preset", PARAMETERS_M)
+def test_a_preset_has_its_parameters_and_its_flops(preset):
+    suite = suite_of(preset=preset)
+    with torch.device("meta"):
+        model = suite.model(suite.data)
+    weights = list(model.parameters())
+    assert sum(weight.numel() for weight in weights) / 1e6 == pytest.approx(PARAMETERS_M[preset], rel=1e-3)
+    # Kaplan et al., Scaling Laws (2020), section 2.1: six for each weight in a product, and attention's own products.
+    (length,), width, layers = suite.data.input_shape, model.tokens.weight.shape[1], len(model.blocks)
+    in_products = sum(weight.numel() for weight in weights if weight.dim() == 2) - model.positions.weight.numel()
+    least = length * (6 * in_products + 12 * layers * length * width)
+    assert least <= training_flops_per_sample(suite, suite.data) <= 1.2 * least
+
+
+def test_a_tied_head_is_counted_and_stored_once():
+    suite = suite_of()
+    model = suite.model(suite.data)
+    bytes_once = 4 * sum(weight.numel() for weight in model.parameters())
+    assert model.head.weight is model.tokens.weight
+    assert model_bytes(model) == bytes_once
+    assert bytes_once <= stored_bytes(model) < bytes_once + model.head.weight.nbytes
+    assert stored_bytes(model, torch.float16) < bytes_once / 2 + model.head.weight.nbytes / 2
+    arm = arm_of(suite, "bf16")
+    assert arm.model.head.weight is arm.model.tokens.weight
+
+
+def test_outputs_do_not_depend_on_later_tokens():
+    suite = suite_of()
+    model = suite.model(suite.data)
+    tokens = torch.randint(256, (2, 64))
+    changed = tokens.clone()
+    changed[:, 40:] = (changed[:, 40:] + 1) % 256
+    with torch.no_grad():
+        before, after = model(tokens), model(changed)
+    assert before.shape == (2, 64, 256)
+    torch.testing.assert_close(before[:, :40], after[:, :40])
+    assert not torch.allclose(before[:, 40:], after[:, 40:])
+
+
+def test_biases_and_norms_do_not_decay():
+    suite = suite_of()
+    optimizer = suite.optimizer(suite.model(suite.data).parameters())
+    decays = {weight.dim(): group["weight_decay"] for group in optimizer.param_groups for weight in group["params"]}
+    assert decays == {1: 0.0, 2: 0.1}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
+def test_the_loss_falls_within_a_few_steps(precision):
+    suite = suite_of(lr=3e-3, batches=5)
+    arm, batches = arm_of(suite, precision), markov(suite, batch_size=4)
+    losses = [training_step(arm, *batch).item() for batch in batches.train(1)]
+    assert losses[0] == pytest.approx(math.log(256), rel=0.05)
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_sequences_follow_from_the_seed_and_the_epoch_and_none_is_validated_on():
+    suite = suite_of(batches=3)
+    batches = markov(suite)
+    inputs, targets = next(batches.train(1))
+    assert inputs.shape == targets.shape == (8, 64)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert torch.equal(inputs, next(markov(suite).train(1))[0])
+    others = [next(batches.train(2)), next(markov(suite, seed=1).train(1)), next(batches.test())]
+    assert not any(torch.equal(inputs, other) for other, _ in others)
+    assert len(list(batches.train(1))) == 3
+    assert torch.equal(next(batches.test())[0], next(batches.test())[0])
+
+
+def test_random_tokens_are_of_the_whole_vocabulary():
+    suite = suite_of(preset="gpt2")
+    ((inputs, targets),) = random_batches(suite.data, batch_size=2, count=1, device=CPU, seed=0)
+    assert inputs.shape == targets.shape == (2, 1024)
+    assert 40_000 < inputs.max() < 50_304
+
+
+class Optimum(nn.Module):
+    """The chain's own transitions as logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = nn.Embedding.from_pretrained(torch.from_numpy(np.log(chain().transition)).float())
+
+    def forward(self, tokens):
+        return self.logits(tokens)
+
+
+def test_a_model_at_the_optimum_loses_the_entropy_and_has_no_accuracy():
+    suite = suite_of()
+    arm = arm_of(suite)
+    vars(arm.model)["forward"] = Optimum().forward
+    above = []
+    for seed in range(5):
+        batches = markov(suite, seed=seed)
+        loss, accuracy_pct = evaluate(arm, batches.test())
+        above.append(loss - batches.entropy_nats)
+        assert accuracy_pct is None
+    half = 2.776 * np.std(above, ddof=1) / math.sqrt(5)  # Student's 95 % interval
+    assert abs(np.mean(above)) < half < 0.02
