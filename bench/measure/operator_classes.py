@@ -43,6 +43,7 @@ RANGES = (
     _pattern("loss scaling", r"^aten::_amp_", "aten::_amp_foreach_non_finite_check_and_unscale_"),
 )
 """Whatever runs within these is of their class."""
+WHOLE = frozenset(pattern.work for pattern in RANGES)
 LAYOUT = re.compile(r"^aten::(?:_to_copy|to|contiguous|clone|to_dense|to_mkldnn|mkldnn_reorder\w*)$")
 """Operators that write the same numbers in another type or order."""
 COPY = re.compile(r"^aten::copy_$")
@@ -95,7 +96,15 @@ the time in which nothing is computed."""
 
 KERNELS = (
     _pattern("communication", r"nccl|rccl|msccl", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"),
-    _pattern("copies", r"^Mem(?:cpy|set) ", "Memcpy HtoD (Pinned -> Device)", "Memset (Device)"),
+    _pattern(
+        "copies",
+        r"^(?:Memcpy|Copy) ?(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy PtoP (Device -> Device)",
+        "CopyHostToDevice",
+    ),
+    _pattern("casts and layout", r"^(?:Memcpy|Copy)", "Memcpy DtoD (Device -> Device)", "CopyDeviceToDevice"),
+    _pattern("elementwise", r"^(?:Memset|FillBuffer)", "Memset (Device)", "FillBuffer"),
     _pattern("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd", "void at::native::multi_tensor_apply_kernel<X>"),
     _pattern(
         "normalisation and softmax",
@@ -103,6 +112,7 @@ KERNELS = (
         "void (anonymous namespace)::softmax_warp_forward<float>",
         "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>",
     ),
+    _pattern("elementwise", r"^triton_(?:poi|red|per)", "triton_poi_fused_convolution_relu_0"),
     _pattern(
         "casts and layout",
         r"(?i)nchwToNhwc|nhwcToNchw|CatArrayBatchedCopy_align|batched_transpose",
@@ -110,14 +120,16 @@ KERNELS = (
     ),
     _pattern(
         "other products",
-        r"(?i)gemm|gemv|cutlass|xmma|nvjet|conv|wgrad|dgrad|fprop|winograd|flash_(?:fwd|bwd)|fmha|mha|^Cijk_|ck_tile|dot_",
+        r"(?i)gemm|gemv|cutlass|xmma|nvjet|conv|wgrad|dgrad|fprop|winograd|flash_(?:fwd|bwd)|fmha|mha|^Cijk_|ck_tile|dot_"
+        r"|^triton_tem",
         "ampere_sgemm_128x64_nn",
         "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN",
         "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1",
+        "triton_tem_fused_mm_3",
     ),
     _pattern(
         "elementwise",
-        r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill|^triton_(?:poi|red|per)",
+        r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill",
         "void at::native::vectorized_elementwise_kernel<4, X>",
         "void at::native::reduce_kernel<512, 1, X>",
     ),
@@ -127,10 +139,10 @@ NO_MATRIX_UNITS = re.compile(r"(?i)simt|sgemm|dgemm|ffma|gemv|hfma|_fp32_fp32|na
 """Vetoes, asked first: products on the ordinary arithmetic units, whatever else the name holds."""
 MATRIX_UNITS = re.compile(
     r"(?i)tensorop|tf32|hmma|wgmma|s16816|s1688|s884|h884|h1688|h16816|i16832|xmma|bf16gemm|f16f16|bf16bf16|_MI\d|mfma|wmma"
-    r"|sm90_|sm100_|flash_(?:fwd|bwd)|fmha_cutlass"
+    r"|sm90_|sm100_|flash_(?:fwd|bwd)|fmha_cutlass|nvjet_(?:sm\d+_)?[^s]"
 )
 """Products on matrix units."""
-BY_TYPE = re.compile(r"(?i)nvjet|cutlass|ck_tile|triton")
+BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
 """Names that prove nothing: on matrix units where the operator's inputs have a small type."""
 
 
@@ -149,6 +161,8 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     if BOOKKEEPING.match(name):
         return None
     if name.startswith(("aten::", "torchao::", "mkldnn", "onednn")) and is_product(name):
+        return "other products"
+    if name.startswith("triton_tem"):
         return "other products"
     return next((pattern.work for pattern in OPERATORS if pattern.names.match(name)), None)
 

@@ -19,7 +19,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.measure.operator_classes import (
     BOOKKEEPING,
+    COPY,
     SMALL,
+    WHOLE,
     kernel_class,
     on_matrix_units,
     operator_class,
@@ -74,6 +76,8 @@ class _Event:
     thread: object
     types: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
+    is_range: bool = False
+    """Whether it is a range that a program named, and no operator."""
     parent: _Event | None = None
     children: list[_Event] = field(default_factory=list)
 
@@ -89,7 +93,8 @@ class _Event:
         for event in reversed(chain):
             if whole := range_class(event.name):
                 return whole
-        return next((work for event in chain if (work := operator_class(event.name, event.types))), None)
+        found = next((work for event in chain if (work := operator_class(event.name, event.types))), None)
+        return "casts and layout" if found is None and COPY.match(self.name) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,7 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
             thread=raw.get("tid"),
             types=tuple(arguments.get("Input type", ())),
             sizes=tuple(tuple(size) for size in arguments.get("Input Dims", ()) if _is_size(size)),
+            is_range=raw["cat"] == "user_annotation",
         )
         host.append(event)
         threads[event.thread].append(event)
@@ -212,8 +218,7 @@ def _operators(host: Iterable[_Event], matrix_types: frozenset[str]) -> Iterator
     """Yield the time of each operator itself, that of the operators within it apart."""
     for event in host:
         work = event.work()
-        known_idle = _describes(event)
-        if work is None and known_idle:
+        if work is None and _describes(event):
             continue
         if work == "other products" and matrix_types.intersection(_product_of(event).types):
             work = "matrix units"
@@ -226,7 +231,9 @@ def _operators(host: Iterable[_Event], matrix_types: frozenset[str]) -> Iterator
 
 
 def _describes(event: _Event) -> bool:
-    return event.name == STEP or BOOKKEEPING.match(event.name) is not None
+    """Say whether an event only describes tensors or calls others, as ranges and functions of Python do."""
+    calls = "::" not in event.name and (event.is_range or bool(event.children))
+    return calls or BOOKKEEPING.match(event.name) is not None
 
 
 def _product_of(event: _Event) -> _Event:
@@ -238,9 +245,11 @@ def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -
     for raw in device:
         arguments, name = raw.get("args", {}), str(raw["name"])
         operator = by_id.get(int(arguments.get("External id", -1)))
-        by_name = "copies" if raw["cat"] != "kernel" else kernel_class(name)
+        by_name = kernel_class(name)
+        if by_name == "unknown" and raw["cat"] != "kernel":
+            by_name = "copies"
         work = operator.work() if operator is not None else None
-        if by_name == "communication" or work is None or (by_name == "copies" and work == "elementwise"):
+        if work is None or by_name == "communication" or (by_name == "copies" and work not in WHOLE):
             work = by_name
         elif work == "other products" and by_name == "casts and layout":
             work = "casts and layout"  # a library turns a convolution's operands around

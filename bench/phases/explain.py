@@ -199,18 +199,24 @@ class _Explanation:
             self._send(runner, "operator", name, ms, work=work, detail=detail, count=count)
 
     def double_the_batch(self) -> None:
-        """Time steps of twice the batch: where work is what takes the time, they take about twice as long."""
+        """Time steps of twice the batch: where work is what takes the time, they take about twice as long.
+
+        Arms that are compiled or captured are left out: they would have to be compiled again for that size, and what
+        runs neither way cannot be set beside their steps.
+        """
         context = self.context
         size = 2 * context.trial.cell.batch_size
         if not self._has_room():
             return
         for runner in self.runners:
+            if runner.arm.graph is not None or runner.arm.forward is not runner.arm.model:
+                continue
             self._say(f"{runner.name}: steps of {size} samples")
             try:
                 batches = random_batches(
                     context.data, batch_size=size, count=1, device=context.device, seed=context.trial.seed
                 )
-                twice = TrainingRunner(runner.name, runner.observable().arm, itertools.cycle(batches))
+                twice = TrainingRunner(runner.name, runner.arm, itertools.cycle(batches))
                 twice.activate()
                 twice.run(SETTLING_STEPS)
                 twice.synchronize()

@@ -49,6 +49,11 @@ def test_each_range_matches_its_examples(pattern):
         ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", [FP32], True),
         ("cutlass_80_simt_sgemm_128x64_8x5_nt_align1", [FP32], False),
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", [BF16, BF16], True),
+        ("nvjet_hsh_64x8_64x16_4x1_v_bz_TNN", [], True),
+        ("nvjet_sm100_tst_mma_128x256x64_4_64x32_cta128x256x128_bz_TNT", [], True),
+        ("nvjet_sm100_sss_128x256_64x4_1x2_h_bz_coopA_TNN", [FP32, FP32], False),
+        ("triton_tem_fused_mm_3", [BF16, BF16], True),
+        ("triton_tem_fused_mm_3", [FP32, FP32], False),
         ("nvjet_sss_128x256_64x4_1x2_h_bz_coopA_TNN", [FP32, FP32], False),
         ("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>", [FP32], False),
         ("maxwell_fp16_sgemm_fp16_64x64_nn", [FP16], False),
@@ -107,6 +112,50 @@ def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
     assert classes(trace) == {"optimizer": 20, "loss scaling": 10, "idle": 70}
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "copies"),
+        ("Memcpy DtoH (Device -> Pinned)", "copies"),
+        ("Memcpy DtoD (Device -> Device)", "casts and layout"),
+    ],
+)
+def test_a_copy_is_between_host_and_device_by_its_own_name(name, expected):
+    trace = Trace()
+    trace.step(0, 100)
+    trace.op("aten::to", 1, 20, FP32)
+    trace.op("aten::_to_copy", 2, 15, FP32)
+    by = trace.op("aten::copy_", 3, 10, FP32, FP32)
+    trace.kernel(name, 20, 30, by, "gpu_memcpy")
+    trace.kernel(name, 60, 10, trace.op("aten::copy_", 55, 4, FP32, FP32), "gpu_memcpy")
+    assert classes(trace) == {expected: 40, "idle": 60}
+
+
+def test_filling_memory_is_no_copy():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.kernel("Memset (Device)", 20, 30, trace.op("aten::zero_", 10, 5, FP32), "gpu_memset")
+    trace.kernel("Memset (Device)", 60, 5, None, "gpu_memset")
+    assert classes(trace) == {"elementwise": 35, "idle": 65}
+
+
+def test_in_a_graph_names_decide():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.kernel("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", 10, 20)
+    trace.kernel("triton_poi_fused_convolution_relu_0", 30, 10)
+    trace.kernel("Memcpy DtoD (Device -> Device)", 40, 5, None, "gpu_memcpy")
+    assert classes(trace) == {"matrix units": 20, "elementwise": 10, "casts and layout": 5, "idle": 65}
+
+
+def test_a_compiled_product_is_asked_for_its_types():
+    trace = Trace()
+    trace.step(0, 100)
+    by = trace.op("triton_tem_fused_mm_3", 5, 5, BF16, BF16)
+    trace.kernel("triton_tem_fused_mm_3", 10, 20, by)
+    assert classes(trace) == {"matrix units": 20, "idle": 80}
+
+
 def test_backward_is_traced_from_its_own_thread():
     trace = Trace()
     trace.step(0, 100)
@@ -135,6 +184,19 @@ def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle():
     assert classes(trace, matrix_types=frozenset()) == expected
     fast = classes(trace, matrix_types=frozenset({BF16}))
     assert (fast["matrix units"], fast["other products"]) == (30, 10)
+
+
+def test_on_a_cpu_ranges_and_functions_of_a_model_are_idle_between_their_operators():
+    trace = Trace()
+    trace.step(0, 100)
+    trace.range("encoder", 10, 60)
+    trace.op("Swish", 20, 30, FP32)  # a torch.autograd.Function
+    trace.op("aten::sigmoid", 25, 10, FP32)
+    trace.op("mine::fold", 52, 8, FP32)
+    trace.op("aten::empty", 53, 2)
+    trace.op("aten::copy_", 80, 5, FP32, FP32)
+    expected = {"elementwise": 10, "unknown": 6, "casts and layout": 5, "idle": 79}
+    assert classes(trace) == expected
 
 
 def test_operators_are_added_up_by_their_inputs():

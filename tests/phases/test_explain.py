@@ -83,6 +83,17 @@ def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_tri
     assert not [row for row in figures if row.kind == "alone"]
 
 
+def test_a_compiled_arm_is_not_compared_with_twice_the_batch_uncompiled(tiny_trial, cpu, monkeypatch):
+    def compiled(runner, *_):
+        model = runner.arm.model
+        if runner.name == "amp-bf16":
+            runner.arm = replace(runner.arm, forward=model.__call__)
+
+    monkeypatch.setattr(explain, "compiled", compiled)
+    figures, _, _ = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert {row.precision for row in figures if row.name == "doubled"} == {"fp32"}
+
+
 class Chain(nn.Module):
     """Layers one after the other."""
 

@@ -36,7 +36,8 @@ LAUNCHING = 0.25
 """Share of a step in which nothing is computed, from which that may be so; where the doubled batch is unknown, twice as
 much."""
 SHORT_US = 30.0
-"""Mean time of a kernel, or of an operator on a CPU, up to which what it costs to call it may be most of it."""
+"""Mean time from one kernel, or operator on a CPU, to the next, up to which what it costs to call it may be most of
+it."""
 MEMORY_BOUND = 0.50
 """Share of fp32's step in operators that move memory, from which there is little for products to gain."""
 CASTING = 0.10
@@ -337,8 +338,13 @@ def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
         what = f"the GPU waits for the host in {_percent(idle)} of the step"
     else:
         what = f"no operator runs in {_percent(idle)} of the step"
-    each = f", a {'kernel' if arm.runs_on_gpu else 'call'} takes {number(mean_us, 2)} µs" if mean_us is not None else ""
-    grown = f", and twice the batch {number(growth, 3)} times as long" if growth is not None else ""
+    called = "kernel" if arm.runs_on_gpu else "operator"
+    each = f", there is one {called} every {number(mean_us, 2)} µs" if mean_us is not None else ""
+    grown = ""
+    if growth is not None:
+        grown = (
+            f", and with twice the batch the step takes {number(growth, 3)} times as long, optimizer and casts apart"
+        )
     yield Reason(
         rule="launch-bound",
         sentence=f"launching limits it: {what}{each}{grown}",
@@ -376,14 +382,17 @@ def _no_gain(baseline: Step, arm: Step) -> Iterator[Reason]:
     rate = product_ratio(baseline, arm)
     if rate is None or baseline.share(*PRODUCTS) < MATTERS or 1 / rate >= NO_GAIN:
         return
-    compute = _compute(arm)
+    compute = arm.precision if _is_fp32(arm) else _compute(arm)
     how = f"{times(1 / rate)} as fast" if rate <= 2 else f"{number(rate, 2)} times as long"
     takes = "run" if rate <= 2 else "take"
+    large, in_fp32 = (step.value("rate", "products TFLOP/s") for step in (arm, baseline))
+    device = large / in_fp32 if large and in_fp32 else None
+    why = "the device has no gain to give"
+    if device is not None and device >= NO_GAIN:
+        why = f"large square ones run {times(device)} as fast, so it is these products' sizes that do not gain"
     yield Reason(
         rule="no gain from products",
-        sentence=(
-            f"the step's products, each alone, {takes} {how} in {compute} as in fp32: the device has no gain to give"
-        ),
+        sentence=(f"the step's products, each alone, {takes} {how} in {compute} as in fp32: {why}"),
     )
 
 
@@ -418,13 +427,14 @@ def _scaling(baseline: Step, arm: Step) -> Iterator[Reason]:
     precision = find_precision(arm.precision)
     if precision is None or not precision.loss_scaling:
         return
-    own, waiting = arm.share("loss scaling"), max(0.0, arm.share("idle") - baseline.share("idle"))
+    # In ms: the same wait is a larger share of a shorter step.
+    own, waiting = arm.share("loss scaling"), max(0.0, arm.ms["idle"] - baseline.ms["idle"]) / arm.profiled_ms
     if own + waiting >= SCALING and not _is(_launching, arm):
         yield Reason(
             rule="loss scaling",
             sentence=(
-                f"loss scaling takes {_percent(own)} of the step, and nothing runs in {_percent(waiting)} more of it "
-                "than in fp32, since each step asks whether gradients overflowed"
+                f"loss scaling takes {_percent(own)} of the step, and the time in which nothing runs grew by "
+                f"{_percent(waiting)} of it: each step asks whether gradients overflowed"
             ),
         )
 

@@ -147,6 +147,10 @@ def test_loss_scaling_in_a_gpus_trace_is_found():
     assert [reason.rule for reason in explain(scaling, 1.9, 0.36, arm="amp-fp16").reasons] == ["loss scaling"]
 
 
+def test_the_same_wait_in_a_shorter_step_is_not_loss_scaling():
+    assert explain(usual, 1.9, 0.36, arm="amp-fp16").reasons == ()
+
+
 def test_a_gpus_step_that_gains_as_it_should_needs_no_reason():
     found = explain(usual, 1.9, 0.36)
     assert found.reasons == ()

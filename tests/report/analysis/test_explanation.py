@@ -130,6 +130,15 @@ def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
     assert [reason.rule for reason in found.reasons] == [cause]
 
 
+def test_products_that_gain_nothing_are_not_the_devices_fault_where_large_ones_gain():
+    slow = {"alone": {"fp32": 2.0, "amp-bf16": 2.1}, "arm": FP32}
+    rates = [figure("amp-bf16", "rate", "products TFLOP/s", rate) for rate in (125.0, 480.0)]
+    device, sizes = (plain(**slow, extra=[rate]).reasons[0].sentence for rate in rates)
+    assert "the device has no gain to give" in device
+    assert "large square ones run 4.00× as fast" in sizes
+    assert "the device" not in sizes
+
+
 def test_loss_scaling_is_a_reason_of_precisions_that_scale():
     arm = GAINS | {"loss scaling": 2.0, "idle": 20.0}
     rows = [step("fp32", FP32, gpu=False), operators({"fp32": 2.0, "amp-fp16": 0.8})]
