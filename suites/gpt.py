@@ -14,47 +14,50 @@ if TYPE_CHECKING:
 
 
 class Preset(NamedTuple):
-    """Sizes of a model, and of its batches on a GPU and on a CPU."""
+    """Sizes of a model, its peak learning rate, and its batches: of training, and those compared on a GPU and a CPU."""
 
     layers: int
     heads: int
     width: int
     block: int
     vocabulary: int
+    lr: float
+    batch_size: int
     batch_sizes: tuple[int, ...]
     cpu_batch_sizes: tuple[int, ...]
 
 
 PRESETS = {
-    "tiny": Preset(4, 4, 128, 64, 256, (32, 128, 512), (32,)),
-    "char": Preset(6, 6, 384, 256, 256, (64, 128, 256), (8,)),
-    "gpt2": Preset(12, 12, 768, 1024, 50304, (4, 8, 12, 16), (1,)),
-    "wide": Preset(2, 32, 4096, 1024, 256, (2, 4, 8), (1,)),
+    "tiny": Preset(4, 4, 128, 64, 256, 1e-3, 32, (32, 128, 512), (32,)),
+    "char": Preset(6, 6, 384, 256, 256, 1e-3, 64, (64, 128, 256), (8,)),
+    "gpt2": Preset(12, 12, 768, 1024, 50304, 6e-4, 12, (4, 8, 12, 16), (1,)),
+    "wide": Preset(2, 32, 4096, 1024, 256, 3e-4, 4, (2, 4, 8), (1,)),
 }
 
 
 def suite(
     *,
     preset: str = "tiny",
-    lr: float = 1e-3,
+    lr: float = 0.0,
     weight_decay: float = 0.1,
     warmup: float = 0.1,
     batches: int = 200,
-    batch_size: int = 32,
+    batch_size: int = 0,
 ) -> Suite:
     """Return the recipe: AdamW without decay of biases and norms, a tenth of warm-up, cosine; --clip-grad 1 clips.
 
     Args:
         preset: the model's size: tiny, char, gpt2 or wide.
-        lr: peak learning rate of AdamW.
+        lr: peak learning rate of AdamW; 0 is the preset's.
         weight_decay: of AdamW, of matrices and embeddings.
         warmup: share of the run that the rate rises for.
         batches: batches in an epoch, of sequences that were not seen before.
-        batch_size: sequences in a batch of training.
+        batch_size: sequences in a batch of training; 0 is the preset's.
     """
     require(preset in PRESETS, "preset", " or ".join(PRESETS), preset)
     require_share(warmup)
-    layers, heads, width, block, vocabulary, batch_sizes, cpu_batch_sizes = PRESETS[preset]
+    chosen = PRESETS[preset]
+    layers, heads, width, block, vocabulary = chosen[:5]
 
     def model(data: Data) -> nn.Module:
         import torch
@@ -116,7 +119,7 @@ def suite(
             {"params": [weight for weight in weights if weight.dim() > 1]},
             {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
         ]
-        return optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
+        return optim.AdamW(groups, lr=lr or chosen.lr, betas=(0.9, 0.95), weight_decay=weight_decay)
 
     def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
         return cosine(optimizer, steps, warmup)
@@ -128,9 +131,9 @@ def suite(
         model=model,
         optimizer=optimizer,
         schedule=schedule,
-        batch_size=batch_size,
-        batch_sizes=batch_sizes,
-        cpu_batch_sizes=cpu_batch_sizes,
+        batch_size=batch_size or chosen.batch_size,
+        batch_sizes=chosen.batch_sizes,
+        cpu_batch_sizes=chosen.cpu_batch_sizes,
         epochs=5,
         full_epochs=5,
         seeds=(0, 1, 2, 3, 4),

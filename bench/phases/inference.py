@@ -155,13 +155,22 @@ def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[T
         inputs: batches, (B, ...).
 
     Returns:
-        The percentage of samples whose largest output is the same one, and the largest difference of an output over
-        the largest absolute output of ``baseline``.
+        The percentage of samples, or of tokens, whose largest output is the same one, and the largest difference of an
+        output over the largest absolute output of ``baseline``.
     """
-    baseline.activate()
-    expected = torch.cat([baseline.forward(batch).double().flatten(1) for batch in inputs])
-    runner.activate()
-    outputs = torch.cat([runner.forward(batch).double().flatten(1) for batch in inputs])
-    same = (expected.argmax(dim=1) == outputs.argmax(dim=1)).double().mean()
-    error = (outputs - expected).abs().max() / expected.abs().max()  # a NaN in either stays one
-    return 100 * float(same), float(error)
+    same, differences, sizes = [], [], []
+    for batch in inputs:  # one at a time: a vocabulary's logits for every token are large
+        baseline.activate()
+        expected = _rows(baseline.forward(batch), batch)
+        runner.activate()
+        outputs = _rows(runner.forward(batch), batch)
+        same.append((expected.argmax(dim=1) == outputs.argmax(dim=1)).double())
+        differences.append((outputs - expected).abs().max())
+        sizes.append(expected.abs().max())
+    error = torch.stack(differences).max() / torch.stack(sizes).max()  # a NaN in either stays one
+    return 100 * float(torch.cat(same).mean()), float(error)
+
+
+def _rows(outputs: Tensor, inputs: Tensor) -> Tensor:
+    """Return what is predicted for each sample, or for each token of integer ``inputs``, as float64 rows."""
+    return outputs.double().flatten(1) if inputs.is_floating_point() else outputs.double().flatten(0, -2)

@@ -430,8 +430,8 @@ class Inference:
     inference_rounds: int
     """Rounds that were measured."""
     top1_agreement_pct: Annotated[float | None, Column(most=100)]
-    """Share of random inputs for which the largest output is the same one as fp32's, with untrained weights unless
-    the suite has others; empty for regression."""
+    """Share of random inputs, or of their tokens, for which the largest output is the same one as fp32's, with
+    untrained weights unless the suite has others; empty for regression."""
     output_error: Annotated[float, Column(may_diverge=True)]
     """Largest difference of an output from fp32's, over fp32's largest absolute output."""
 

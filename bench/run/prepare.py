@@ -74,6 +74,11 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         for name, ref in named.items()
         if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "synthetic"
     ]
+    warnings += [
+        f"{name} is trained on tokens, which have no accuracy, so nothing reaches --target-accuracy."
+        for name, ref in named.items()
+        if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "markov"
+    ]
     flops = {ref: _count_flops(ref, launcher) for ref in suites}
 
     def make(largest: Largest | None = None) -> Plan:

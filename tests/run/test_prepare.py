@@ -139,6 +139,14 @@ def test_data_that_are_no_images_stay_synthetic(tmp_path):
     assert choose_source(SUITE, Request()).kind == "cifar10"
 
 
+def test_tokens_come_from_the_chain_unless_random_ones_are_asked_for(tmp_path):
+    words = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, source="markov"))
+    asked = {None: "markov", "markov": "markov", "synthetic": "synthetic", f"folder:{tmp_path}": "markov"}
+    assert {word: choose_source(words, Request(data=word)).kind for word in asked} == asked
+    with pytest.raises(UsageError, match="tokens"):
+        choose_source(SUITE, Request(data="markov"))
+
+
 @pytest.mark.parametrize(
     ("count", "words"),
     [

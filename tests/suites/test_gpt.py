@@ -1,16 +1,18 @@
 """The transformer: its shapes and sizes, that it learns, and what it is validated against."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from bench.data import open_batches, random_batches
+from bench.data import Shard, open_batches, random_batches
 from bench.data.markov import chain
 from bench.measure.memory import model_bytes
 from bench.planning import suite_registry
+from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import DataSource
 from bench.training.checkpoint import stored_bytes
@@ -72,6 +74,13 @@ def test_outputs_do_not_depend_on_later_tokens():
     assert not torch.allclose(before[:, 40:], after[:, 40:])
 
 
+def test_a_preset_has_its_rate_and_batch_unless_others_are_asked_for():
+    weight = [nn.Parameter(torch.zeros(2, 2))]
+    usual, own = suite_of(preset="gpt2"), suite_of(preset="gpt2", lr=0.5, batch_size=3)
+    assert (usual.optimizer(weight).defaults["lr"], usual.batch_size) == (6e-4, 12)
+    assert (own.optimizer(weight).defaults["lr"], own.batch_size) == (0.5, 3)
+
+
 def test_biases_and_norms_do_not_decay():
     suite = suite_of()
     optimizer = suite.optimizer(suite.model(suite.data).parameters())
@@ -100,6 +109,14 @@ def test_sequences_follow_from_the_seed_and_the_epoch_and_none_is_validated_on()
     assert not any(torch.equal(inputs, other) for other, _ in others)
     assert len(list(batches.train(1))) == 3
     assert torch.equal(next(batches.test())[0], next(batches.test())[0])
+
+
+def test_the_ranks_shards_are_the_batch_and_a_small_vocabulary_is_refused():
+    suite = suite_of()
+    shards = [next(markov(suite, shard=Shard(rank=rank, ranks=2)).train(1))[0] for rank in (0, 1)]
+    assert torch.equal(torch.cat(shards), next(markov(suite).train(1))[0])
+    with pytest.raises(UsageError, match="256 symbols and the model a vocabulary of 100"):
+        open_batches(replace(suite.data, classes=100), DataSource(kind="markov"), batch_size=8, device=CPU, seed=0)
 
 
 def test_random_tokens_are_of_the_whole_vocabulary():

@@ -291,7 +291,10 @@ def _figure(value: object, unit: str) -> str | None:
     return f"{value:,g} {unit}" if isinstance(value, int | float) else None
 
 
-def _protocol(asked: Mapping[str, Any]) -> str:
+def _protocol(asked: Mapping[str, Any]) -> str | None:
+    """Write a protocol in words; None where run.json has lost a part of it."""
+    if not {"replicates", "target_ci", "time_budget_s"} <= asked.keys():
+        return None
     fewest, most = asked["replicates"], asked.get("most_replicates")
     count = f"{fewest} to {most}" if most not in (None, fewest) else f"{fewest}"
     spent = "of" if most is None else "sharing"  # before, each process had the whole budget

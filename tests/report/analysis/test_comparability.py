@@ -131,6 +131,13 @@ def test_quick_against_full_and_an_edited_recipe_are_told(pair):
     assert "Different text of the recipe mlp (digest): aaa in a; bbb in b." in one(told(*pair))
 
 
+@pytest.mark.parametrize("lost", ["replicates", "target_ci", "time_budget_s"])
+def test_a_protocol_that_has_lost_a_part_is_unknown(pair, lost):
+    left = {name: value for name, value in REQUEST["protocol"].items() if name != lost}
+    fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=left))
+    assert not [line for line in told(*pair) if "Different protocol" in line]
+
+
 def test_another_number_of_processes_is_told(pair):
     lines = (pair[1] / "trials.csv").read_text().splitlines(keepends=True)
     (pair[1] / "trials.csv").write_text("".join(line for line in lines if "-speed-r2," not in line))

@@ -54,6 +54,19 @@ def test_columns_that_are_empty_for_all_rows_are_left_out(tmp_path):
     assert all(len(row) == len(table.headers) for table in (learned, cost) for row in table.rows)
 
 
+def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds_with_its_interval(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0)
+    learned, _ = training(run.train("amp-bf16", [None], test_loss=3.1, entropy_nats=3.0).summary())
+    half = 4.302653 * 0.1 / 3**0.5  # Student's, two degrees of freedom
+    assert column(learned, "above the entropy (nats) [95 % interval]") == [
+        f"+0.2000 [−{half - 0.2:.4f}, +{half + 0.2:.4f}]",
+        "+0.1000",
+    ]
+    assert column(learned, "perplexity") == ["24.53", "22.20"]
+    others, _ = training(RunBuilder(tmp_path / "other").train("fp32", [90.0]).summary())
+    assert not [header for header in others.headers if re_any(header, "entropy", "perplexity")]
+
+
 def re_any(text, *words):
     return any(word in text for word in words)
 

@@ -1,0 +1,60 @@
+"""Phases on sequences of tokens: what they say beside what they say of images."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.data import batches
+from bench.data.markov import SYMBOLS, chain
+from bench.phases import inference, speed
+from bench.results.records import EpochResult
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource, Protocol
+from tests.phases.conftest import of_kind, result_of, run_phase
+
+LENGTH = 8
+
+
+@pytest.fixture
+def trial(use_suite, tiny_trial, monkeypatch):
+    """A trial of a table of logits, a row for each token, on the Markov chain."""
+    monkeypatch.setattr(batches, "VALIDATION_TOKENS", 50 * LENGTH)
+    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+    data = Data(input_shape=(LENGTH,), classes=SYMBOLS, tokens=True, source="markov", steps_per_epoch=3)
+    use_suite(lambda data: nn.Embedding(data.classes, data.classes), data=data)
+    cell = replace(tiny_trial.cell, data=DataSource(kind="markov"))
+    return replace(tiny_trial, cell=cell, protocol=Protocol(time_budget_s=0.1, replicates=2))
+
+
+def test_a_training_has_the_entropy_beside_its_loss_and_no_accuracy(trial, cpu):
+    sent = run_phase(trial, cpu, "train", "amp-bf16")
+    training, (epoch,) = result_of(sent).training, of_kind(EpochResult, sent)
+    assert training.entropy_nats == chain().entropy_nats
+    assert training.test_loss == epoch.test_loss > training.entropy_nats
+    assert (training.test_accuracy_pct, epoch.train_accuracy_pct, epoch.samples) == (None, None, 12)
+
+
+def test_speed_is_in_tokens_too(trial, cpu):
+    found = result_of(run_phase(trial, cpu, "speed", "fp32")).speed
+    assert found.tokens_per_s == LENGTH * found.samples_per_s
+
+
+def test_answers_are_compared_token_by_token():
+    outputs = {"one": torch.zeros(2, LENGTH, SYMBOLS), "other": torch.zeros(2, LENGTH, SYMBOLS)}
+    outputs["one"][..., 3] = outputs["other"][..., 3] = 4.0
+    outputs["other"][0, :4, 5] = 5.0
+
+    class Runner:
+        def __init__(self, name):
+            self.name = name
+
+        def activate(self):
+            """Nothing differs but the outputs."""
+
+        def forward(self, _):
+            return outputs[self.name]
+
+    tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
+    assert inference.agreement(Runner("one"), Runner("other"), [tokens, tokens]) == (75.0, 1.25)
