@@ -28,6 +28,8 @@ HALVED = 0.5
 
 BUSY_PCT = 10.0
 """Share of a CPU's cores from which other programs are worth saying."""
+STRETCHED = 1.5
+"""How many times as long a step takes under the profiler, from which that is worth saying."""
 MOST_UNKNOWN = 0.10
 """Share of a step in operators of unknown kind above which no reason is given."""
 GROWTH = 1.3
@@ -104,6 +106,11 @@ class Step:
         rows = self.of(kind)
         rows = rows[rows["work"].isin(works)] if works else rows
         return float((rows["value"] * rows["count"]).sum())
+
+    @property
+    def stretched(self) -> float:
+        """How many times as long it takes under the profiler."""
+        return self.profiled_ms / self.timed_ms
 
     @property
     def runs_on_gpu(self) -> bool:

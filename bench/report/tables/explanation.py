@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from bench.report.analysis.explanation import BUSY_PCT, CLASSES, Explanation, rooflines
+from bench.report.analysis.explanation import CLASSES, Explanation, rooflines
 from bench.report.format import UNKNOWN, number, signed
 from bench.report.tables.table import BATCH, DEVICE, PRECISION, Column, Table, figures, optional, table, words
 from bench.stats import Interval
@@ -129,23 +129,6 @@ def operators_alone(found: Sequence[tuple[Explanation, str]]) -> Table | None:
         "what this device showed in the same process: the rate of its fastest large matrix product, and that of a copy."
     )
     return table("The longest operators alone", rows, columns, about)
-
-
-def sentences(found: Sequence[tuple[Explanation, str]]) -> list[str]:
-    """Return the reasons as sentences, one for each precision of each cell."""
-    lines = []
-    for one, where in found:
-        who = f"{one.arm.precision} on {where}, batch {one.cell['batch_size']:.0f}"
-        room = "" if one.ceiling is None else f" of at most {number(one.ceiling, 3)}×"
-        start = f"{who}: {number(one.speedup.center, 3)}×{room}"
-        causes = "; ".join(reason.sentence for reason in one.reasons)
-        tries = dict.fromkeys(word for reason in one.reasons for word in reason.techniques)
-        advice = f" Worth trying: {', '.join(tries)}." if tries else ""
-        if (busy := one.foreign_load_pct) is not None and busy >= BUSY_PCT:
-            advice += f" Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
-        cause = f". {causes[:1].upper()}{causes[1:]}." if causes else "; no rule found a cause."
-        lines.append(f"{start}{cause}{advice}")
-    return lines
 
 
 def signed_ms(value: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.analysis.explanation import CLASSES, Explanation
+from bench.report.analysis.explanation import BUSY_PCT, CLASSES, STRETCHED, Explanation
 from bench.report.analysis.memory import Held, MemoryChange
 from bench.report.format import MIB, change, memory_unit, number, times
 from bench.report.tables.explanation import signed_ms
@@ -69,10 +69,22 @@ class Why:
 
     @property
     def reasons(self) -> list[str]:
-        """The causes, and what to try against them, as whole sentences."""
+        """The causes, what to try against them, and what to doubt, as whole sentences."""
         lines = [_sentence(reason.sentence) for reason in self.one.reasons] or ["No rule found a cause."]
         tries = ",".join(dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques))
-        return [*lines, *([f"Worth trying: --ladder --techniques {tries} measures what that brings."] if tries else [])]
+        lines += [f"Worth trying: --ladder --techniques {tries} measures what that brings."] if tries else []
+        return [*lines, *self._doubts()]
+
+    def _doubts(self) -> Iterator[str]:
+        baseline, arm = self.one.baseline, self.one.arm
+        if max(baseline.stretched, arm.stretched) >= STRETCHED:
+            yield (
+                f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long "
+                f"and {arm.precision}'s {number(arm.stretched, 2)} times, so the classes, and what follows from them, "
+                "are rough."
+            )
+        if (busy := self.one.foreign_load_pct) is not None and busy >= BUSY_PCT:
+            yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
 
     @property
     def of_memory(self) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.report.analysis.explanation import CLASSES, explanations, rooflines
 from bench.report.reading.load import CELL
-from bench.report.tables.explanation import ceilings, operators_alone, sentences, time_by_class
+from bench.report.tables.explanation import ceilings, operators_alone, time_by_class
 
 COLUMNS = ["precision", "kind", "name", "round", "work", "detail", "count", "value"]
 FP32 = {"other products": 60.0, "elementwise": 15.0, "normalisation and softmax": 5.0, "optimizer": 10.0, "idle": 10.0}
@@ -181,7 +181,7 @@ def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     assert [row[3] for row in operators_alone([(found, "H100")]).rows] == ["mm", "relu"]
 
 
-def test_tables_show_every_class_and_the_sentence_its_figures():
+def test_tables_show_every_class_and_a_reason_its_figures():
     found = [(plain(**CAUSES["misaligned"]), "H100")]
     for one, _ in found:
         one.cell["batch_size"] = 64  # type: ignore[index]
@@ -189,6 +189,4 @@ def test_tables_show_every_class_and_the_sentence_its_figures():
     assert [row[3] for row in table.rows][-2:] == ["all, profiled", "the step, not profiled"]
     assert table.rows[0][4:] == ["60.0", "24.0", "44", "−36.0"]
     assert ceilings(found).rows[0][3] == "1.82"
-    (sentence,) = sentences(found)
-    assert sentence.startswith("amp-bf16 on H100, batch 64: 1.82× of at most 1.85×.")
-    assert "−40 %" in sentence
+    assert "−40 %" in found[0][0].reasons[0].sentence

@@ -7,7 +7,7 @@ import pytest
 from bench.measure.trace import decompose
 from bench.report.tables import why as tables
 from bench.report.tables.why import Why, short
-from tests.report.analysis.test_explanation import CAUSES, explain, figure, operators, plain, step
+from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, operators, plain, step
 from tests.traces import FP16, FP32, Trace
 
 
@@ -34,6 +34,19 @@ def test_reasons_are_sentences_and_techniques_are_named_once():
     assert found.reasons[0].startswith("Launching limits it")
     assert "--techniques compile " in found.reasons[-1]
     assert len(why(plain()).reasons) == 1
+
+
+def test_what_other_programs_took_is_told():
+    assert why(plain(extra=[figure("fp32", "step", "foreign load", 5.0)])).reasons == why(plain()).reasons
+    *_, last = why(plain(extra=[figure("fp32", "step", "foreign load", 66.4)])).reasons
+    assert last.startswith("Other programs took 66 % of the CPU")
+
+
+def test_steps_that_the_profiler_makes_much_longer_are_told():
+    fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))
+    for profiler, told in ((1.2, False), (3.4, True)):
+        found = why(explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE)))
+        assert any("amp-bf16's 3.4 times" in reason for reason in found.reasons) is told
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
