@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from bench.report.format import number, signed, times
+from bench.report.format import number, times
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
 from bench.spec.precisions import BASELINE, find_precision
@@ -231,7 +231,8 @@ def ceiling(baseline: Step, arm: Step) -> float | None:
     """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
 
     Products take what they take alone in the arm's type, at best; elementwise operators and norms half their time, or
-    what they take alone if that is less; all else stays, and the casts that were added are added.
+    what they take alone if that is less; the optimizer half its time if the weights have 16 bits; all else stays, and
+    the casts that were added are added.
     """
     rate = product_ratio(baseline, arm)
     products = sum(baseline.ms[work] for work in PRODUCTS)
@@ -241,6 +242,7 @@ def ceiling(baseline: Step, arm: Step) -> float | None:
         rate = 1.0
     follow = min(HALVED, _following_ratio(baseline, arm) or HALVED)
     left = products * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
+    left -= 0.0 if _updates_fp32(arm) else HALVED * baseline.ms["optimizer"]
     return baseline.profiled_ms / (_rest(baseline) + left + _added_casts_ms(baseline, arm))
 
 
@@ -423,9 +425,10 @@ def _casting(baseline: Step, arm: Step) -> Iterator[Reason]:
 
 def _optimizing(_baseline: Step, arm: Step) -> Iterator[Reason]:
     if (share := arm.share("optimizer")) >= OPTIMIZING:
+        also = ", in fp32 in either precision" if _updates_fp32(arm) else ""
         yield Reason(
             rule="optimizer-bound",
-            sentence=f"the optimizer takes {_percent(share)} of the step, in fp32 in either precision",
+            sentence=f"the optimizer takes {_percent(share)} of the step{also}",
             techniques=("fused-optimizer",),
         )
 
@@ -498,7 +501,7 @@ def _misaligned(_baseline: Step, arm: Step) -> Iterator[Reason]:
         rule="misaligned",
         sentence=(
             f"{best['name']}, {_percent(float(best['count']))} of the FLOPs{_in(best['detail'])}, takes "
-            f"{signed(100 * (float(best['value']) - 1), 0)} % with its sizes padded to multiples of 64"
+            f"{_percent(1 - float(best['value']))} less time with its sizes padded to multiples of 64"
         ),
     )
 
@@ -513,7 +516,7 @@ def _layout(_baseline: Step, arm: Step) -> Iterator[Reason]:
         rule="layout",
         sentence=(
             f"the convolution{_in(best['detail'])}, {_percent(float(best['count']))} of the FLOPs, takes "
-            f"{signed(100 * (float(best['value']) - 1), 0)} % with channels last"
+            f"{_percent(1 - float(best['value']))} less time with channels last"
         ),
         techniques=("channels-last",),
     )
@@ -542,6 +545,11 @@ def _is(rule: Callable[[Step, Step], Iterator[Reason]], step: Step) -> bool:
 def _is_fp32(step: Step) -> bool:
     precision = find_precision(step.precision)
     return precision is not None and precision.compute == "float32"
+
+
+def _updates_fp32(step: Step) -> bool:
+    precision = find_precision(step.precision)
+    return precision is None or precision.weights is None or precision.master
 
 
 def _compute(step: Step) -> str:

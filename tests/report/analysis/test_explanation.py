@@ -85,6 +85,20 @@ def test_nothing_is_unexplained_of_a_difference_within_its_noise():
     assert found.unexplained is None
 
 
+@pytest.mark.parametrize(("arm", "optimizer"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
+def test_the_optimizer_may_gain_where_the_weights_have_16_bits(arm, optimizer):
+    found = explain(step("fp32", FP32), step(arm, GAINS), operators({"fp32": 2.0, arm: 0.8}), arm=arm)
+    assert found.ceiling == pytest.approx(100 / (24 + 10 + 10 + optimizer), rel=1e-3)
+
+
+@pytest.mark.parametrize(("arm", "says"), [("bf16", False), ("amp-bf16", True)])
+def test_the_optimizer_is_said_to_stay_in_fp32_only_where_it_does(arm, says):
+    slow = [step(name, ms | {"optimizer": 40.0}, gpu=False) for name, ms in (("fp32", FP32), (arm, GAINS))]
+    (reason,) = explain(*slow, operators({"fp32": 2.0, arm: 0.8}), arm=arm).reasons
+    assert reason.rule == "optimizer-bound"
+    assert ("in fp32" in reason.sentence) is says
+
+
 def test_casts_lower_the_ceiling_and_the_prediction():
     casts = [figure("amp-bf16", "alone", "_to_copy", 1.0, work="casts and layout", count=6)]
     found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
@@ -189,4 +203,4 @@ def test_tables_show_every_class_and_a_reason_its_figures():
     assert [row[3] for row in table.rows][-2:] == ["all, profiled", "the step, not profiled"]
     assert table.rows[0][4:] == ["60.0", "24.0", "44", "−36.0"]
     assert ceilings(found).rows[0][3] == "1.82"
-    assert "−40 %" in found[0][0].reasons[0].sentence
+    assert "40 % less time" in found[0][0].reasons[0].sentence
