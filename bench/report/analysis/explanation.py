@@ -368,7 +368,7 @@ def growth_of(step: Step) -> float | None:
     """
     doubled = step.value("step", "doubled")
     fixed = step.ms["optimizer"] + step.ms["casts and layout"]
-    if doubled is None or step.timed_ms <= fixed:
+    if doubled is None or min(doubled, step.timed_ms) <= fixed:  # the profiler has made them longer than the rest
         return None
     return (doubled - fixed) / (step.timed_ms - fixed)
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from bench.report.analysis.explanation import CLASSES, explanations, rooflines
+from bench.report.analysis.explanation import CLASSES, explanations, growth_of, rooflines
 from bench.report.reading.load import CELL
 from bench.report.tables.explanation import ceilings, operators_alone, time_by_class
 
@@ -169,6 +169,12 @@ def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
     slow = {"other products": 10.0, "idle": 50.0}
     extra = [figure(name, "step", "doubled", 110.0) for name in ("fp32", "amp-bf16")]
     assert plain(base=slow, arm=slow | {"other products": 5.0}, extra=extra).reasons == ()
+
+
+def test_growth_is_unknown_where_optimizer_and_casts_under_the_profiler_exceed_the_doubled_step():
+    slow = {"other products": 1.0, "optimizer": 9.5, "idle": 5.0}
+    extra = [figure(name, "step", "doubled", 8.0) for name in ("fp32", "amp-bf16")]
+    assert growth_of(plain(base=slow, arm=slow, extra=extra).arm) is None
 
 
 def test_short_operators_that_the_batch_does_not_lengthen_are_launching():
