@@ -89,7 +89,7 @@ BOOKKEEPING = re.compile(
     r"|numpy_T|movedim|size|stride|is_|has_|nested|sparse_coo|cast_|autocast|broadcast|meshgrid|conj|real|version"
     r"|swapaxes|refine_names|requires_grad|ensure_|assert|cudnn_init|use_cudnn|choose_qparams)\w*"
     r"|autograd::|torch::autograd::|detach|\w+Backward\d*$|\w+Backward$|ProfilerStep|Memory|Pregraph|TorchDynamo"
-    r"|Torch-Compiled|## |CompiledFunction|enumerate\(|DistributedDataParallel|\[)"
+    r"|Torch-Compiled|## |CompiledFunction|AOTDispatcher |enumerate\(|DistributedDataParallel|\[)"
 )
 """Operators and ranges that describe tensors or call others: on a GPU they launch nothing, on a CPU they are a part of
 the time in which nothing is computed."""

@@ -195,6 +195,7 @@ def test_on_a_cpu_ranges_and_functions_of_a_model_are_idle_between_their_operato
     trace.op("mine::fold", 52, 8, FP32)
     trace.op("aten::empty", 53, 2)
     trace.op("aten::copy_", 80, 5, FP32, FP32)
+    trace.op("AOTDispatcher Runtime Wrapper Prologue", 90, 5)
     expected = {"elementwise": 10, "unknown": 6, "casts and layout": 5, "idle": 79}
     assert classes(trace) == expected
 

@@ -340,7 +340,10 @@ def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
     calls = arm.value("step", "kernels" if arm.runs_on_gpu else "operators")
     mean_us = 1e3 * arm.profiled_ms / calls if calls else None
     short = mean_us is not None and mean_us <= SHORT_US
-    bound = idle >= 2 * LAUNCHING if growth is None else growth < GROWTH and (idle >= LAUNCHING or short)
+    if growth is None:
+        bound = arm.runs_on_gpu and idle >= 2 * LAUNCHING  # a CPU's trace lacks what torch.compile fused
+    else:
+        bound = growth < GROWTH and (idle >= LAUNCHING or short)
     if not bound:
         return
     if arm.runs_on_gpu:

@@ -171,6 +171,13 @@ def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
     assert plain(base=slow, arm=slow | {"other products": 5.0}, extra=extra).reasons == ()
 
 
+@pytest.mark.parametrize(("gpu", "rules"), [(True, ["launch-bound"]), (False, [])])
+def test_without_a_doubled_batch_only_a_gpus_idle_time_is_launching(gpu, rules):
+    slow = [step(name, {"matrix units": 10.0, "idle": 50.0}, gpu=gpu) for name in ("fp32", "amp-bf16")]
+    found = explain(*slow, operators(ALONE))
+    assert [reason.rule for reason in found.reasons] == rules
+
+
 def test_growth_is_unknown_where_optimizer_and_casts_under_the_profiler_exceed_the_doubled_step():
     slow = {"other products": 1.0, "optimizer": 9.5, "idle": 5.0}
     extra = [figure(name, "step", "doubled", 8.0) for name in ("fp32", "amp-bf16")]
