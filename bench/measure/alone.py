@@ -6,6 +6,7 @@ would gain follows from the rates of the baseline's products in its compute type
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.module_tracker import ModuleTracker
 
-from bench.devices.backend import backend_of
+from bench.devices.backend import Backend, backend_of
 from bench.measure.operations import formulas, is_product
 from bench.measure.operator_classes import BOOKKEEPING, LAYOUT, operator_class
 from bench.results.records import WorkClass
@@ -33,7 +34,9 @@ COLD_BYTES = 64 * 2**20
 MOST_COPIES = 8
 FEWEST_CALLS, MOST_CALLS = 3, 200
 SHORTEST_S = 2e-4
-"""A call that takes less is timed in groups that take as long, so that the clock and the launch do not count."""
+"""A call that takes less is timed in groups that take as long, so that the clock does not count."""
+CYCLES_PER_S, SPARE = 2e9, 2.0
+"""A GPU's clock, roughly, and how many times as long as the host queues work the GPU waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,19 +341,38 @@ def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
     except Exception as error:  # an operator that asks more of its operands than their shapes and types
         print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
         return None
-    turn = 0
+    turns = itertools.cycle(functions)
 
-    def timed() -> float:
-        nonlocal turn
+    def run() -> None:
         with torch.no_grad():
-            start = time.perf_counter()
             for _ in range(group):
-                functions[turn % copies]()
-                turn += 1
-            backend.synchronize()
-            return (time.perf_counter() - start) / group
+                next(turns)()
 
-    return timed
+    if backend.is_gpu:
+        return lambda: _gpu_s(run, backend) / group
+    return lambda: _clocked_s(run) / group
+
+
+def _clocked_s(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _gpu_s(run: Callable[[], object], backend: Backend) -> float:
+    """Return the seconds that a GPU takes for what is queued, however slowly the host queues it.
+
+    The GPU waits until all is in its queue, so that launching is in no time.
+    """
+    backend.synchronize()
+    queueing_s = _clocked_s(run)
+    backend.synchronize()
+    backend.spin(int(SPARE * queueing_s * CYCLES_PER_S))
+    first = backend.record_event(timing=True)
+    run()
+    last = backend.record_event(timing=True)
+    backend.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
 
 
 def copy_gb_per_s(device: torch.device, dtype: torch.dtype, *, to: torch.dtype | None = None, calls: int = 10) -> float:

@@ -58,7 +58,7 @@ OPERATORS = (
     ),
     _pattern(
         "elementwise",
-        r"^aten::_?(?:foreach_)?_?(?:add|sub|rsub|mul|div|neg|abs|sign|pow|sqrt|rsqrt|reciprocal|exp|log|sin|cos|erf"
+        r"^aten::_?(?:foreach_)?_?(?:add|sub|rsub|mul|div|neg|abs|sign|pow|sqrt|rsqrt|reciprocal|exp|expm1|log|log1p|log2|logsumexp|square|fmod|remainder|nan_to_num|sin|cos|erf"
         r"|relu|threshold|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|celu|selu|gelu|silu|mish|sigmoid|tanh|softplus"
         r"|glu|prelu|dropout|native_dropout|bernoulli|normal|uniform|rand|randn|randperm|fused_dropout|where"
         r"|masked_fill|masked_scale|clamp|maximum|minimum|lerp|addc(?:mul|div)|sum|mean|prod|std|var|amax|amin|max|min"
@@ -66,6 +66,7 @@ OPERATORS = (
         r"|binary_cross_entropy|cross_entropy_loss|kl_div|eq|ne|lt|le|gt|ge|isfinite|isnan|isinf|bitwise|logical|floor"
         r"|ceil|round|fill|zero|ones|zeros|full|arange|cat|stack|index|gather|scatter|embedding|one_hot|tril|triu"
         r"|roll|flip|repeat|pad|constant_pad|reflection_pad|replication_pad|upsample|interpolate|im2col|col2im|sort"
+        r"|nonzero|bincount|unique|cdist|grid_sampler|fft"
         r"|topk|pixel_shuffle|pixel_unshuffle|(?:adaptive_)?(?:avg|max)_pool|mkldnn_(?:adaptive_)?(?:avg|max)_pool)"
         r"(?:\d?d?)(?:_\w*|\d)*$",
         "aten::add_",

@@ -40,7 +40,9 @@ from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published, published_beside
 from bench.report.tables.table import Table
 from bench.report.tables.why import Why
+from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
+from bench.results.records import MEASURED
 from bench.spec import lifetime
 from bench.spec.precisions import BASELINE, precision_rank
 
@@ -402,7 +404,9 @@ def _explained(runs: Runs, rows: pd.DataFrame) -> list[tuple[explanation.Explana
     """Return the explanations of one workload, each with what the summary calls its device."""
     if runs.explained.empty:
         return []
-    named = runs.explained.merge(rows[[*CELL, "where"]].drop_duplicates(), on=CELL)
+    counts = runs.trials[(runs.trials["phase"] == "explain") & runs.trials["status"].isin(MEASURED)]
+    sound = runs.explained.merge(counts[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
+    named = sound.merge(rows[[*CELL, "where"]].drop_duplicates(), on=CELL)
     where = {tuple(cell): label for *cell, label in named[[*CELL, "where"]].drop_duplicates().to_numpy().tolist()}
     found = explanation.explanations(named)
     return [(one, str(where[tuple(one.cell[name] for name in CELL)])) for one in found]

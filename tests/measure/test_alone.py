@@ -134,3 +134,39 @@ def test_each_variant_is_timed_under_its_own_settings():
     order = []
     times([call, call], CPU, 0.0, [lambda: order.append("a"), lambda: order.append("b")])
     assert order == ["a", "b", "b", "a", "a", "b"]
+
+
+class Queue:
+    """A GPU that writes down what is asked of it; each event is 3 ms after the one before."""
+
+    is_gpu = True
+
+    def __init__(self):
+        self.asked, self.events = [], 0
+
+    def synchronize(self):
+        self.asked.append("synchronize")
+
+    def spin(self, cycles):
+        assert cycles > 0
+        self.asked.append("spin")
+
+    def record_event(self, *, timing):
+        assert timing
+        self.asked.append("event")
+        self.events += 1
+        return Moment(3.0 * self.events)
+
+
+class Moment:
+    def __init__(self, at):
+        self.at = at
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+def test_a_gpus_time_is_between_events_of_work_that_is_queued_while_it_waits():
+    queue = Queue()
+    assert alone._gpu_s(lambda: queue.asked.append("run"), queue) == 3e-3
+    assert queue.asked == ["synchronize", "run", "synchronize", "spin", "event", "run", "event", "synchronize"]

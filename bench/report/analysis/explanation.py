@@ -176,7 +176,8 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
     rounds = before.index.intersection(after.index)
     difference = student_interval(list(before[rounds] - after[rounds]))
     ratio = student_interval(list(np.log(before[rounds] / after[rounds])))
-    by_class = {work: baseline.ms[work] - arm.ms[work] for work in CLASSES}
+    own, other = (_by_round(step) for step in (baseline, arm))
+    by_class = {work: float((own[work] - other[work]).median()) for work in CLASSES}
     certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
     return Explanation(
         cell=cell,
@@ -191,6 +192,12 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
         reasons=tuple(reasons(baseline, arm)),
         foreign_load_pct=baseline.value("step", "foreign load"),
     )
+
+
+def _by_round(step: Step) -> pd.DataFrame:
+    """Return the classes' ms, a row for each round."""
+    table = step.of("class").pivot_table(index="round", columns="name", values="value")
+    return table.reindex(columns=list(CLASSES), fill_value=0.0)
 
 
 def _exponential(logs: Interval) -> Interval:
@@ -326,9 +333,12 @@ def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
     """Yield what holds a precision back, by every rule; one sentence alone where too much of a step is unknown."""
     unknown = max(baseline.share("unknown"), arm.share("unknown"))
     if unknown > MOST_UNKNOWN:
+        rows = pd.concat([step.of("operator")[step.of("operator")["work"] == "unknown"] for step in (baseline, arm)])
+        names = ", ".join(dict.fromkeys(rows.sort_values("value", ascending=False)["name"].head(3)))
+        which = f" ({names})" if names else ""
         yield Reason(
             rule="unknown",
-            sentence=f"{_percent(unknown)} of the step are operators of unknown kind, so no reason is given",
+            sentence=f"{_percent(unknown)} of the step are operators of unknown kind{which}, so no reason is given",
         )
         return
     for rule in RULES:
@@ -336,7 +346,9 @@ def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
 
 
 def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
-    idle, growth = arm.share("idle"), growth_of(arm)
+    # What the profiler adds to a step lies between its operators, where nothing runs.
+    added_ms = max(0.0, arm.profiled_ms - arm.timed_ms)
+    idle, growth = max(0.0, arm.ms["idle"] - added_ms) / (arm.profiled_ms - added_ms), growth_of(arm)
     calls = arm.value("step", "kernels" if arm.runs_on_gpu else "operators")
     mean_us = 1e3 * arm.profiled_ms / calls if calls else None
     short = mean_us is not None and mean_us <= SHORT_US
@@ -370,8 +382,8 @@ def growth_of(step: Step) -> float | None:
     These two go by the number of weights, whatever the batch.
     """
     doubled = step.value("step", "doubled")
-    fixed = step.ms["optimizer"] + step.ms["casts and layout"]
-    if doubled is None or min(doubled, step.timed_ms) <= fixed:  # the profiler has made them longer than the rest
+    fixed = (step.ms["optimizer"] + step.ms["casts and layout"]) * min(1.0, step.timed_ms / step.profiled_ms)
+    if doubled is None or min(doubled, step.timed_ms) <= fixed:
         return None
     return (doubled - fixed) / (step.timed_ms - fixed)
 

@@ -138,7 +138,8 @@ def load(folders: list[Path]) -> Runs:
         blocks.append(timed)
         figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
         numerics.append(_with_cells(folder / "numerics.csv", figures, rows, more=["seed"]))
-        reasons = read(folder / "explain.csv").drop_duplicates([*PAIR, "kind", "name", "round", "detail"], keep="last")
+        which = [*PAIR, "kind", "name", "round", "work", "detail"]
+        reasons = read(folder / "explain.csv").drop_duplicates(which, keep="last")
         explained.append(_with_cells(folder / "explain.csv", reasons, rows))
     names = _data_names(runs)
     frames = [

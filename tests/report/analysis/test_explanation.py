@@ -208,6 +208,18 @@ def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     assert [row[3] for row in operators_alone([(found, "H100")]).rows] == ["mm", "relu"]
 
 
+def test_what_the_profiler_adds_is_not_launching():
+    """A third of the profiled step is idle, and as much as the profiler has added."""
+    slow = {"other products": 20.0, "idle": 10.0}
+    doubled = [figure(name, "step", "doubled", 21.0) for name in ("fp32", "amp-bf16")]
+    kernels = [figure(name, "step", "operators", 100) for name in ("fp32", "amp-bf16")]
+    rows = [step("fp32", slow, gpu=False), step("amp-bf16", slow, gpu=False), operators({"fp32": 0.6, "amp-bf16": 0.2})]
+    assert "launch-bound" in {one.rule for one in explain(*rows, doubled, kernels).reasons}
+    for row in (one for part in rows[:2] for one in part if one["name"] == "timed"):
+        row["value"] *= 2 / 3
+    assert "launch-bound" not in {one.rule for one in explain(*rows, doubled, kernels).reasons}
+
+
 def test_tables_show_every_class_and_a_reason_its_figures():
     found = [(plain(**CAUSES["misaligned"]), "H100")]
     for one, _ in found:
