@@ -16,8 +16,16 @@ from bench.run import session
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def hangup_ends():
+    """Let the end of the terminal end this process, also where the tests were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_the_first_signal_raises_and_others_count_until_they_may_raise_again(number, code):
+def test_the_first_signal_raises_and_others_count_until_they_may_raise_again(number, code, hangup_ends):
     with Interruption(for_good=False) as signals:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
