@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from bench.data import random_batches
+from bench.data import Batches, random_batches
 from bench.data.prepare import is_synthetic
+from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, is_out_of_memory
 from bench.measure import alone
 from bench.measure.alone import Call
@@ -366,8 +367,8 @@ class _Explanation:
                     self._send(runner, name, call.title, ratio, detail=call.module, count=share)
 
 
-def _endless(batches: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    return (batch for epoch in itertools.count(1) for batch in batches.train(epoch))  # type: ignore[attr-defined]
+def _endless(batches: Batches) -> Iterator[Batch]:
+    return (batch for epoch in itertools.count(1) for batch in batches.train(epoch))
 
 
 def _compute(runner: TrainingRunner) -> torch.dtype | None:

@@ -1,4 +1,4 @@
-"""The rows of a run's CSVs as they stand in the files; whoever reads, resumes or cleans a run counts them alike."""
+"""Reads the rows of a run's CSVs and counts their lines. Reports, ``--resume`` and the store all use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.spec.errors import UsageError
 
 
 def rows(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the rows of a CSV, the header first, as whoever reads a run counts them: lines that are empty are none.
+    """Yield the rows of a CSV, the header first; empty lines are skipped.
 
     Args:
         path: what the file is called.

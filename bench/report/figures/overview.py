@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.analysis.memory import COLUMNS
 from bench.report.analysis.summary import PARITY_MARGIN_POINTS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
@@ -16,14 +17,6 @@ from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
-COLUMNS = {
-    "parameters": "parameter_bytes",
-    "gradients": "gradient_bytes",
-    "optimizer": "optimizer_bytes",
-    "activations": "activation_bytes",
-    "temporaries": "temporary_bytes",
-}
-"""The columns of trials.csv by what they are called here."""
 MEMORY, ACCURACY = "memory", "accuracy"
 """The names of the figures."""
 MOST_ROWS = 24
