@@ -674,6 +674,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=20)
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell starts this in the background
     if options.what == "kills":
         bad = kills(options.runs or 200, options.jobs, options.seed)
     elif options.what == "interrupts":
