@@ -117,10 +117,10 @@ class Alternating(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.out = nn.Linear(512, 10)
+        self.out = nn.Linear(512, 128)
 
     def forward(self, inputs):
-        for _ in range(20):
+        for _ in range(40):
             inputs = inputs.to(torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32).float()
         return self.out(inputs)
 
@@ -192,8 +192,11 @@ def test_a_planted_cause_is_found_and_no_other(name, tiny_trial, cpu, use_suite)
     more = {"optimizer": planted.optimizer} if planted.optimizer else {}
     use_suite(planted.model, data=data, loss=Summed, **more)
     cell = replace(tiny_trial.cell, batch_size=planted.batch, data=DataSource(kind="synthetic"))
-    _, _, (found,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
-    fired = {reason.rule for reason in found.reasons}
+    for _attempt in range(2):  # a busy machine may disturb one
+        _, _, (found,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
+        fired = {reason.rule for reason in found.reasons}
+        if fired - EMULATED <= {planted.cause} <= fired:
+            break
     assert planted.cause in fired, found
     assert fired - EMULATED - {planted.cause} == set()
 
