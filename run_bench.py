@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     from bench.cli.interruption import Interruption
     from bench.spec.trial import Request
 
-STOPPED = "run_bench: stopped."
+STOPPED = "run_bench: stopped.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,16 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from bench.cli.interruption import Interrupted, Interruption
 
-        with Interruption(for_good=argv is None) as signals:
+        with Interruption(for_good=argv is None, last_words=STOPPED) as signals:
             try:
                 return _main(argv, signals)
             except Interrupted:  # it has been said
                 return signals.exit_code
             except KeyboardInterrupt:
-                sys.stderr.write(f"{STOPPED}\n")
+                sys.stderr.write(STOPPED)
                 return signals.exit_code
     except KeyboardInterrupt:  # while that was imported
-        sys.stderr.write(f"{STOPPED}\n")
+        sys.stderr.write(STOPPED)
         return 130
 
 

@@ -38,9 +38,15 @@ class Interruption:
     process at once; what it has started ends with it.
     """
 
-    def __init__(self, *, for_good: bool) -> None:
-        """Prepare; ``for_good`` if nothing follows in this process, whose end then cannot be interrupted either."""
+    def __init__(self, *, for_good: bool, last_words: str = "") -> None:
+        """Prepare.
+
+        Args:
+            for_good: nothing follows in this process, whose end then cannot be interrupted either.
+            last_words: a line for standard error when the third ends it, perhaps before anything else was said.
+        """
         self.came: list[int] = []
+        self._last_words = last_words
         self._for_good, self._accepts = for_good, True
         self._before: dict[int, Any] = {}
         self._hook = sys.unraisablehook
@@ -83,6 +89,10 @@ class Interruption:
         self.came.append(number)
         self._tidy(number)
         if len(self.came) > 2:
+            try:  # noqa: SIM105 - contextlib takes a moment to import
+                os.write(2, self._last_words.encode())
+            except OSError:  # nobody is left to read it
+                pass
             os._exit(self.exit_code)
         if self._accepts:
             self._accepts = False

@@ -71,7 +71,7 @@ def test_an_interruption_that_python_swallows_is_raised_again():
 THIRD = """
 import signal, time
 from bench.cli.interruption import Interruption
-with Interruption(for_good=True):
+with Interruption(for_good=True, last_words="ended\\n"):
     try:
         signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
@@ -84,7 +84,7 @@ with Interruption(for_good=True):
 
 def test_the_third_signal_ends_the_process():
     done = subprocess.run([sys.executable, "-c", THIRD], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "once more\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "once more\n", "ended\n")
 
 
 IMPORTING = """
