@@ -184,6 +184,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_cause_is_found_and_no_other(name, tiny_trial, cpu, use_suite):
@@ -192,11 +193,8 @@ def test_a_planted_cause_is_found_and_no_other(name, tiny_trial, cpu, use_suite)
     more = {"optimizer": planted.optimizer} if planted.optimizer else {}
     use_suite(planted.model, data=data, loss=Summed, **more)
     cell = replace(tiny_trial.cell, batch_size=planted.batch, data=DataSource(kind="synthetic"))
-    for _attempt in range(2):  # a busy machine may disturb one
-        _, _, (found,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
-        fired = {reason.rule for reason in found.reasons}
-        if fired - EMULATED <= {planted.cause} <= fired:
-            break
+    _, _, (found,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
+    fired = {reason.rule for reason in found.reasons}
     assert planted.cause in fired, found
     assert fired - EMULATED - {planted.cause} == set()
 
