@@ -10,6 +10,7 @@ import pytest
 
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
+from bench.report.figures.training import panel
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
 from bench.results.records import Block, TrialResult
@@ -203,5 +204,6 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     assert (emulated_row["parity"], emulated_row["train_status"], emulated_row["seeds"]) == ("EQUIVALENT", "ok", 5)
     assert emulated_row[["time_per_epoch_s", "total_s", "train_samples_per_s"]].isna().all()
     assert found.runs[0].remarks == ()
-    report = write_report([run.folder], tmp_path / "report", figures="all")
-    assert "fp8-rowwise:emulated=on" in report.read_text()
+    for rows in (found.epochs, found.epochs[emulated]):  # drawn against epochs alone
+        by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
+        assert len(by_epoch.marks) > len(by_time.marks)
