@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE
+from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
@@ -173,7 +173,9 @@ def _describe(result: TrialResult) -> str:
     if (training := result.training) is not None:
         accuracy = training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
-        return f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:.4f}{tested}{_also(result)}"
+        precision = find_precision(result.precision)
+        took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
+        return f"{took}loss {training.train_loss:.4f}{tested}{_also(result)}"
     return _describe_timed(result)
 
 

@@ -10,7 +10,7 @@ from bench.devices.processes import GpuProcess, describe
 from bench.planning import suite_registry
 from bench.planning.plan import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
-from bench.spec.precisions import PRECISIONS
+from bench.spec.precisions import PRECISIONS, emulation_of
 from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
@@ -140,7 +140,9 @@ def _precisions(device: Device) -> list[str]:
 
 def _would(device: Device, name: str) -> str:
     if reason := unsupported_reason(device, name):
-        return f"unsupported: {reason}"
+        emulated = emulation_of(name)
+        runs = PRECISIONS[name].conversion is not None and not unsupported_reason(device, emulated)
+        return f"unsupported: {reason}" + (f"; {emulated} does its arithmetic, without speed" if runs else "")
     if device.kind == "cpu" and is_emulated(device, name):
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
     if device.kind == "cpu" and PRECISIONS[name].compute == "float16":

@@ -19,6 +19,7 @@ FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "bf16": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "bfloat16 matrix instructions"),
     "tf32": (("gfx942",), "TF32 (xf32) matrix instructions"),
     "fp8": (("gfx942", "gfx95", "gfx12"), "float8 matrix instructions"),
+    "mxfp8": ((), "kernels of torchao for MXFP8, which are NVIDIA's"),
 }
 """The gfx names, by how they begin, with each feature (rocm.docs.amd.com, "Data types and precision support")."""
 REASONS = {
@@ -65,7 +66,8 @@ class Amd:
             return None
         starts, what = FEATURES[feature]
         if not model.startswith(starts):
-            return f"{what}, of {', '.join(start.ljust(6, 'x') for start in starts)}; this GPU is {model}"
+            models = f", of {', '.join(start.ljust(6, 'x') for start in starts)}" if starts else ""
+            return f"{what}{models}; this GPU is {model}"
         if feature == "tf32" and not _torch_offers_tf32():
             return "a TF32 switch, which this torch does not offer (some builds: HIPBLASLT_ALLOW_TF32=1)"
         return None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.devices.backend import Backend, Event, PeakMemory
-from bench.devices.capabilities import failure_on_cpu, fp32_switches, no_tf32_on_cpu
+from bench.devices.capabilities import failure_on_cpu, fp32_switches, missing_package, no_tf32_on_cpu
 from bench.spec.precisions import Feature, Precision
 
 CGROUPS = (
@@ -29,6 +29,7 @@ FEATURES: dict[Feature, str] = {
     "fp16": "",
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
+    "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }
 """What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""
 
@@ -99,8 +100,10 @@ class Cpu(Backend):
         return frozenset(dtype for dtype, flags in types.items() if any(has.get(flag) for flag in flags))
 
     def unsupported_reason(self, precision: Precision) -> str | None:
-        if precision.needs and (missing := FEATURES[precision.needs]):
+        if precision.required and (missing := FEATURES[precision.required]):
             return f"{precision.name} needs {missing}"
+        if reason := missing_package(precision):
+            return reason
         return no_tf32_on_cpu() if precision.tf32 else failure_on_cpu(precision.compute)
 
 

@@ -94,7 +94,7 @@ class Cuda(Backend):
 
     def unsupported_reason(self, precision: Precision) -> str | None:
         missing = vendor().lacks(
-            precision.needs, vendor().model(torch.cuda.get_device_properties(self.device.index or 0))
+            precision.required, vendor().model(torch.cuda.get_device_properties(self.device.index or 0))
         )
         return f"{precision.name} needs {missing}" if missing else missing_package(precision)
 

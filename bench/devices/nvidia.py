@@ -20,8 +20,11 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "fp16": ((5, 3), "float16 arithmetic"),
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
+    "mxfp8": ((10, 0), "MXFP8 tensor cores"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (12, "MXFP8 kernels")}
+"""Features that later GPUs lack again, from a major capability on: kernels of MXFP8 are for sm_10x alone."""
 REASONS = {
     0x001: "idle",
     0x002: "applications_clocks",
@@ -99,8 +102,12 @@ class Nvidia:
         if not feature:
             return None
         (major, minor), what = FEATURES[feature]
-        has = _capability(model) >= (major, minor)
-        return None if has else f"{what}, from sm_{major}{minor} on; this GPU is {model}"
+        if _capability(model) < (major, minor):
+            return f"{what}, from sm_{major}{minor} on; this GPU is {model}"
+        end, kernels = WITHOUT.get(feature, (None, ""))
+        if end is not None and _capability(model)[0] >= end:
+            return f"{kernels}, which there are from sm_{major}{minor} on and before sm_{end}0; this GPU is {model}"
+        return None
 
 
 def _capability(text: str) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vend
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError, first_line
-from bench.spec.precisions import PRECISIONS
+from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 from bench.spec.trial import Placement
 
 
@@ -179,7 +179,8 @@ def describe_cpu() -> Device:
 
 def _unsupported(device: torch.device) -> dict[str, str]:
     backend = backend_of(device)
-    reasons = {name: backend.unsupported_reason(precision) for name, precision in PRECISIONS.items()}
+    emulations = [parse_precision(emulation_of(name)) for name, one in PRECISIONS.items() if one.conversion]
+    reasons = {one.name: backend.unsupported_reason(one) for one in (*PRECISIONS.values(), *emulations)}
     return {name: reason for name, reason in reasons.items() if reason}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
@@ -36,6 +36,8 @@ _NO_PRODUCT = re.compile(r"thnn_fused|flatten_weight")
 """Of names like a product's: those that only do what follows the products, and those that only move weights."""
 
 _aten: Any = torch.ops.aten
+Type = torch.dtype | str
+"""The type of a product; in words where operands were rounded to another."""
 _Formula = Callable[..., int]
 
 
@@ -90,7 +92,7 @@ def count(step: Callable[[], object]) -> Operations:
     )
 
 
-def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> str:
+def shares(flops: Counter[Type], unknown: Iterable[Type] = ()) -> str:
     """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``; ``?`` for unknown FLOPs."""
     total = sum(flops.values())
     parts = [f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part]
@@ -138,13 +140,17 @@ class _Products(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = formulas()
-        self.flops: Counter[torch.dtype] = Counter()
-        self.unknown: set[tuple[str, torch.dtype]] = set()
+        self.flops: Counter[Type] = Counter()
+        self.unknown: set[tuple[str, Type]] = set()
         """Products without a formula, and their types."""
+        self._operands: torch.dtype | None = None
+        """What holds the operands of the product of quantised tensors that runs now."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do ``func``, or what it consists of, and count it."""
         kwargs = kwargs or {}
+        if self._operands is None and (stored := _quantised(func, args)):
+            return self._inside(stored, func, types, args, kwargs)
         operator = getattr(func, "overloadpacket", func)
         if operator not in self.formulas and hasattr(func, "decompose") and func is not torch.ops.prim.device.default:
             with self:
@@ -154,6 +160,15 @@ class _Products(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._count(operator, args, kwargs, result)
         return result
+
+    def _inside(self, stored: tuple[type, torch.dtype], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Do a product of quantised tensors, and see what it consists of: a mode is not asked about that by itself."""
+        subclass, self._operands = stored
+        try:
+            with self:
+                return subclass.__torch_dispatch__(func, types, args, kwargs)  # type: ignore[attr-defined]
+        finally:
+            self._operands = None
 
     def _count(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         formula = self.formulas.get(operator)
@@ -165,7 +180,10 @@ class _Products(TorchDispatchMode):
             return
         numbers = [tensor.dtype for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
         # The factors are the narrowest; biases to add and attention's statistics may be wider.
-        dtype = min(numbers, key=lambda dtype: dtype.itemsize) if numbers else tensors[0].dtype
+        narrowest = min(numbers, key=lambda dtype: dtype.itemsize) if numbers else tensors[0].dtype
+        dtype: Type = narrowest
+        if self._operands is not None and self._operands.itemsize < narrowest.itemsize:
+            dtype = f"{_name(self._operands)} in {_name(narrowest)}"
         try:
             flops = formula(*args, **kwargs, out_val=result) if formula else None
         except Exception:  # shapes that the formula was not written for, such as a nested tensor's
@@ -176,7 +194,22 @@ class _Products(TorchDispatchMode):
             self.flops[dtype] += flops
 
 
-def _name(dtype: torch.dtype) -> str:
+def _quantised(func: Any, args: Any) -> tuple[type, torch.dtype] | None:
+    """Return the class of a product's quantised operands, and the type that holds their numbers; None without any.
+
+    They are tensors of a Python class, such as torchao's, that passes for a wider type than it holds.
+    """
+    if not is_product(str(getattr(func, "overloadpacket", func))):
+        return None
+    for leaf in args:
+        if isinstance(leaf, Tensor) and is_traceable_wrapper_subclass(leaf):
+            numbers: Tensor = getattr(leaf, leaf.__tensor_flatten__()[0][0])
+            if numbers.dtype.itemsize < leaf.dtype.itemsize:
+                return type(leaf), numbers.dtype
+    return None
+
+
+def _name(dtype: Type) -> str:
     return str(dtype).removeprefix("torch.")
 
 

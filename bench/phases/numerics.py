@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from bench.data import Batches
+from bench.devices.backend import backend_of
 from bench.measure import gradients
+from bench.measure.operations import observe
 from bench.phases.arms import Context, open_context
-from bench.results.records import Device, Kind, Message, Numeric, Progress, TrialResult
+from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress, TrialResult
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -45,6 +48,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
             status="nonfinite" if failure else "ok",
             detail=failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
             switches=read_back(arm.precision, context.device),
+            operations=observation.operations,
+            conversion=arm.conversion,
         )
     )
 
@@ -67,6 +72,8 @@ class _Observation:
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)
     """Of each step so far."""
+    operations: Operations | None = None
+    """What products computed in, at precisions that convert layers."""
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return what ceased to be finite, and when, or an empty string."""
@@ -137,6 +144,8 @@ class _Observation:
     def _errors(self, step: int, batch: tuple[Tensor, Tensor]) -> None:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
         arm = self.arm
+        if arm.conversion and step == 0:
+            self.operations = observe(lambda: self._gradients_of_a_copy(batch))
         with torch.random.fork_rng(devices=[]):
             exact = self.context.suite.model(self.data).to(arm.device).double().train()
         exact.load_state_dict(arm.weights.state_dict())
@@ -146,6 +155,14 @@ class _Observation:
         self._send("error", step, "loss", errors.loss)
         for layer, error in errors.gradients.items():
             self._send("error", step, "gradient", error, layer)
+
+    def _gradients_of_a_copy(self, batch: tuple[Tensor, Tensor]) -> None:
+        arm, (inputs, targets) = self.arm, batch
+        twin = copy.deepcopy(arm.model)
+        with backend_of(arm.device).fork_rng():
+            with arm.autocast():
+                loss = arm.loss(twin(inputs), targets)
+            loss.backward()
 
     def _named(self) -> gradients.Named:
         return gradients.named_gradients(self.arm.model, self.arm.weights.trained())

@@ -77,6 +77,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 compile_s=compile_s[index],
                 switches=switches,
                 operations=operations[index],
+                conversion=runner.arm.conversion,
                 speed=speed,
             )
         )

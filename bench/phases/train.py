@@ -101,6 +101,7 @@ def run(
             detail=failure or "; ".join(filter(None, odd)),
             compile_s=spent_s,
             switches=switches,
+            conversion=arm.conversion,
             training=training,
         )
     )

@@ -272,7 +272,7 @@ def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Devic
     if phase.arms == "baseline":
         groups = [(AblationStep(precision=BASELINE),)]
     if phase.arms == "together":
-        unsupported += [arm for arm in arms if unsupported_reason(device, arm.precision)]
+        unsupported += [arm for arm in arms if unsupported_reason(device, arm.precision, name)]
         supported = tuple(arm for arm in arms if arm not in unsupported)
         groups = [supported] if supported else []
         alone = [replace(common, arms=(arm,)) for arm in unsupported]
@@ -302,7 +302,8 @@ def _ablation(request: Request, cell: Cell, device: Device) -> tuple[list[Ablati
     else:
         mixed = "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
         mixed = BASELINE if is_emulated(device, mixed) else mixed
-    return build_ablation(mixed, device.kind, cell.techniques, supported=unsupported_reason(device, mixed) is None)
+    supported = unsupported_reason(device, mixed, "ladder") is None
+    return build_ablation(mixed, device.kind, cell.techniques, supported=supported)
 
 
 def named_mixed(names: tuple[str, ...]) -> str:
@@ -317,9 +318,21 @@ def named_mixed(names: tuple[str, ...]) -> str:
     return mixed[0] if mixed else BASELINE
 
 
-def unsupported_reason(device: Device, name: str) -> str | None:
-    """Return why a device does not support a precision; None if it does."""
-    return (device.unsupported or {}).get(parse_precision(name).base)
+def unsupported_reason(device: Device, name: str, phase: str | None = None) -> str | None:
+    """Return why a device does not support a precision; None if it does.
+
+    Args:
+        device: as it was surveyed.
+        name: of the precision.
+        phase: the phase to be measured; an emulated precision has no figures in those that are about what steps cost.
+    """
+    precision = parse_precision(name)
+    if reason := (device.unsupported or {}).get(precision.ability):
+        return reason
+    if precision.emulated and phase is not None and not PHASES[phase].arithmetic:
+        whole = ", ".join(name for name, one in PHASES.items() if one.arithmetic)
+        return f"it is emulated: what it does to numbers is measured ({whole}), and what that costs means nothing"
+    return None
 
 
 def is_emulated(device: Device, name: str) -> bool:
@@ -339,7 +352,7 @@ def refusal_reason(trial: Trial, device: Device) -> str | None:
     cell = trial.cell
     reasons = [
         refusal((*cell.techniques, *arm.techniques), device.kind, trial.phase, len(cell.placement.members))
-        or unsupported_reason(device, arm.precision)
+        or unsupported_reason(device, arm.precision, trial.phase)
         for arm in trial.arms
     ]
     return reasons[0] if all(reasons) else None
@@ -411,6 +424,12 @@ def silence_s(trial: Trial, request: Request, suite: Suite, device: Device, flop
     return max(10 * round_s, JOINT_S if several else SILENCE_S)
 
 
+def _is_tried(arm: AblationStep, phase: str, memory: Status | None) -> bool:
+    """Say whether to measure an arm whose memory phase ended with a status; None has not ended."""
+    emulated = memory == "unsupported" and parse_precision(arm.precision).emulated  # its memory means nothing
+    return phase == "memory" or emulated or memory not in UNFIT
+
+
 def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
@@ -426,7 +445,7 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
         statuses = {name: status for _, config in memory for name, status in done.get(config, {}).items()}
-        arms = [arm for arm in trial.arms if trial.phase == "memory" or statuses.get(arm.name) not in UNFIT]
+        arms = [arm for arm in trial.arms if _is_tried(arm, trial.phase, statuses.get(arm.name))]
     else:
         found: dict[AblationStep, Status | None] = {}
         rebased: dict[AblationStep, AblationStep] = {}

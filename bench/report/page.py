@@ -511,6 +511,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             measurements.energy(rows),
             measurements.memory(trials),
             diagnostics.what_ran(rows),
+            diagnostics.conversions(trials),
             diagnostics.compiling(trials),
             diagnostics.how_timed(rows, bootstrapped),
             *numerics.numerics(figures),

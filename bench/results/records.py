@@ -168,11 +168,25 @@ class Operations:
 
     compute_dtypes: str = ""
     """Types that matrix products and convolutions computed in during one step, each with its share of their FLOPs,
-    such as `bfloat16:98% float32:2%`; `?` where a product's FLOPs are not known, and `flops_per_step` is then
+    such as `bfloat16:98% float32:2%`; `float8_e4m3fn in float32` where operands that were rounded to the one were
+    multiplied in the other, which is emulation; `?` where a product's FLOPs are not known, and `flops_per_step` is then
     empty; TF32 is written as float32."""
     flops_per_step: float | None = None
     """FLOPs of matrix products and convolutions in one training step, a multiply-add counted as two; of several
     devices, the sum."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversion:
+    """What became of a model's linear layers, at precisions that convert them."""
+
+    converted_layers: Annotated[tuple[str, ...], Column(added_later=True)]
+    """Linear layers that were converted to multiply in the precision's narrow type, joined by +."""
+    kept_layers: Annotated[dict[str, str], Column(added_later=True)]
+    """Linear layers that were not, each with the reason, as a JSON object."""
+    small_layers: Annotated[int | None, Column(added_later=True)]
+    """Of the converted layers, how many the library's own filter would leave out because layers of their size gain no
+    speed; empty where it has no filter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -460,6 +474,7 @@ class TrialResult:
     ladder; inference: the forward pass alone, for batches and for single samples)."""
     switches: Switches = Switches()
     operations: Operations | None = None
+    conversion: Conversion | None = None
     memory: MemoryPeak | None = None
     speed: Speed | None = None
     energy: Energy | None = None

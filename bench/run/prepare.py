@@ -228,7 +228,7 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
     found = []
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
-            if not is_emulated(device, name):
+            if not is_emulated(device, name) or parse_precision(name).emulated:
                 continue
             rates = f"{device.bf16_gflops:.1f} GFLOP/s, and {device.fp32_gflops:.0f} in fp32"
             text = f"{device.name} emulates bfloat16: in a training step's products it reaches {rates}. "

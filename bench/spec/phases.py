@@ -53,6 +53,8 @@ class Phase:
     """Whether it needs the suite's training data rather than random batches."""
     recipe_batch: bool = False
     """Whether it keeps the suite's batch size where others are swept: at another it would be another training."""
+    arithmetic: bool = False
+    """Whether it tells what numbers become, and not only what that costs: the phases where emulation has a meaning."""
     checkpoints: bool = False
     """Whether a trial that was interrupted is resumed from a checkpoint."""
     has_children: bool = False
@@ -118,6 +120,7 @@ PHASES: dict[str, Phase] = {
             name="train",
             summary="training with an evaluation after each epoch",
             key="seed",
+            arithmetic=True,
             default=True,
             joint=True,
             trains_on_data=True,
@@ -132,6 +135,7 @@ PHASES: dict[str, Phase] = {
             name="numerics",
             summary="the first steps of training: losses, gradients, activations, errors against float64",
             key="seed",
+            arithmetic=True,
             trains_on_data=True,
             recipe_batch=True,
             file="numerics.csv",

@@ -16,8 +16,12 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8"]
+Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
+
+
+Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8"]
+"""Recipes of torchao: of its float8 training by their own names, and MXFP8."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,8 @@ class Precision:
     """A description in one line."""
     alias: str | None = None
     """Lightning's name for it."""
+    former: str | None = None
+    """The name that it had before, which still means it."""
     autocast: Literal["float16", "bfloat16"] | None = None
     """The type that ``torch.autocast`` computes in; None is without autocast."""
     cache: bool = True
@@ -40,8 +46,11 @@ class Precision:
     """The type of the weights, and of everything computed with them; None is fp32."""
     master: bool = False
     """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in fp32."""
-    conversion: Literal["float8"] | None = None
-    """How layers are converted before training: ``float8`` multiplies linear layers in float8, by torchao."""
+    conversion: Conversion | None = None
+    """How torchao converts linear layers before training: the recipe of their products' scales."""
+    emulated: bool = False
+    """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
+    costs is then no figure of the precision."""
     tf32: bool = False
     """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
     loss_scaling: bool = False
@@ -81,7 +90,23 @@ class Precision:
     @property
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
-        return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()))
+        emulation = ("emulated",) if self.conversion else ()
+        return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()), *emulation)
+
+    @property
+    def required(self) -> Feature:
+        """The arithmetic that the device must have as the options stand."""
+        return "bf16" if self.emulated else self.needs
+
+    @property
+    def ability(self) -> str:
+        """The name that a device's survey knows it by, which options of training leave alone."""
+        return emulation_of(self.base) if self.emulated else self.base
+
+
+def emulation_of(name: str) -> str:
+    """Return the name of a precision's emulated variant."""
+    return f"{name}:emulated=on"
 
 
 BASELINE = "fp32"
@@ -164,19 +189,54 @@ PRECISIONS: dict[str, Precision] = {
             marker="*",
         ),
         Precision(
-            name="fp8",
-            summary="amp-bf16 with linear layers in float8 (torchao)",
+            name="fp8-tensorwise",
+            summary="amp-bf16 with linear layers in float8, a scale for each tensor (torchao)",
+            former="fp8",
             autocast="bfloat16",
-            conversion="float8",
+            conversion="tensorwise",
             needs="fp8",
             package="torchao",
             extra="fp8",
             color="#882255",
             marker="p",
         ),
+        Precision(
+            name="fp8-rowwise",
+            summary="the same with a scale for each row, a power of two (torchao)",
+            autocast="bfloat16",
+            conversion="rowwise",
+            needs="fp8",
+            package="torchao",
+            extra="fp8",
+            color="#aa4499",
+            marker="v",
+        ),
+        Precision(
+            name="fp8-rowwise-gw-hp",
+            summary="the same with weights' gradients multiplied in bfloat16 (torchao)",
+            autocast="bfloat16",
+            conversion="rowwise_with_gw_hp",
+            needs="fp8",
+            package="torchao",
+            extra="fp8",
+            color="#117733",
+            marker="X",
+        ),
+        Precision(
+            name="mxfp8",
+            summary="amp-bf16 with linear layers in MXFP8: float8 with a power of two for each 32 numbers (torchao)",
+            autocast="bfloat16",
+            conversion="mxfp8",
+            needs="mxfp8",
+            package="torchao",
+            extra="fp8",
+            color="#332288",
+            marker="h",
+        ),
     )
 }
-"""By name, in the order of every table. Colors are Okabe and Ito's (fp8: one of Tol's), distinct to readers with any
+"""By name, in the order of every table. Colors are Okabe and Ito's (those of
+torchao: Tol's), distinct to readers with any
 common color blindness."""
 
 
@@ -191,7 +251,7 @@ def parse_precision(word: str) -> Precision:
         UsageError: there is no such precision or option, or the option cannot have that value.
     """
     head, colon, tail = word.strip().partition(":")
-    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias)), None)
+    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias, known.former)), None)
     if plain is None:
         raise UsageError(
             f"There is no precision '{head}'.{nearest(head, PRECISIONS)} Available: {', '.join(PRECISIONS)}."
@@ -261,12 +321,14 @@ def _text(value: Parameter | None) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() and value < 1e15 else str(value)
 
 
+_SWITCH = {"on": True, "off": False}.__getitem__
 _OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
     "scale": ("a number above 0, or dynamic", lambda word: None if word == "dynamic" else _number(word, 0)),
     "init_scale": ("a number above 0", lambda word: _number(word, 0)),
     "growth_factor": ("a number above 1", lambda word: _number(word, 1)),
     "backoff_factor": ("a number between 0 and 1", lambda word: _number(word, 0, 1)),
     "growth_interval": ("a whole number of steps above 0", lambda word: int(_number(str(int(word)), 0, 10**9))),
-    "cache": ("on or off", {"on": True, "off": False}.__getitem__),
+    "cache": ("on or off", _SWITCH),
+    "emulated": ("on or off", _SWITCH),
 }
 """What each option must be, and its conversion from a word."""

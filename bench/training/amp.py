@@ -14,7 +14,7 @@ the model and the optimizer, so that the training step is the same for every pre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import MethodType
 from typing import Any
@@ -80,24 +80,6 @@ def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSca
     )
 
 
-def use_float8(model: nn.Module) -> None:
-    """Let torchao convert the model's linear layers, in place, to multiply in float8, forward and backward.
-
-    The scales are torchao's default, one for each tensor at each use. Layers whose sizes are no multiples of 16, which
-    the hardware's float8 products need, stay as they are.
-    """
-    from torchao.float8 import convert_to_float8_training
-
-    def fits(module: nn.Module, _name: str) -> bool:
-        return isinstance(module, nn.Linear) and module.in_features % 16 == module.out_features % 16 == 0
-
-    convert_to_float8_training(model, module_filter_fn=fits)
-
-
-CONVERSIONS: dict[str, Callable[[nn.Module], None]] = {"float8": use_float8}
-"""What each ``Precision.conversion`` does to a model, in place."""
-
-
 class Weights:
     """A model's weights in the type of a precision, and their fp32 master copies."""
 
@@ -107,7 +89,7 @@ class Weights:
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
         layers = model.modules() if precision.conversion else ()
-        self._float8 = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear]
+        self._converted = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear]
         if self._dtype is None:
             return
         for module in model.modules():
@@ -151,7 +133,7 @@ class Weights:
     def in_fp32(self) -> Iterator[None]:
         """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
         with ExitStack() as stack:
-            for linear in self._float8:
+            for linear in self._converted:
                 linear.forward = MethodType(nn.Linear.forward, linear)  # type: ignore[method-assign]
                 stack.callback(delattr, linear, "forward")
             if self._dtype is not None:

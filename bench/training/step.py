@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from bench.devices.backend import backend_of
+from bench.results.records import Conversion
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
 from bench.training.amp import Weights
+from bench.training.conversions import convert
 from bench.training.cuda_graphs import GraphedStep
 from bench.training.techniques import (
     arrange,
@@ -83,6 +85,8 @@ class Arm:
     """The model in the training step: itself, compiled, or wrapped for several devices."""
     region: AbstractContextManager[None] | None
     """The training step's autocast region, entered anew each step; None where the precision has none."""
+    conversion: Conversion | None = None
+    """Which layers were converted, where the precision converts any."""
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     clip_grad: float | None = None
     """The norm over all parameters that gradients are clipped to."""
@@ -136,8 +140,7 @@ def build_arm(
     if techniques.checkpointing:
         checkpoint_activations(model, compiled=techniques.compile)
     loss = build_loss(suite, data)
-    if precision.conversion:
-        amp.CONVERSIONS[precision.conversion](model)
+    conversion = convert(model, precision) if precision.conversion else None
     weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
     optimizer = suite.optimizer(weights.trained())
@@ -156,6 +159,7 @@ def build_arm(
         scaled=scaler.is_enabled(),
         taken=taken,
         weights=weights,
+        conversion=conversion,
         forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
         region=amp.autocast(precision, device) if precision.autocast else None,
         schedule=schedule,

@@ -73,19 +73,19 @@ def test_missing_kernels_are_named_in_amds_words(monkeypatch, smi):
 @pytest.mark.parametrize(
     ("arch", "unsupported"),
     [
-        ("gfx906", {"tf32", "bf16", "fp8"}),
-        ("gfx90a", {"tf32", "fp8"}),
-        ("gfx942", set()),
-        ("gfx950", {"tf32"}),
-        ("gfx1100", {"tf32", "fp8"}),
-        ("gfx1201", {"tf32"}),
+        ("gfx906", {"tf32", "bf16", "fp8-tensorwise", "mxfp8"}),
+        ("gfx90a", {"tf32", "fp8-tensorwise", "mxfp8"}),
+        ("gfx942", {"mxfp8"}),
+        ("gfx950", {"tf32", "mxfp8"}),
+        ("gfx1100", {"tf32", "fp8-tensorwise", "mxfp8"}),
+        ("gfx1201", {"tf32", "mxfp8"}),
     ],
 )
 def test_each_architecture_does_what_its_hardware_does(monkeypatch, arch, unsupported):
     monkeypatch.setattr("bench.devices.capabilities.importlib.util.find_spec", lambda name: object())
     backend = rocm(monkeypatch, arch)
-    names = {name for name in ("tf32", "fp16", "bf16", "fp8") if backend.unsupported_reason(PRECISIONS[name])}
-    assert names == unsupported
+    asked = ("tf32", "fp16", "bf16", "fp8-tensorwise", "mxfp8")
+    assert {name for name in asked if backend.unsupported_reason(PRECISIONS[name])} == unsupported
 
 
 def test_tf32_is_unsupported_where_torch_does_not_keep_its_switch(monkeypatch):

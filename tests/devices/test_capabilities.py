@@ -10,7 +10,7 @@ import torch
 
 from bench.devices import amd, capabilities, cpu, nvidia
 from bench.devices.backend import backend_of
-from bench.spec.precisions import PRECISIONS, Feature
+from bench.spec.precisions import PRECISIONS, Feature, parse_precision
 
 CPU = backend_of(torch.device("cpu"))
 
@@ -24,12 +24,13 @@ def gpu(monkeypatch, major, minor):
 @pytest.mark.parametrize(
     ("capability", "lacking"),
     [
-        ((3, 7), {"tf32", "fp16", "bf16", "fp8"}),
-        ((6, 1), {"tf32", "bf16", "fp8"}),
-        ((7, 5), {"tf32", "bf16", "fp8"}),
-        ((8, 6), {"fp8"}),
-        ((8, 9), set()),
-        ((12, 0), set()),
+        ((3, 7), {"tf32", "fp16", "bf16", "fp8", "mxfp8"}),
+        ((6, 1), {"tf32", "bf16", "fp8", "mxfp8"}),
+        ((7, 5), {"tf32", "bf16", "fp8", "mxfp8"}),
+        ((8, 6), {"fp8", "mxfp8"}),
+        ((8, 9), {"mxfp8"}),
+        ((10, 0), set()),
+        ((12, 0), {"mxfp8"}),
     ],
 )
 def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, lacking):
@@ -54,10 +55,15 @@ def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
 
 
 def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
-    assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8"])
+    emulated = parse_precision("fp8-rowwise:emulated=on")
+    assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
+    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
+    assert CPU.unsupported_reason(emulated) is None
+    assert "bfloat16" in gpu(monkeypatch, 7, 0).unsupported_reason(emulated)
     monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: None)
-    reason = gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["fp8"])
-    assert reason == "fp8 needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+    reason = gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["fp8-rowwise"])
+    assert reason == "fp8-rowwise needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+    assert "needs torchao" in CPU.unsupported_reason(emulated)
 
 
 @pytest.fixture

@@ -3,7 +3,16 @@ from dataclasses import replace
 import pytest
 
 from bench.planning.max_batch import at_any_size
-from bench.planning.plan import Forecast, PreparedData, estimate_s, make_plan
+from bench.planning.plan import (
+    Forecast,
+    PreparedData,
+    estimate_s,
+    make_plan,
+    memory_trials,
+    refusal_reason,
+    resolve,
+    unsupported_reason,
+)
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
@@ -190,6 +199,20 @@ def test_what_is_asked_of_training_reaches_its_trials_alone_and_their_configs(ma
         trains = one.phase == "train"
         assert (one.target_accuracy_pct, one.clip_grad) == ((93.0, 1.0) if trains else (None, None))
         assert (one.config != other.config) == trains
+
+
+def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps_nothing_from_it(machine, cpu):
+    asked = {"phases": ("memory", "speed", "train", "numerics"), "precisions": ("fp32", "mxfp8:emulated=on")}
+    lacking = replace(cpu, unsupported={"mxfp8": "no MXFP8 here"})
+    planned = plan(machine, lacking, **asked)
+    emulated = [trial for trial in planned.trials if trial.precisions == ("mxfp8:emulated=on",)]
+    refused = {trial.phase for trial in emulated if "it is emulated" in (refusal_reason(trial, lacking) or "")}
+    assert refused == {"memory", "speed"}
+    (memory,) = (trial for trial in emulated if trial.phase == "memory")
+    done = {memory.config: {"mxfp8:emulated=on": "unsupported"}}
+    left = {trial.phase for trial in emulated if resolve(trial, memory_trials(planned), done)}
+    assert left == {"memory", "speed", "train", "numerics"}
+    assert unsupported_reason(lacking, "mxfp8") == "no MXFP8 here"
 
 
 def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine, cpu):

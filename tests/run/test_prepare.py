@@ -106,7 +106,9 @@ def test_tf32_is_warned_to_be_no_step_of_a_ladder(machine, words, ending):
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared():
-    with pytest.raises(UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8 in"):
+    with pytest.raises(
+        UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8-tensorwise in"
+    ):
         prepare(parse([*MLP, "--ladder", "--precisions", "fp32,amp-bf16,fp8"]), None)
 
 

@@ -11,6 +11,20 @@ def test_precisions_go_by_name_and_by_lightnings_alias():
         parse_precision("amp-fp15")
 
 
+def test_a_precision_goes_by_the_name_that_it_had_before_and_ranks_as_what_it_is():
+    assert parse_precision("fp8") is PRECISIONS["fp8-tensorwise"]
+    assert precision_rank("fp8") == (*precision_rank("fp8-tensorwise")[:1], "fp8")
+
+
+def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autocast_alone():
+    emulated = parse_precision("mxfp8:cache=off,emulated=on")
+    assert (emulated.emulated, emulated.required, PRECISIONS["mxfp8"].required) == (True, "bf16", "mxfp8")
+    assert emulated.ability == "mxfp8:emulated=on" == parse_precision(emulated.ability).name
+    assert {name for name, one in PRECISIONS.items() if "emulated" in one.options} == {
+        name for name, one in PRECISIONS.items() if one.conversion
+    }
+
+
 def test_every_name_is_its_own_canonical_one():
     for name, plain in PRECISIONS.items():
         assert parse_precision(name) is plain

@@ -1,8 +1,5 @@
 """What a precision changes: fp32 switches, autocast, loss scaling, and the type of the weights."""
 
-import sys
-from types import ModuleType
-
 import pytest
 import torch
 from torch import nn
@@ -105,20 +102,6 @@ def test_autocast_caches_its_copies_of_weights_unless_told_not_to():
     for name, kept in (("amp-bf16", True), ("amp-bf16:cache=off", False)):
         with amp.autocast(parse_precision(name), CPU):
             assert torch.is_autocast_cache_enabled() is kept
-
-
-def test_torchao_converts_linear_layers_whose_sizes_float8_products_take(monkeypatch):
-    chosen = []
-
-    def convert(model, *, module_filter_fn):
-        chosen.extend(name for name, module in model.named_modules() if module_filter_fn(module, name))
-
-    monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
-    monkeypatch.setitem(sys.modules, "torchao.float8", ModuleType("torchao.float8"))
-    sys.modules["torchao.float8"].convert_to_float8_training = convert
-    layers = (torch.nn.Conv2d(16, 16, 1), torch.nn.Linear(16, 32), torch.nn.Linear(32, 10), torch.nn.Linear(10, 16))
-    amp.use_float8(torch.nn.Sequential(*layers))
-    assert chosen == ["1"]
 
 
 def layers(_data=None):

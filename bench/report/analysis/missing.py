@@ -6,8 +6,9 @@ import pandas as pd
 
 from bench.report.analysis.verdict import MEASURES
 from bench.report.reading.labels import short
-from bench.report.reading.load import CELL, SUBJECT
+from bench.report.reading.load import CELL, SUBJECT, is_emulated
 from bench.spec.generations import generation_rank
+from bench.spec.phases import PHASES
 from bench.spec.precisions import precision_rank
 
 UNSUPPORTED, OOM = "unsupported", "oom"
@@ -31,7 +32,8 @@ def sentences(summary: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
 
 def _unsupported(trials: pd.DataFrame) -> list[str]:
     """Say by generation, or by device where that is not known, which precision is not supported."""
-    rows = trials[trials["status"] == UNSUPPORTED]
+    costs = ~trials["phase"].isin([name for name, phase in PHASES.items() if phase.arithmetic])
+    rows = trials[(trials["status"] == UNSUPPORTED) & ~(costs & is_emulated(trials["precision"]))]
     found: dict[str, list[str]] = {}
     for (name, architecture, device), _ in rows.groupby(["precision", "architecture", "device"], sort=False):
         on_gpu = generation_rank(str(architecture)) < generation_rank("")

@@ -12,7 +12,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.speed import ARM, IN_CELL, details, numbered, numbers, speeds, status_of
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import KEY, SUBJECT
+from bench.report.reading.load import KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.precisions import BASELINE, precision_rank
@@ -149,7 +149,8 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     ``_above_entropy`` are joined.
     """
     rows = trials[trials["phase"] == "train"]
-    usable = rows["status"].isin(MEASURED) & rows["time_per_epoch_s"].notna()
+    trained = rows["time_per_epoch_s"].notna() | is_emulated(rows["precision"])  # those have no times
+    usable = rows["status"].isin(MEASURED) & trained
     table = status_of(rows, usable).to_frame("train_status")
     done = rows[usable].groupby(ARM, sort=False)
     table = table.join(done[FIGURES].mean().rename(columns=RENAMED))

@@ -46,6 +46,7 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
     unit, size = figure.time_unit(rows["elapsed_s"].max())
     scaled = rows.assign(elapsed_s=rows["elapsed_s"] / size)
+    scaled = scaled[scaled[x].notna()]  # an emulated precision has no time
     marks: list[Mark] = []
     for column, dashed in COLUMNS[what].items():
         if column in rows:

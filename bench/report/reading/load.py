@@ -25,6 +25,7 @@ from bench.results.csv_file import (
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
+from bench.spec.precisions import find_precision
 
 TRIAL = ["trial", "replicate", "seed", "precision"]
 """What tells rows of trials.csv apart; where all are equal, a trial was tried again."""
@@ -34,6 +35,10 @@ KEY = [*CELL, "precision"]
 """What tells one row of the summary from another."""
 SUBJECT = CELL[:-1]
 """What a verdict is about: one recipe on one device in one run."""
+TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s"]
+TRAIN_COST += ["train_energy_j"]
+EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
+"""What training takes, of which an emulated precision has no figure."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
 """What devices and runs may be compared on: the same recipe on the same data."""
 
@@ -130,6 +135,7 @@ def load(folders: list[Path]) -> Runs:
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         courses = read(folder / "epochs.csv").drop_duplicates([*PAIR, "seed", "epoch"], keep="last")
         odd += _contradictions(folder, rows, infos[folder], every_block, courses)
+        rows, courses = _without_emulated_cost(rows, TRAIN_COST), _without_emulated_cost(courses, EPOCH_COST)
         run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
         refuse_too_much_memory(path, rows, run.devices)
         runs.append(run)
@@ -158,6 +164,20 @@ def load(folders: list[Path]) -> Runs:
         explained=frames[4],
         remarks=_data_remarks(names),
     )
+
+
+def is_emulated(precisions: pd.Series) -> pd.Series:
+    """Say of each name of a precision whether its narrow products were emulated."""
+    emulated = {name: (found := find_precision(str(name))) is not None and found.emulated for name in set(precisions)}
+    return precisions.map(emulated).astype(bool)
+
+
+def _without_emulated_cost(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Leave out what emulated precisions took: it is the emulation's, and says nothing of the precision."""
+    emulated = is_emulated(rows["precision"])
+    if not emulated.any():
+        return rows
+    return rows.assign(**{name: rows[name].mask(emulated) for name in columns if name in rows})
 
 
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -75,7 +76,7 @@ DEVICE = (
     words("device", "name"),
     words("architecture", "architecture"),
     words("capability", "compute_capability"),
-    words("cannot do", lambda device: ", ".join(device["unsupported"] or ())),
+    words("cannot do", lambda device: ", ".join(name for name in device["unsupported"] or () if ":" not in name)),
     figures("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
     figures("power limit (W)", _as_written("power_limit_w")),
     figures("cores", _as_written("cores")),
@@ -132,6 +133,42 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
     )
     measured = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
     return table("What ran", records(measured), columns, about)
+
+
+def conversions(trials: pd.DataFrame) -> Table | None:
+    """Return which linear layers each arm's precision converted, and which not; ``trials`` has the column ``where``."""
+    if "converted_layers" not in trials or not (converted := trials["converted_layers"] != "").any():
+        return None
+    rows = trials[converted].assign(typed=trials["compute_dtypes"] == "").sort_values("typed", kind="stable")
+    arms = rows.drop_duplicates([*KEY, "kept_layers"]).sort_index()
+    columns = [
+        *ARM,
+        figures("linear layers", lambda row: whole(len(_converted(row)) + len(_kept(row)))),
+        figures("converted", lambda row: whole(len(_converted(row)))),
+        *optional(figures("of these too small to gain", "small_layers", whole)),
+        words("not converted, and why", lambda row: _why_kept(_kept(row)), wrap=True),
+        words("products computed in", "compute_dtypes"),
+    ]
+    about = (
+        "Linear layers that multiply in the precision's narrow type, forward and backward; the rest of the model is as "
+        "under its autocast. Too small to gain: layers that the library's own filter would leave out, by sizes that "
+        "were timed on an H100. Where a product is said to be of one type in another, its operands were rounded to the "
+        "first and multiplied in the second: emulation."
+    )
+    return table("Converted layers", records(arms), columns, about)
+
+
+def _converted(row: Row) -> tuple[str, ...]:
+    return listed(row["converted_layers"])
+
+
+def _kept(row: Row) -> dict[str, str]:
+    kept: dict[str, str] = json.loads(row["kept_layers"] or "{}")
+    return kept
+
+
+def _why_kept(kept: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in kept.items()) or "none"
 
 
 def compiling(trials: pd.DataFrame) -> Table | None:

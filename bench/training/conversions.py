@@ -1,0 +1,126 @@
+"""Layers that torchao multiplies in 8 bits: which linear layers are converted, which are not, and why.
+
+Weights stay in fp32 and under their names, so optimizers, checkpoints and evaluation in fp32 need not know. Emulated,
+torchao rounds the operands of each product to the narrow type and multiplies them in a wider one, on any device; its
+own sources are torchao.float8 (a scale for each tensor, or for each row), torchao.prototype.moe_training (MXFP8, OCP
+Microscaling Formats 1.0: a power of two for each 32 numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.results.records import Conversion
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import Precision
+
+FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
+"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), and of MXFP8's blocks."""
+
+
+def convert(model: nn.Module, precision: Precision) -> Conversion:
+    """Let torchao convert the linear layers that fit, in place; return what became of each.
+
+    Raises:
+        UnsupportedError: none fits, so that the arm would be its autocast's and no more.
+    """
+    multiple = MX_BLOCK if precision.conversion == "mxfp8" else FLOAT8_MULTIPLE
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, multiple))}
+    if len(kept) == len(layers):
+        reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
+        raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
+    small = _too_small(precision, layers, kept)
+    _CONVERSIONS.get(precision.conversion or "", _to_float8)(
+        model, precision, lambda _layer, name: name in layers and name not in kept
+    )
+    return Conversion(
+        converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept, small_layers=small
+    )
+
+
+def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
+    if not name:
+        return "the model itself is the layer"
+    if type(layer) is not nn.Linear:
+        return f"a {type(layer).__name__}, which may do more than a linear layer"
+    if layer.in_features % multiple or layer.out_features % multiple:
+        return f"{layer.in_features} to {layer.out_features}, not multiples of {multiple}"
+    return ""
+
+
+def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[str, str]) -> int | None:
+    """Count the converted layers that torchao's own filter leaves out because small ones do not gain."""
+    from torchao.float8.float8_linear_utils import _auto_filter_for_recipe
+
+    if precision.conversion not in ("tensorwise", "rowwise"):
+        return None  # it has no filter for the others
+    gains = _auto_filter_for_recipe(precision.conversion, [])
+    return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
+
+
+Fits = Callable[[nn.Module, str], bool]
+
+
+def _to_float8(model: nn.Module, precision: Precision, fits: Fits) -> None:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)
+    convert_to_float8_training(model, module_filter_fn=fits, config=config)
+    if precision.emulated:
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear:
+                layer.register_forward_pre_hook(_narrowed)
+
+
+def _narrowed(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Cast inputs as autocast would: torchao's layer asks for the autocast of GPUs alone."""
+    return tuple(tensor.to(_autocast_type(tensor)) for tensor in inputs)
+
+
+def _autocast_type(tensor: Tensor) -> torch.dtype:
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+def _to_mxfp8(model: nn.Module, precision: Precision, fits: Fits) -> None:
+    from torchao.float8.float8_linear_utils import swap_linear_layers
+    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear, _to_mxfp8_then_scaled_mm
+    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
+
+    class AutocastMXFP8Linear(MXFP8Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
+        """torchao's layer, whose operands autocast narrows first: torchao's own takes them all in one type."""
+
+        def forward(self, input: Tensor) -> Tensor:
+            """Return the layer's output, (..., out), of an input (..., in)."""
+            dtype, rows = _autocast_type(input), input.numel() // self.in_features
+            if torch.is_grad_enabled() and rows % MX_BLOCK:
+                raise UnsupportedError(
+                    f"{precision.name} needs samples, or tokens, in multiples of {MX_BLOCK} in a batch, not {rows}"
+                )
+            output: Tensor = _to_mxfp8_then_scaled_mm(
+                input.to(dtype),
+                self.weight.to(dtype),
+                kernel_preference=self.kernel_preference,
+                scale_calculation_mode=self.scale_calculation_mode,
+                wgrad_with_hp=self.wgrad_with_hp,
+            )
+            return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    kernels = KernelPreference.EMULATED if precision.emulated else KernelPreference.AUTO
+
+    def converted(layer: nn.Linear) -> nn.Linear:
+        twin: Any = AutocastMXFP8Linear(layer.in_features, layer.out_features, kernel_preference=kernels, device="meta")
+        twin.weight, twin.bias = layer.weight, layer.bias
+        return twin  # type: ignore[no-any-return]
+
+    swap_linear_layers(model, converted, module_filter_fn=fits)
+
+
+_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {"mxfp8": _to_mxfp8}
+"""What converts for each ``Precision.conversion`` that is no recipe of torchao's float8."""

@@ -1,0 +1,139 @@
+"""Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, and how exact it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.measure.operations import observe
+from bench.phases import numerics
+from bench.results.records import Numeric, Operations
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import PRECISIONS, parse_precision
+from bench.training.conversions import convert
+from bench.training.step import evaluate, evaluate_fp32, training_step
+from tests.arms import arms
+from tests.phases.conftest import of_kind, result_of, use_suite
+from tests.training.conftest import make
+
+pytest.importorskip("torchao.float8")
+__all__ = ["use_suite"]
+CONVERTED = [name for name, one in PRECISIONS.items() if one.conversion]
+SQNR_DB = 20.0
+"""What torchao's own tests ask of a converted layer's output and gradients."""
+
+
+def emulated(name):
+    return parse_precision(f"{name}:emulated=on")
+
+
+def wide(_data=None):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32), nn.Linear(32, 3)
+    )
+
+
+def batch(size=32):
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(size, 3, 8, 8, generator=rng), torch.randint(0, 3, (size,), generator=rng)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_converted_layers_output_and_gradients_have_the_exactness_that_torchao_asks_for(name):
+    from torchao.float8.float8_utils import compute_error
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128, bias=True))
+    inputs = torch.randn(96, 64)
+
+    def passes():
+        leaf = inputs.clone().requires_grad_()
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(leaf)
+        (outputs.float() * torch.arange(128)).sum().backward()
+        return [outputs.detach().float(), leaf.grad, *(weight.grad.clone() for weight in model.parameters())]
+
+    exact = passes()
+    convert(model, emulated(name))
+    rounded = passes()
+    errors = [float(compute_error(*pair)) for pair in zip(exact, rounded, strict=True)]
+    assert min(errors[:3]) > SQNR_DB
+    assert errors[0] < 40  # or nothing was rounded
+
+
+def test_layers_that_the_hardware_could_not_multiply_are_kept_and_said_to_be():
+    conversion = make("fp8-tensorwise:emulated=on", model=wide).conversion
+    assert conversion.converted_layers == ("1", "4")
+    assert conversion.kept_layers == {"5": "32 to 3, not multiples of 16"}
+    assert conversion.small_layers == 2  # torchao's own filter would convert neither
+    assert make("mxfp8:emulated=on", model=wide).conversion.small_layers is None
+    assert make("amp-bf16", model=wide).conversion is None
+
+
+def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_another_name():
+    with pytest.raises(UnsupportedError, match=r"none of .*\(0: 64 to 10, not multiples of 16\)"):
+        convert(nn.Sequential(nn.Linear(64, 10), nn.Conv2d(16, 16, 1)), emulated("fp8-rowwise"))
+
+
+def test_weights_that_layers_share_stay_shared():
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+    model[1].weight = model[0].weight
+    convert(model, emulated("mxfp8"))
+    assert model[1].weight is model[0].weight
+    assert len(list(model.parameters())) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "computed"),
+    [
+        ("fp8-tensorwise", "float8_e5m2 in float32:66% float8_e4m3fn in float32:33% bfloat16:<1%"),
+        ("fp8-rowwise-gw-hp", "float8_e4m3fn in float32:66% bfloat16:34%"),
+        ("mxfp8", "float8_e4m3fn in bfloat16:>99% bfloat16:<1%"),
+    ],
+)
+def test_what_ran_has_the_types_that_products_really_saw(name, computed):
+    arm = make(f"{name}:emulated=on", model=wide)
+    found = observe(lambda: training_step(arm, *batch()))
+    # Forward and both gradients of each layer: torchao computes that of the first layer's input, too.
+    by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
+    assert found == Operations(compute_dtypes=computed, flops_per_step=by_hand)
+
+
+@pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
+def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(name):
+    torch.manual_seed(0)
+    arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
+    losses = [training_step(arm, *inputs).item() for _ in range(6)]
+    assert losses[-1] < losses[0]
+    own, plain = evaluate(arm, iter([inputs]))[0], evaluate_fp32(arm, iter([inputs]))[0]
+    twin = make("fp32", model=wide)
+    twin.weights.load_state_dict(arm.weights.state_dict())
+    assert plain == pytest.approx(evaluate(twin, iter([inputs]))[0], rel=1e-6)
+    assert own != plain
+
+
+def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit():
+    arm = make("mxfp8:emulated=on", model=wide)
+    with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
+        training_step(arm, *batch(8))
+
+
+def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_suite, tiny_trial, cpu):
+    use_suite(lambda data: wide(), batch_size=32)
+    cell = replace(tiny_trial.cell, batch_size=32)
+    errors, results = {}, {}
+    for name in ("amp-bf16", "fp8-tensorwise:emulated=on"):
+        sent = []
+        numerics.run(replace(tiny_trial, cell=cell, phase="numerics", arms=arms(name)), cpu, sent.append, 2)
+        rows, results[name] = of_kind(Numeric, sent), result_of(sent)
+        errors[name] = {row.name: row.value for row in rows if (row.kind, row.layer, row.step) == ("error", "", 0)}
+    plain, narrow = results.values()
+    assert (plain.conversion, plain.operations) == (None, None)
+    assert narrow.conversion.converted_layers == ("1", "4")
+    assert "float8_e4m3fn in float32" in narrow.operations.compute_dtypes
+    bfloat16, float8 = (each["gradient"] for each in errors.values())
+    assert 2 * bfloat16 < float8 < 0.2
