@@ -74,9 +74,12 @@ def run(request: Request, signals: Interruption) -> int:
     from bench.launch.launcher import open_launcher
     from bench.run import session
     from bench.run.prepare import prepare
+    from bench.spec.errors import UsageError
 
     if (job := torchrun.read_job()) is not None and job.rank > 0:
         return torchrun.follow(job, session.open_folder(request)[0] if request.resume else request)
+    if job is not None and request.tries:
+        raise UsageError("--try starts runs after this one, which torchrun's ranks do not follow: leave it out.")
     request, folder = session.open_folder(request)
     try:
         with closing(open_launcher(request, job)) as launcher:
@@ -96,6 +99,9 @@ def run(request: Request, signals: Interruption) -> int:
         raise Interrupted from stop
     with session.skippable(folder):
         session.report([folder], session.report_folder([folder]))
+    if request.tries:
+        codes = [run(ladder, signals) for ladder in session.ladders_to_try(request, folder)]
+        return max([0 if fine else 1, *codes])
     say(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
 

@@ -10,9 +10,9 @@ the run may be left; ``--resume`` must end well, and every planned trial must th
 before unchanged.
 
 ``interrupts``: Ctrl-C, as a terminal sends it, at a random moment, in a sixth of the runs within the first second, in a
-quarter of them three times within 50 ms: the seconds to the first sentence and to the end of the last process that
-measures, the report where there is a row (further Ctrl-C skips it, as does Ctrl-C while the report of a run that has
-ended is written), what is left 5 s after the end, the exit code, and a resumption as above.
+quarter of them three times within 50 ms, which count as once: the seconds to the first sentence and to the end of the
+last process that measures, the report where there is a row (Ctrl-C later skips it, as does Ctrl-C while the report of a
+run that has ended is written), what is left 5 s after the end, the exit code, and a resumption as above.
 
 ``calls``: the run is made again and again within copies of one process that has imported everything. In the Nth copy
 the Nth call of open, write, fsync, rename, mkdir, fork or pipe that bench/ makes fails, first in the launcher, then in
@@ -81,7 +81,7 @@ MARK = "AMPMETER_FAULTS"
 PATIENCE_S = 5.0
 """How long processes of a run may outlive it."""
 BURST, BURST_S = 3, 0.05
-"""How often an impatient user presses Ctrl-C, and within which time."""
+"""How often a key that is held down presses Ctrl-C, and within which time."""
 LIMIT_S = 600.0
 """A run that takes longer hangs."""
 CODES = (0, 1, 2)
@@ -383,9 +383,6 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
     reader.start()
     while time.monotonic() - begun < moment_s and process.poll() is None:
         time.sleep(0.005)
-    if process.poll() is not None:
-        reader.join()
-        return {}, "the run had ended", finish(place, place.rows())
     sent = time.monotonic()
     interrupt(process.pid, times)
     stopped = None
@@ -403,14 +400,16 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
     rows = place.rows()
     if process.returncode == -signal.SIGINT and not text:
         return {"stopped": ended - sent}, "before its first line", finish(place, rows)
+    if process.returncode == 0 and ended - sent <= 1 and (place.folder / "reports" / "out" / "report.md").exists():
+        return {}, ENDED, finish(place, rows)
     if process.returncode != 130:
         wrong.append(f"exit code {process.returncode}")
     if said is None:
         wrong.append("no sentence")
     if "Traceback" in text:
-        wrong.append(f"a traceback: {text.strip().splitlines()[-1]}")
+        wrong.append(f"a traceback: {text[text.index('Traceback') :].strip()}")
     run = json.loads((place.folder / "out" / "run.json").read_text()) if rows else {}
-    if times == 1 and rows and not run["finished"] and not (place.folder / "reports" / "out" / "report.md").exists():
+    if rows and not run["finished"] and not (place.folder / "reports" / "out" / "report.md").exists():
         wrong.append("no report of the rows that are there")
     if alive := place.left():
         wrong.append(f"left after {PATIENCE_S:g} s: {[role(one, process.pid) for one in alive]}")

@@ -5,10 +5,12 @@ Imports nothing that takes a moment, because Ctrl-C may come in any.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_S = 0.02
 """When an interruption that Python has swallowed is raised again."""
+TOGETHER_S = 0.1
+"""Signals that come so soon after another are the same: a key is held down, or a supervisor sends several."""
 CLEAR_LINE = b"\r\x1b[K"
 
 
@@ -46,6 +50,7 @@ class Interruption:
             last_words: a line for standard error when the third ends it, perhaps before anything else was said.
         """
         self.came: list[int] = []
+        self._last = -math.inf
         self._last_words = last_words
         self._for_good, self._accepts = for_good, True
         self._before: dict[int, Any] = {}
@@ -86,8 +91,11 @@ class Interruption:
         self._accepts = True
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
-        self.came.append(number)
         self._tidy(number)
+        if time.monotonic() - self._last < TOGETHER_S:
+            return
+        self.came.append(number)
+        self._last = time.monotonic()
         if len(self.came) > 2:
             try:  # noqa: SIM105 - contextlib takes a moment to import
                 os.write(2, self._last_words.encode())

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import bench
 from bench.spec.errors import UsageError, nearest
 from bench.spec.phases import EXPLAIN, LADDER, SELECTABLE, USUAL
-from bench.spec.precisions import PRECISIONS, parse_precision, split
+from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
 from bench.spec.trial import DataSource, Placement, Protocol, Request
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
 MAX = "max"
+TRY = "--try"
 """Among the batch sizes: the largest that fits."""
 NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 EXAMPLES = """
@@ -89,10 +90,26 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
     The request has the words of a run with these phases, so that whatever repeats a run repeats it.
     """
     options = run_parser(explained=True).parse_args(argv)
-    if not options.suite:
-        return parse_run(argv)
-    phases = dict.fromkeys((*(options.phases or EXPLAIN), "explain"))
-    return parse_run([*argv, "--phases", ",".join(phases)])
+    words = [word for word in argv if word != TRY]
+    if options.suite:
+        phases = dict.fromkeys((*(options.phases or EXPLAIN), "explain"))
+        words += ["--phases", ",".join(phases)]
+    return replace(parse_run(words), tries=options.tries)
+
+
+def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:
+    """Return the request for a ladder from fp32 to a precision and to more techniques than a request has.
+
+    Raises:
+        UsageError: it cannot be climbed with the other options of that request.
+    """
+    more = {
+        "--phases": "memory",
+        "--precisions": f"{BASELINE},{precision}",
+        "--techniques": ",".join(dict.fromkeys((*request.techniques, *techniques))),
+        "--out": str(out),
+    }
+    return parse_run([*request.argv, "--ladder", *(word for pair in more.items() for word in pair)])
 
 
 class Parser(argparse.ArgumentParser):
@@ -251,6 +268,13 @@ def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
         help="climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what --techniques names, "
         "with a real loader, each on top of the one before that works; --precisions fp32 leaves AMP out",
     )
+    if explained:
+        how.add_argument(
+            TRY,
+            dest="tries",
+            action="store_true",
+            help="then climb a ladder to the techniques that the reasons point at, to measure what they bring",
+        )
     how.add_argument("--epochs", metavar="N", type=_epochs, help="epochs to train (default: the suite's short form)")
     how.add_argument(
         "--seeds", metavar="LIST", type=_seeds, help="seeds to train with (default: the suite's, usually 0)"

@@ -185,10 +185,10 @@ def _unsupported(device: torch.device) -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """Return the CPU's model name."""
+    """Return the CPU's model name; a run is only resumed on one of the same name."""
     try:
         model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
+    except FileNotFoundError:  # on other systems than Linux
         model = None
     return model[1].strip() if model else platform.processor() or platform.machine()
 

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ class Operand:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    largest: int = field(default=0, compare=False, repr=False)
+    """The largest of its numbers, if they are whole and not negative, as indices into another tensor are; or 0."""
 
     @property
     def elements(self) -> int:
@@ -55,11 +57,12 @@ class Operand:
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
 
     def make(self, device: torch.device, generator: torch.Generator) -> Tensor:
-        """Return such a tensor of normal random numbers; of zeros where it holds no floating-point numbers."""
+        """Return such a tensor of normal random numbers; of random indices up to the largest where they are whole."""
         if self.dtype.is_floating_point:
             memory = torch.randn(self.elements, device=device, generator=generator).to(self.dtype)
         else:
-            memory = torch.zeros(self.elements, device=device, dtype=self.dtype)
+            indices = torch.randint(self.largest + 1, (self.elements,), device=device, generator=generator)
+            memory = indices.to(self.dtype)
         return memory.as_strided(self.shape, self.stride)
 
     def copy(self, made: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ class Call:
             if not isinstance(leaf, Operand):
                 return leaf
             shape = tuple(size if size <= multiple else math.ceil(size / multiple) * multiple for size in leaf.shape)
-            return Operand(shape=shape, stride=_strides_like(leaf, shape), dtype=leaf.dtype)
+            return replace(leaf, shape=shape, stride=_strides_like(leaf, shape))
 
         return _changed(self, pad)
 
@@ -251,7 +254,12 @@ class _Calls(TorchDispatchMode):
 def _describe(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
-    return Operand(shape=tuple(leaf.shape), stride=tuple(leaf.stride()), dtype=leaf.dtype)
+    return Operand(shape=tuple(leaf.shape), stride=tuple(leaf.stride()), dtype=leaf.dtype, largest=_largest(leaf))
+
+
+def _largest(leaf: Tensor) -> int:
+    whole = leaf.dtype in (torch.int32, torch.int64) and leaf.numel() > 0
+    return int(leaf.max()) if whole and int(leaf.min()) >= 0 else 0
 
 
 def _work(func: Any, described: Any) -> WorkClass | None:

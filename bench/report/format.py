@@ -77,7 +77,7 @@ def times(center: float, low: float | None = None, high: float | None = None) ->
     digits = 2 if low is not None and high is not None and half(low, high) > WIDE else 3
     if center < 0.5:
         return f"{number(1 / center, digits)}× slower"
-    return f"{number(center, digits + (center < 1))}×" if digits > 2 or center >= 10 else f"{center:.2f}×"
+    return f"{number(center, digits)}×" if digits > 2 or center >= 10 else f"{center:.2f}×"
 
 
 def spread(low: float, high: float) -> str:

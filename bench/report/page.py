@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,26 @@ def _replace(manifest: Path, files: list[str]) -> None:
             (manifest.parent / name).unlink(missing_ok=True)
 
 
+@contextmanager
+def _second_process() -> Iterator[ProcessPoolExecutor]:
+    """Give a process to draw figures in, which ends with this one, and at once where this one is interrupted.
+
+    Ctrl-C goes to both: that process starts, and stays, with signals blocked.
+    """
+    with ProcessPoolExecutor(1, get_context("fork"), lifetime.end_with, (os.getpid(),)) as other:
+        try:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                other.submit(os.getpid)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield other
+        except BaseException:
+            for process in active_children():
+                process.kill()
+            raise
+
+
 def compose(
     runs: Runs,
     out: Path,
@@ -224,8 +246,7 @@ def compose(
     supported = missing.without_unsupported(summary)
     explained = _why_sections(runs, supported)
     matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
-    # Figures take as long as tables, so another process draws them, which ends with this one.
-    with ProcessPoolExecutor(1, get_context("fork"), lifetime.end_with, (os.getpid(),)) as other:
+    with _second_process() as other:  # figures take as long as tables
         drawing = of_memory = None
         if figures != "none":
             drawing = other.submit(

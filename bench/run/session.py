@@ -18,7 +18,7 @@ import bench
 from bench import report as reporter
 from bench.cli.display import open_display, say, show_remaining
 from bench.cli.interruption import Interrupted, Interruption, invocation
-from bench.cli.parser import parse_run
+from bench.cli.parser import parse_ladder, parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
@@ -57,7 +57,8 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
                 words += ["--seeds", ",".join(map(str, request.seeds))]
             if request.trial_timeout_s is not None:
                 words += ["--trial-timeout", f"{request.trial_timeout_s}s"]
-            request = replace(_recorded(folder, words), resume=folder, out=None, dry_run=request.dry_run)
+            recorded = _recorded(folder, words)
+            request = replace(recorded, resume=folder, out=None, dry_run=request.dry_run, tries=request.tries)
         return request, folder
     if request.out is not None and request.out.exists() and not _is_empty(request.out):
         found = (request.out / "run.json").exists()
@@ -335,6 +336,21 @@ def report(
     say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
+def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
+    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at."""
+    techniques: dict[str, list[str]] = {}
+    for why in reporter.explain([folder]):
+        techniques.setdefault(why.precision, []).extend(why.techniques)
+    for precision, names in techniques.items():
+        if not names:
+            say(f"Nothing to try for {precision}: no reason points at a technique.")
+            continue
+        try:
+            yield parse_ladder(request, precision, names, folder.with_name(f"{folder.name}-try-{precision}"))
+        except UsageError as error:
+            say(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
+
+
 def next_step(folder: Path, fine: bool) -> str:
     """Say how to go on after a run."""
     where = shlex.quote(str(folder))
@@ -403,6 +419,7 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         "data_dir",
         "on",
         "trial_timeout_s",
+        "tries",
     }  # suites hold their parameters
     seeds = {*(run["request"].get("seeds") or ()), *(one["seed"] for one in run.get("planned", ()))}
     if seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}:

@@ -230,6 +230,8 @@ class Request:
     out: Path | None = None
     resume: Path | None = None
     dry_run: bool = False
+    tries: bool = False
+    """Whether to measure, after an explanation, what the techniques bring that it points at."""
 
     def __post_init__(self) -> None:
         limit = self.trial_timeout_s

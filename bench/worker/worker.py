@@ -46,7 +46,12 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
         arguments: what to call it with.
     """
-    _print_to(log)
+    try:
+        _print_to(log)
+    except OSError as error:  # nothing can be printed, but its end of the pipe is open
+        connection.send(failure(error))
+        connection.close()
+        return
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.freeze()  # what the fork server imported is never garbage

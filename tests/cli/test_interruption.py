@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli import interruption
 from bench.cli.interruption import Interrupted, Interruption
 from bench.run import session
 
@@ -24,8 +25,14 @@ def hangup_ends():
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.fixture
+def each_counts(monkeypatch):
+    """Let signals that come together count one by one."""
+    monkeypatch.setattr(interruption, "TOGETHER_S", 0.0)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_the_first_signal_raises_and_others_count_until_they_may_raise_again(number, code, hangup_ends):
+def test_the_first_signal_raises_and_others_count_until_they_may_raise_again(number, code, hangup_ends, each_counts):
     with Interruption(for_good=False) as signals:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
@@ -36,13 +43,23 @@ def test_the_first_signal_raises_and_others_count_until_they_may_raise_again(num
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_after_the_work_is_stopped_the_next_signal_skips_the_report():
+def test_after_the_work_is_stopped_the_next_signal_skips_the_report(each_counts):
     with Interruption(for_good=False) as signals:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         signals.accept()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_signals_that_come_together_are_one():
+    with Interruption(for_good=False) as signals:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signals.accept()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert (signals.came, signals.again) == ([signal.SIGINT], False)
 
 
 def test_a_signal_that_the_user_has_switched_off_stays_off():
@@ -70,7 +87,9 @@ def test_an_interruption_that_python_swallows_is_raised_again():
 
 THIRD = """
 import signal, time
+from bench.cli import interruption
 from bench.cli.interruption import Interruption
+interruption.TOGETHER_S = 0.0
 with Interruption(for_good=True, last_words="ended\\n"):
     try:
         signal.raise_signal(signal.SIGTERM)

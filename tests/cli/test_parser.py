@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.cli.parser import QUICK, RIGOROUS, parse, parse_run
+from bench.cli.parser import QUICK, RIGOROUS, parse, parse_ladder, parse_run
 from bench.spec.errors import UsageError
 from tests.conftest import call
 
@@ -57,6 +57,16 @@ def test_explain_is_a_run_with_its_phases_and_is_repeated_as_one(words, phases):
     assert request.phases == phases
     again = parse_run(request.argv, recorded=True)
     assert again == request
+
+
+def test_a_ladder_to_try_is_of_what_was_explained_with_more_techniques():
+    request = parse(["explain", "--suite", "mlp", "--try", "--techniques", "channels-last", "--gpus", "cpu"])
+    assert (request.tries, parse(["explain", "--suite", "mlp"]).tries) == (True, False)
+    assert not parse_run(request.argv).tries  # a repetition of the run alone
+    ladder = parse_ladder(request, "amp-bf16", ["compile", "channels-last"], Path("results/a-try"))
+    assert (ladder.suites, ladder.gpus, ladder.out) == (request.suites, request.gpus, Path("results/a-try"))
+    assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-bf16"), ("channels-last", "compile"))
+    assert ladder.phases == ("memory", "ladder_memory", "ladder")
 
 
 def test_explain_of_folders_starts_no_run():

@@ -86,6 +86,18 @@ def test_operands_span_the_memory_that_their_strides_need():
     assert not Operand(shape=(2,), stride=(1,), dtype=torch.int64).make(CPU, torch.Generator()).any()
 
 
+def test_indices_are_drawn_from_those_that_the_step_had():
+    table, rows = torch.zeros(1000, 4), torch.arange(0, 500, 5)
+    found = alone.calls_of(lambda: (torch.nn.functional.embedding(rows, table), table[rows % 7]))
+    (embedding,) = [call for call in found if call.name == "embedding"]
+    (indices,) = [operand for operand in embedding.operands if not operand.dtype.is_floating_point]
+    made = indices.make(CPU, torch.Generator().manual_seed(0))
+    assert indices.largest == 495
+    assert 0 <= made.min() < made.max() <= 495
+    for call in found:
+        assert alone.times([call], CPU, 0.0) != [None]
+
+
 def test_padding_rounds_odd_sizes_up_and_keeps_the_order_of_the_strides():
     (call,) = calls_of(lambda: torch.mm(torch.ones(4095, 130), torch.ones(7, 130).t()))
     first, second = call.padded(64).operands

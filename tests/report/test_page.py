@@ -4,15 +4,19 @@ import base64
 import hashlib
 import itertools
 import json
+import multiprocessing
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from bench.report import render
+from bench.report import page, render
 from bench.report.exports.data import PAGE, rows
 from bench.report.format import change, times
 from bench.report.page import FILES
@@ -28,8 +32,8 @@ HOSTILE = "bad|detail <script>alert(1)</script>\n| --- | [x](javascript:1) `code
 
 def written(*runs, figures="none"):
     """Return details.md, report.html and their folder."""
-    page = write_report([run.folder for run in runs], runs[0].folder.parent / "out", figures=figures)
-    return page.read_text(), page.with_name("report.html").read_text(), page.parent
+    details = write_report([run.folder for run in runs], runs[0].folder.parent / "out", figures=figures)
+    return details.read_text(), details.with_name("report.html").read_text(), details.parent
 
 
 def full(folder, **what):
@@ -359,3 +363,17 @@ def test_a_copy_of_a_run_and_a_page_without_a_mark_are_no_others(tmp_path, monke
     assert report_folder([begun(tmp_path / "c" / "run", "2026-02-01T00:00:00+00:00")]) == Path("reports/run-2")
     Path("reports/run/report.html").write_text("<!doctype html>")
     assert report_folder([tmp_path / "c" / "run"]) == Path("reports/run")
+
+
+def test_the_process_that_draws_leaves_signals_to_this_one_and_ends_when_this_one_is_interrupted():
+    def interrupted():
+        with page._second_process() as other:
+            pid = other.submit(os.getpid).result()
+            os.kill(pid, signal.SIGINT)
+            assert other.submit(os.getpid).result() == pid
+            other.submit(time.sleep, 600.0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert multiprocessing.active_children() == []

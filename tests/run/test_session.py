@@ -17,6 +17,7 @@ from bench.planning.plan import Plan
 from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.store import ASIDE, Store, StoreLostError, read_run
+from bench.run import session
 from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
 from bench.run.session import check, execute, open_folder, report, tell_what_remains
@@ -306,3 +307,28 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
     monkeypatch.setattr("bench.report.report", fail)
     with pytest.raises(UsageError, match=r"No space left on device\..* report .*run --out FOLDER"):
         report([tmp_path / "run"], tmp_path / "reports" / "x")
+
+
+def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkeypatch, capsys):
+    found = [
+        SimpleNamespace(precision=precision, techniques=techniques)
+        for precision, techniques in [
+            ("amp-fp16", ["compile"]),
+            ("amp-bf16", []),
+            ("amp-fp16", ["compile", "fused-optimizer"]),
+        ]
+    ]
+    monkeypatch.setattr(session.reporter, "explain", lambda folders: found if folders == [tmp_path / "run"] else [])
+    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
+    (ladder,) = session.ladders_to_try(request, tmp_path / "run")
+    assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
+    assert ladder.out == tmp_path / "run-try-amp-fp16"
+    assert "amp-bf16" in capsys.readouterr().out
+
+
+def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, monkeypatch, capsys):
+    found = [SimpleNamespace(precision="amp-bf16", techniques=["compile"])]
+    monkeypatch.setattr(session.reporter, "explain", lambda _folders: found)
+    request = Request(argv=("--suite", "mlp", "--epochs", "3"), suites=("mlp",))
+    assert list(session.ladders_to_try(request, tmp_path / "run")) == []
+    assert "--epochs" in capsys.readouterr().out

@@ -61,7 +61,8 @@ class Why:
         """What was reached, and of what."""
         speedup = self.one.speedup
         parts = [f"{times(speedup.center, speedup.low, speedup.high)} in the rounds of this phase"]
-        parts += [] if self.one.ceiling is None else [f"ceiling {times(self.one.ceiling)}"]
+        if self.one.ceiling is not None:
+            parts.append(f"ceiling{': at best' if self.one.ceiling < 1 else ''} {times(self.one.ceiling)}")
         parts += [] if self.one.predicted is None else [f"predicted {times(self.one.predicted)}"]
         unexplained = self.one.unexplained
         parts += [] if unexplained is None else [f"unexplained {100 * unexplained:.0f} % of the difference"]
@@ -71,9 +72,19 @@ class Why:
     def reasons(self) -> list[str]:
         """The causes, what to try against them, and what to doubt, as whole sentences."""
         lines = [_sentence(reason.sentence) for reason in self.one.reasons] or ["No rule found a cause."]
-        tries = ",".join(dict.fromkeys(word for reason in self.one.reasons for word in reason.techniques))
-        lines += [f"Worth trying: --ladder --techniques {tries} measures what that brings."] if tries else []
+        if tries := ",".join(self.techniques):
+            lines.append(f"Worth trying: {tries}. explain --try, or --ladder --techniques {tries}, measures it.")
         return [*lines, *self._doubts()]
+
+    @property
+    def techniques(self) -> list[str]:
+        """Techniques that may remove the causes, without those that it was measured with."""
+        used = [name.split("=")[0] for name in str(self.one.cell["techniques"]).split("+")]
+        return [
+            name
+            for name in dict.fromkeys(name for reason in self.one.reasons for name in reason.techniques)
+            if name not in used
+        ]
 
     def _doubts(self) -> Iterator[str]:
         baseline, arm = self.one.baseline, self.one.arm
