@@ -205,8 +205,8 @@ def _relative(own: object, true: object) -> Tensor:
     tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in (own, true))
     pairs = list(zip(*tensors, strict=True))
     squares = [torch.stack([(one.double() - other).square().sum(), other.square().sum()]) for one, other in pairs]
-    difference, size = torch.stack(squares).sum(dim=0).sqrt()
-    return difference / size
+    norms = torch.stack(squares).sum(dim=0).sqrt()
+    return norms[0] / norms[1]
 
 
 def _copy(module: nn.Module) -> nn.Module:
