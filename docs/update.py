@@ -23,6 +23,7 @@ import grimp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.devices import amd, nvidia
 from bench.planning import suite_registry
 from bench.report.exports import schema
 from bench.report.exports.frames import DTYPES, SUMMARY
@@ -81,6 +82,34 @@ def _code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words) or "–"
 
 
+CARDS = {
+    "P100": "sm_60",
+    "V100": "sm_70",
+    "T4": "sm_75",
+    "A100": "sm_80",
+    "L4": "sm_89",
+    "H100": "sm_90",
+    "B200": "sm_100",
+    "RTX 5090": "sm_120",
+    "MI300X": "gfx942",
+}
+"""Cards of the table of capabilities, and what torch calls their architectures."""
+
+
+def capabilities() -> str:
+    """Say which card does which precision."""
+
+    def does(precision: Precision, model: str) -> str:
+        if model.startswith("gfx"):
+            has = not precision.required or model.startswith(amd.FEATURES[precision.required][0])
+        else:
+            has = nvidia.Nvidia().lacks(precision.required, model) is None
+        return "yes" if has else "–"
+
+    rows = [(f"`{one.name}`", *(does(one, model) for model in CARDS.values())) for one in PRECISIONS.values()]
+    return markdown(("precision", *(f"{name} ({model})" for name, model in CARDS.items())), rows)
+
+
 def techniques() -> str:
     """Describe every technique."""
     return markdown(("technique", "what it does"), [(f"`{one.name}`", one.summary) for one in TECHNIQUES.values()])
@@ -110,6 +139,7 @@ def summary() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
+    "capabilities": capabilities,
     "techniques": techniques,
     "suites": suites,
     "phases": phases,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_leaves
 
 LOWEST, HIGHEST = -48, 17
 """Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1)."""
@@ -146,6 +147,8 @@ class Errors:
 
     loss: float
     """Absolute difference over float64's loss."""
+    output: float
+    """Euclidean norm of the difference of the model's output over the norm of float64's."""
     gradients: dict[str, float]
     """For each layer group, and for the whole model under the empty name, the Euclidean norm of the difference over
     the norm of float64's gradients."""
@@ -175,11 +178,13 @@ def errors_against_float64(
     inputs, targets = batch
     narrow, narrow_loss = _copy(model), _copy(loss)
     with autocast():
-        own_loss = narrow_loss(narrow(inputs), targets)
+        own_output = narrow(inputs)
+        own_loss = narrow_loss(own_output, targets)
     (own_loss * scale).backward()
     own = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
     _stop_dropping(exact)
-    true_loss = copy.deepcopy(loss).double()(exact(_wide(inputs)), _wide(targets))
+    true_output = exact(_wide(inputs))
+    true_loss = copy.deepcopy(loss).double()(true_output, _wide(targets))
     true_loss.backward()
     true = true_loss.detach()
     squares = _by_group(
@@ -190,8 +195,18 @@ def errors_against_float64(
     relative = torch.stack([(difference / size).sqrt() for difference, size in squares.values()]).tolist()
     return Errors(
         loss=float((own_loss.detach().double() - true).abs() / true.abs()),
+        output=float(_relative(own_output, true_output)),
         gradients=dict(zip(squares, relative, strict=True)),
     )
+
+
+def _relative(own: object, true: object) -> Tensor:
+    """Return the relative error of one output, or of the tensors of several together."""
+    tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in (own, true))
+    pairs = list(zip(*tensors, strict=True))
+    squares = [torch.stack([(one.double() - other).square().sum(), other.square().sum()]) for one, other in pairs]
+    norms = torch.stack(squares).sum(dim=0).sqrt()
+    return norms[0] / norms[1]
 
 
 def _copy(module: nn.Module) -> nn.Module:

@@ -153,6 +153,7 @@ class _Observation:
             arm.model, exact, arm.loss, batch, autocast=arm.autocast, scale=arm.loss_scale or 1.0
         )
         self._send("error", step, "loss", errors.loss)
+        self._send("error", step, "output", errors.output)
         for layer, error in errors.gradients.items():
             self._send("error", step, "gradient", error, layer)
 

@@ -113,6 +113,7 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
     )
     true = 1 + 2**-9
     assert found.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)
+    assert found.output == pytest.approx(1 - 1 / true, rel=1e-12)
     assert found.gradients == pytest.approx({"": 1 - 1 / true, "weight": 1 - 1 / true}, rel=1e-12)
     assert model.weight.grad is None
 

@@ -137,3 +137,4 @@ def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_
     assert "float8_e4m3fn in float32" in narrow.operations.compute_dtypes
     bfloat16, float8 = (each["gradient"] for each in errors.values())
     assert 2 * bfloat16 < float8 < 0.2
+    assert 2 * errors["amp-bf16"]["output"] < errors["fp8-tensorwise:emulated=on"]["output"] < 10 ** (-SQNR_DB / 20)

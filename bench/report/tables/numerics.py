@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -135,12 +136,19 @@ def _errors(arms: list[pd.DataFrame]) -> Table | None:
             figures("loss, last step", "last_loss", error),
             figures("gradients, last step", "last_gradient", error),
             figures("worst layer at the last", "worst"),
+            figures("output, first step: SQNR (dB)", "first_output", _decibels),
+            figures("output, last step: SQNR (dB)", "last_output", _decibels),
         ),
     ]
     about = (
         "Relative errors of one step against float64 on the same batch with the same weights: of the loss, and of all "
         "gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient."
     )
+    if any("output" in set(arm["name"][arm["kind"] == "error"]) for arm in arms):
+        about += (
+            " SQNR is the ratio of signal to quantisation noise, 20 log10 of 1 over the relative error: 20 dB are an "
+            "error of a tenth."
+        )
     rows = [_named(arm) | _error(arm) for arm in arms]
     return table("Numerics: errors against float64", rows, columns, about)
 
@@ -153,11 +161,15 @@ def _error(arm: pd.DataFrame) -> dict[str, Any]:
     for end, step in zip(("first", "last"), steps, strict=True):
         rows = found[found["step"] == step]
         whole_model = rows[rows["layer"] == ""].set_index("name")["value"]
-        errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient")}
+        errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient", "output")}
     layers = rows[(rows["layer"] != "") & rows["value"].notna()]
     if len(layers):
         errors["worst"] = f"{error(layers.iloc[-1]['value'])} ({layers.iloc[-1]['layer']})"
     return errors
+
+
+def _decibels(value: float) -> str:
+    return f"{-20 * math.log10(value):.1f}" if value > 0 else "∞"
 
 
 def error(value: float) -> str:

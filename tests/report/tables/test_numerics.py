@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 
@@ -104,6 +105,14 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     assert [row[7:9] for row in gradients.rows[:2]] == [["–", "0.00"], ["1,024", "50.0"]]
     assert gradients.rows[1][9:] == ["25.0", "75.0", "0.00", "25.0", "4.00", "655.0 (fc)", "1.0"]
     assert errors.rows[0][3:] == ["1.0e−4", "0.01", "1.0e−4", "0.01", "0.02 (fc)"]
+
+
+def test_the_outputs_error_is_shown_as_a_ratio_of_signal_to_noise(run):
+    outputs = run.numerics[(run.numerics["kind"] == "error") & (run.numerics["layer"] == "")].assign(name="output")
+    rows = pd.concat([run.numerics, outputs.assign(value=0.05)]).assign(where="GPU")
+    _, errors = numerics(rows.drop_duplicates(["precision", "kind", "step", "layer", "name"]))
+    assert [row[-2:] for row in errors.rows] == [["26.0", "26.0"]] * 3
+    assert "SQNR" in errors.about
 
 
 def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
