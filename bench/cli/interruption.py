@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_S = 0.02
 """When an interruption that Python has swallowed, or that had to wait, is raised again."""
-IMPORT_S = 0.7
+IMPORT_S = 0.5
 """How long an interruption waits for an import to end."""
 TOGETHER_S = 0.1
 """Signals that come so soon after another are the same: a key is held down, or a supervisor sends several."""
