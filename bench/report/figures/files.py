@@ -109,6 +109,8 @@ COLOURS = {
 }
 """Tints that are no precision's."""
 HEAT = "RdBu"
+TITLE_CHARACTERS = 8
+"""Of a panel's title in an inch, beside its axis."""
 
 
 def draw(what: Chart, folder: Path) -> Plot:
@@ -134,6 +136,8 @@ def write(what: Chart, folder: Path) -> None:
         frames = list(drawing.subplots(lines, columns, squeeze=False).flat)
         for axes, panel in zip(frames, what.panels, strict=False):
             _panel(axes, panel=panel)
+            title = textwrap.fill(panel.title, int(TITLE_CHARACTERS * width / columns))
+            axes.set_title(title, loc="left", fontweight="bold")
         for axes in frames[len(what.panels) :]:
             axes.set_axis_off()
         drawing.suptitle(textwrap.fill(what.caption, int(10 * width)), fontsize=11, fontweight="bold")
@@ -229,7 +233,6 @@ def _panel(axes: Axes, *, panel: Panel) -> None:
     if panel.x.scale == "words":
         axes.tick_params(axis="x", length=0)
         axes.grid(visible=False, axis="x")
-    axes.set_title(panel.title, loc="left", fontweight="bold")
 
 
 def _mark(axes: Axes, mark: Mark) -> None:
