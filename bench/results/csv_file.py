@@ -31,7 +31,7 @@ FIGURES = {
     "gradient": r"-?\d+|zero|below|above|nonfinite",
     "float16": FATES,
     "float16_scaled": FATES,
-    "error": "loss|gradient",
+    "error": "loss|output|gradient",
     "activation": "largest",
 }
 """The names of numerics.csv's figures by their kind, as regular expressions."""
