@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -28,15 +29,7 @@ def render(report: Any, mark: str) -> dict[str, str]:
         report: a ``page.Report``.
         mark: the digest of its runs.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report", "templates"),
-        autoescape=jinja2.select_autoescape(["html.j2", "strip.j2"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"md": markdown, "anchor": anchor, "precision": precision_class}
+    environment = _environment()
     css = source(environment, "page.css") + colours(report.drawn)  # last, for they are more specific
     script = source(environment, "page.js")
     policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
@@ -53,6 +46,20 @@ def render(report: Any, mark: str) -> dict[str, str]:
     }
     names = ("report.md", "details.md", "report.html")
     return {name: environment.get_template(f"{name}.j2").render(values) for name in names}
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bench.report", "templates"),
+        autoescape=jinja2.select_autoescape(["html.j2", "strip.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": markdown, "anchor": anchor, "precision": precision_class}
+    return environment
 
 
 def source(environment: jinja2.Environment, name: str) -> str:

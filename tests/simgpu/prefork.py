@@ -14,6 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -85,10 +87,13 @@ class Prefork:
 def main() -> None:
     """Fork for each request, until nobody can make one any more."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    import bench.report.page
+    import bench.report
     import bench.run.session
-    import bench.worker.worker  # noqa: F401
+    import bench.worker.worker
 
+    with tempfile.TemporaryDirectory() as folder:  # a first report imports and compiles much
+        bench.report.report([ROOT / "results" / "resnet20-cpu-epyc-parity"], Path(folder))
+    tempfile.tempdir = None  # each run has its own
     gc.collect()
     gc.freeze()
     while True:
@@ -137,8 +142,13 @@ def _become_fork_server(code: str, passed: Sequence[int]) -> NoReturn:
     for number in signal.valid_signals() - set(KEPT_SIGNALS):
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    exec(code, {"__name__": "__main__"})
-    os._exit(0)
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit:  # its usual end
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 if __name__ == "__main__":
