@@ -29,6 +29,7 @@ FEATURES: dict[Feature, str] = {
     "fp16": "",
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
+    "triton": "",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }
 """What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""

@@ -21,8 +21,10 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
     "mxfp8": ((10, 0), "MXFP8 tensor cores"),
+    "triton": ((7, 0), "a GPU that Triton compiles for"),
 }
-"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
+README, "Compatibility")."""
 WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (12, "MXFP8 kernels")}
 """Features that later GPUs lack again, from a major capability on: kernels of MXFP8 are for sm_10x alone."""
 REASONS = {

@@ -16,7 +16,7 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8"]
+Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "triton"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
@@ -51,6 +51,8 @@ class Precision:
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
+    optimizer: Literal["stochastic rounding", "8-bit states"] | None = None
+    """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
     tf32: bool = False
     """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
     loss_scaling: bool = False
@@ -187,6 +189,28 @@ PRECISIONS: dict[str, Precision] = {
             needs="bf16",
             color="#e69f00",
             marker="*",
+        ),
+        Precision(
+            name="bf16-sr",
+            summary="bf16 with weights rounded stochastically, and AdamW's states in bfloat16 (torchao)",
+            weights="bfloat16",
+            optimizer="stochastic rounding",
+            needs="bf16",
+            package="torchao",
+            extra="fp8",
+            single_device="its rounding would draw other numbers on each device",
+            color="#999933",
+            marker="d",
+        ),
+        Precision(
+            name="adamw8bit",
+            summary="fp32 with AdamW's states in 8 bits (torchao)",
+            optimizer="8-bit states",
+            needs="triton",
+            package="torchao",
+            extra="fp8",
+            color="#44aa99",
+            marker="H",
         ),
         Precision(
             name="fp8-tensorwise",

@@ -1,4 +1,6 @@
-"""Layers that torchao multiplies in 8 bits: which linear layers are converted, which are not, and why.
+"""What torchao replaces: linear layers by such in 8 bits, and AdamW by one of fewer bits.
+
+Which layers are converted, which are not, and why, is recorded.
 
 Weights stay in fp32 and under their names, so optimizers, checkpoints and evaluation in fp32 need not know. Emulated,
 torchao rounds the operands of each product to the narrow type and multiplies them in a wider one, on any device; its
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from bench.results.records import Conversion
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
+from bench.training.techniques import require_compiler
 
 FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
 """What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), and of MXFP8's blocks."""
@@ -62,6 +66,43 @@ def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[st
         return None  # it has no filter for the others
     gains = _auto_filter_for_recipe(precision.conversion, [])
     return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
+
+
+def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> torch.optim.Optimizer:
+    """Return torchao's AdamW in place of torch's, before its first step; it compiles its update of each shape.
+
+    Args:
+        optimizer: what to replace.
+        precision: its ``optimizer`` says by what.
+        kind: of device, as torch calls it.
+
+    Raises:
+        UnsupportedError: it is no AdamW, or torch.compile does not work here.
+    """
+    from torchao import optim
+
+    if type(optimizer) is not torch.optim.AdamW:
+        raise UnsupportedError(f"{precision.name} is an AdamW, and this suite trains with {type(optimizer).__name__}")
+    require_compiler(kind)
+    names = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+    groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
+    builds = {
+        "8-bit states": optim.AdamW8bit,
+        "stochastic rounding": partial(optim._AdamW, bf16_stochastic_round=True),
+    }
+    twin: torch.optim.Optimizer = builds[precision.optimizer or ""](groups)
+    return twin
+
+
+def rehearsal(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> Callable[[], object]:
+    """Return what takes a step of copies of all that an optimizer updates, for its update to be compiled."""
+    groups = [{**group, "lr": float(group["lr"])} for group in optimizer.param_groups]
+    for group in groups:
+        group["params"] = [nn.Parameter(weight.detach().clone()) for weight in group["params"]]
+        for weight in group["params"]:
+            weight.grad = torch.zeros_like(weight)
+    twin = replaced(torch.optim.AdamW(groups, foreach=False), precision, kind)
+    return twin.step
 
 
 Fits = Callable[[nn.Module, str], bool]

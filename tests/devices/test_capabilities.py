@@ -24,8 +24,8 @@ def gpu(monkeypatch, major, minor):
 @pytest.mark.parametrize(
     ("capability", "lacking"),
     [
-        ((3, 7), {"tf32", "fp16", "bf16", "fp8", "mxfp8"}),
-        ((6, 1), {"tf32", "bf16", "fp8", "mxfp8"}),
+        ((3, 7), {"tf32", "fp16", "bf16", "fp8", "mxfp8", "triton"}),
+        ((6, 1), {"tf32", "bf16", "fp8", "mxfp8", "triton"}),
         ((7, 5), {"tf32", "bf16", "fp8", "mxfp8"}),
         ((8, 6), {"fp8", "mxfp8"}),
         ((8, 9), {"mxfp8"}),

@@ -12,12 +12,12 @@ from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
-AMPERE = {*ANY, "tf32", "amp-bf16", "bf16"}
+AMPERE = {*ANY, "adamw8bit", "tf32", "amp-bf16", "bf16", "bf16-sr"}
 ADA = {*AMPERE, "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
 CARDS = {
     "P100": ((6, 0), ANY),
-    "V100": ((7, 0), ANY),
-    "T4": ((7, 5), ANY),
+    "V100": ((7, 0), {*ANY, "adamw8bit"}),
+    "T4": ((7, 5), {*ANY, "adamw8bit"}),
     "A100": ((8, 0), AMPERE),
     "L4": ((8, 9), ADA),
     "H100": ((9, 0), ADA),
