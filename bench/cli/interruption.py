@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_S = 0.02
-"""When an interruption that Python has swallowed is raised again."""
+"""When an interruption that Python has swallowed, or that had to wait, is raised again."""
+IMPORT_S = 0.5
+"""How long an interruption waits for an import to end."""
 TOGETHER_S = 0.1
 """Signals that come so soon after another are the same: a key is held down, or a supervisor sends several."""
 CLEAR_LINE = b"\r\x1b[K"
@@ -90,7 +92,7 @@ class Interruption:
         """Let the next signal raise KeyboardInterrupt again."""
         self._accepts = True
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _take(self, number: int, frame: FrameType | None) -> None:
         self._tidy(number)
         if time.monotonic() - self._last < TOGETHER_S:
             return
@@ -104,7 +106,7 @@ class Interruption:
             os._exit(self.exit_code)
         if self._accepts:
             self._accepts = False
-            raise KeyboardInterrupt
+            self._raise(number, frame)
 
     def _tidy(self, number: int) -> None:
         """Remove the ^C that a terminal has shown; stop writing to one that is gone."""
@@ -122,8 +124,13 @@ class Interruption:
         else:
             self._hook(report)
 
-    def _raise(self, _number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def _raise(self, _number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, but not at once within an import: a module of which half is there is of no use."""
+        waits = signal.getsignal(signal.SIGALRM) == self._raise and time.monotonic() - self._last < IMPORT_S
+        if waits and _imports(frame):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            raise KeyboardInterrupt
 
 
 def invocation() -> str:
@@ -132,6 +139,14 @@ def invocation() -> str:
 
     program = sys.argv[0]
     return f"python {shlex.quote(program)}" if program.endswith(".py") else program.rpartition("/")[2]
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_terminal(descriptor: int) -> bool:

@@ -1,5 +1,6 @@
 """Ctrl-C and its like: the first stops, the next skips, and none is lost."""
 
+import importlib
 import os
 import shutil
 import signal
@@ -83,6 +84,32 @@ def test_an_interruption_that_python_swallows_is_raised_again():
         del one
         with pytest.raises(KeyboardInterrupt):
             time.sleep(5.0)
+
+
+INTERRUPTED = """
+import signal, time
+signal.raise_signal(signal.SIGINT)
+end = time.monotonic() + {}
+while time.monotonic() < end:
+    pass
+whole = True
+"""
+
+
+@pytest.mark.parametrize(("lasts_s", "whole"), [(0.1, True), (60.0, False)])
+def test_an_import_is_finished_first_unless_it_lasts(lasts_s, whole, tmp_path, monkeypatch):
+    (tmp_path / "half_made.py").write_text(INTERRUPTED.format(lasts_s))
+    monkeypatch.syspath_prepend(tmp_path)
+    made = []
+
+    def importing():
+        made.append(importlib.import_module("half_made"))
+        time.sleep(60.0)
+
+    with Interruption(for_good=False), pytest.raises(KeyboardInterrupt):
+        importing()
+    sys.modules.pop("half_made", None)
+    assert [module.whole for module in made] == [True] * whole
 
 
 THIRD = """
