@@ -16,12 +16,12 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "triton"]
+Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
-Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8"]
-"""Recipes of torchao: of its float8 training by their own names, and MXFP8."""
+Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
+"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,8 +92,13 @@ class Precision:
     @property
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
-        emulation = ("emulated",) if self.conversion else ()
+        emulation = ("emulated",) if self.can_be_emulated else ()
         return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()), *emulation)
+
+    @property
+    def can_be_emulated(self) -> bool:
+        """Whether its narrow products can be emulated on any device."""
+        return self.conversion not in (None, "nvfp4")
 
     @property
     def required(self) -> Feature:
@@ -256,6 +261,17 @@ PRECISIONS: dict[str, Precision] = {
             extra="fp8",
             color="#332288",
             marker="h",
+        ),
+        Precision(
+            name="nvfp4",
+            summary="amp-bf16 with linear layers in NVFP4, gradients rounded stochastically (torchao)",
+            autocast="bfloat16",
+            conversion="nvfp4",
+            needs="nvfp4",
+            package="torchao",
+            extra="fp8",
+            color="#661100",
+            marker="8",
         ),
     )
 }

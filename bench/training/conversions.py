@@ -23,8 +23,9 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
 from bench.training.techniques import require_compiler
 
-FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
-"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), and of MXFP8's blocks."""
+FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
+"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), of MXFP8's blocks, and of
+torchao's kernels for NVFP4."""
 
 
 def convert(model: nn.Module, precision: Precision) -> Conversion:
@@ -33,7 +34,7 @@ def convert(model: nn.Module, precision: Precision) -> Conversion:
     Raises:
         UnsupportedError: none fits, so that the arm would be its autocast's and no more.
     """
-    multiple = MX_BLOCK if precision.conversion == "mxfp8" else FLOAT8_MULTIPLE
+    multiple = {"mxfp8": MX_BLOCK, "nvfp4": NVFP4_TILE}.get(precision.conversion or "", FLOAT8_MULTIPLE)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, multiple))}
     if len(kept) == len(layers):
@@ -163,5 +164,23 @@ def _to_mxfp8(model: nn.Module, precision: Precision, fits: Fits) -> None:
     swap_linear_layers(model, converted, module_filter_fn=fits)
 
 
-_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {"mxfp8": _to_mxfp8}
+def _to_nvfp4(model: nn.Module, precision: Precision, fits: Fits) -> None:
+    from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4Linear, NVFP4TrainingConfig
+    from torchao.quantization import quantize_
+
+    def check(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if (rows := inputs[0].shape[-2]) % NVFP4_TILE:
+            raise UnsupportedError(
+                f"{precision.name} needs samples in a batch, or tokens in a sequence, in multiples of {NVFP4_TILE}, "
+                f"not {rows}"
+            )
+
+    with torch.random.fork_rng():  # each layer draws the signs of its Hadamard transform
+        quantize_(model, NVFP4TrainingConfig(), filter_fn=fits)
+    for layer in model.modules():
+        if isinstance(layer, NVFP4Linear):
+            layer.register_forward_pre_hook(check)
+
+
+_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {"mxfp8": _to_mxfp8, "nvfp4": _to_nvfp4}
 """What converts for each ``Precision.conversion`` that is no recipe of torchao's float8."""

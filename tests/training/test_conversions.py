@@ -27,7 +27,7 @@ from tests.training.conftest import CPU, make
 
 pytest.importorskip("torchao.float8")
 __all__ = ["use_suite"]
-CONVERTED = [name for name, one in PRECISIONS.items() if one.conversion]
+CONVERTED = [name for name, one in PRECISIONS.items() if one.can_be_emulated]
 SQNR_DB = 20.0
 """What torchao's own tests ask of a converted layer's output and gradients."""
 
@@ -237,3 +237,16 @@ def test_its_update_is_compiled_before_the_first_step_and_not_again():
     training_step(arm, *batch())
     assert compilations() == before > 0
     assert arm.optimizer.state[arm.model[1].weight]["step"] == 1
+
+
+def test_nvfp4_converts_layers_of_128_and_refuses_other_batches():
+    model = nn.Sequential(nn.Linear(128, 256), nn.Linear(256, 64))
+    weight, state = model[0].weight, torch.get_rng_state()
+    conversion = convert(model, PRECISIONS["nvfp4"])
+    assert conversion.converted_layers == ("0",)
+    assert conversion.kept_layers == {"1": "256 to 64, not multiples of 128"}
+    assert type(model[0]).__name__ == "NVFP4Linear"
+    assert model[0].weight is weight
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(UnsupportedError, match="multiples of 128, not 100"):
+        model[0](torch.zeros(100, 128))
