@@ -29,6 +29,8 @@ FEATURES: dict[Feature, str] = {
     "fp16": "",
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
+    "triton": "",
+    "nvfp4": "NVFP4 tensor cores, which are on GPUs",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }
 """What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""

@@ -21,10 +21,13 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
     "mxfp8": ((10, 0), "MXFP8 tensor cores"),
+    "nvfp4": ((10, 0), "NVFP4 tensor cores"),
+    "triton": ((7, 0), "a GPU that Triton compiles for"),
 }
-"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
-WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (12, "MXFP8 kernels")}
-"""Features that later GPUs lack again, from a major capability on: kernels of MXFP8 are for sm_10x alone."""
+"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
+README, "Compatibility")."""
+WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (12, "MXFP8 kernels"), "nvfp4": (12, "NVFP4 kernels")}
+"""Features that later GPUs lack again, from a major capability on: kernels of training are for sm_10x alone."""
 REASONS = {
     0x001: "idle",
     0x002: "applications_clocks",

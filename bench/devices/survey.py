@@ -179,7 +179,7 @@ def describe_cpu() -> Device:
 
 def _unsupported(device: torch.device) -> dict[str, str]:
     backend = backend_of(device)
-    emulations = [parse_precision(emulation_of(name)) for name, one in PRECISIONS.items() if one.conversion]
+    emulations = [parse_precision(emulation_of(name)) for name, one in PRECISIONS.items() if one.can_be_emulated]
     reasons = {one.name: backend.unsupported_reason(one) for one in (*PRECISIONS.values(), *emulations)}
     return {name: reason for name, reason in reasons.items() if reason}
 

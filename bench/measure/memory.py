@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from bench.devices.backend import PeakMemory, backend_of
@@ -288,4 +288,12 @@ def _parameters(modules: Iterable[nn.Module], optimizer: torch.optim.Optimizer) 
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [leaf for state in optimizer.state.values() for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    leaves = [leaf for state in optimizer.state.values() for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    return [tensor for leaf in leaves for tensor in _held(leaf)]
+
+
+def _held(leaf: Tensor) -> list[Tensor]:
+    """Return the tensors that hold a tensor's numbers: itself, or those in a tensor of a Python class."""
+    if not is_traceable_wrapper_subclass(leaf):
+        return [leaf]
+    return [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]

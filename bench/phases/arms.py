@@ -24,6 +24,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import AblationStep, Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
+from bench.training.conversions import rehearsal
 from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step
 from bench.training.techniques import arrange, compilations
 
@@ -224,27 +225,33 @@ class TrainingRunner:
 
 def compiled(runner: TrainingRunner, context: Context, send: Callable[[Message], None]) -> float | None:
     """Let an arm compile before anything is observed or timed; return the seconds, None where it does not compile."""
-    if not runner.arm.techniques.compile:
+    if not compiles(runner.arm):
         return None
     send(Progress(text=f"{runner.name}: compiling", silence_s=COMPILING_S))
     return runner.compile_s(context)
 
 
 def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
-    """Let a training step's forward and backward compile, and return the seconds; None where the arm does not compile.
+    """Let what an arm compiles of a training step compile, and return the seconds; None where it does not compile.
 
-    They run over one random batch until nothing is compiled any more. The seconds are those beyond as many steps that
-    compile nothing. Nothing is learned: weights stay as they are, batch norm's statistics and the random generators
-    are restored, and gradients are dropped.
+    That is forward and backward, or the update of an optimizer that compiles. Forward and backward run over one random
+    batch, the update over copies of the weights, until nothing is compiled any more. The seconds are those beyond as
+    many steps that compile nothing. Nothing is learned: weights stay as they are, batch norm's statistics and the
+    random generators are restored, and gradients are dropped.
 
     Args:
         arm: newly built.
         data: what a sample is.
         batch_size: samples in the batches that it will be trained on.
     """
-    if not arm.techniques.compile:
+    if not compiles(arm):
         return None
     amp.apply(arm.precision)
+    update_s = 0.0
+    if arm.precision.optimizer:
+        update_s = until_compiled(rehearsal(arm.optimizer, arm.precision, arm.device.type), arm.device)
+    if not arm.techniques.compile:
+        return update_s
     (batch,) = random_batches(data, batch_size=batch_size, count=1, device=arm.device, seed=0)
     buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
     spent_s = until_compiled(lambda: leave_gradients(arm, *batch), arm.device)
@@ -252,7 +259,12 @@ def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
     with torch.no_grad():
         for buffer, kept in buffers:
             buffer.copy_(kept)
-    return spent_s
+    return spent_s + update_s
+
+
+def compiles(arm: Arm) -> bool:
+    """Say whether an arm compiles before its first ordinary step."""
+    return arm.techniques.compile or arm.precision.optimizer is not None
 
 
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:

@@ -17,7 +17,7 @@ from bench.data import Batches, Shard
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import compile_s, missed_autocast, open_context
+from bench.phases.arms import compile_s, compiles, missed_autocast, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import COMPILING_S, Trial
@@ -60,7 +60,7 @@ def run(
     batches = context.open_batches(shard)
     steps = trial.epochs * batches.steps_per_epoch
     arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
-    if context.techniques.compile:
+    if compiles(arm):
         send(Progress(text=f"{name}: compiling", silence_s=COMPILING_S))
     spent_s = compile_s(arm, batches.data, trial.cell.batch_size)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)

@@ -16,12 +16,12 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8"]
+Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
-Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8"]
-"""Recipes of torchao: of its float8 training by their own names, and MXFP8."""
+Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
+"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +51,8 @@ class Precision:
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
+    optimizer: Literal["stochastic rounding", "8-bit states"] | None = None
+    """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
     tf32: bool = False
     """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
     loss_scaling: bool = False
@@ -90,8 +92,13 @@ class Precision:
     @property
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
-        emulation = ("emulated",) if self.conversion else ()
+        emulation = ("emulated",) if self.can_be_emulated else ()
         return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()), *emulation)
+
+    @property
+    def can_be_emulated(self) -> bool:
+        """Whether its narrow products can be emulated on any device."""
+        return self.conversion not in (None, "nvfp4")
 
     @property
     def required(self) -> Feature:
@@ -189,6 +196,28 @@ PRECISIONS: dict[str, Precision] = {
             marker="*",
         ),
         Precision(
+            name="bf16-sr",
+            summary="bf16 with weights rounded stochastically, and AdamW's states in bfloat16 (torchao)",
+            weights="bfloat16",
+            optimizer="stochastic rounding",
+            needs="bf16",
+            package="torchao",
+            extra="fp8",
+            single_device="its rounding would draw other numbers on each device",
+            color="#999933",
+            marker="d",
+        ),
+        Precision(
+            name="adamw8bit",
+            summary="fp32 with AdamW's states in 8 bits (torchao)",
+            optimizer="8-bit states",
+            needs="triton",
+            package="torchao",
+            extra="fp8",
+            color="#44aa99",
+            marker="H",
+        ),
+        Precision(
             name="fp8-tensorwise",
             summary="amp-bf16 with linear layers in float8, a scale for each tensor (torchao)",
             former="fp8",
@@ -232,6 +261,17 @@ PRECISIONS: dict[str, Precision] = {
             extra="fp8",
             color="#332288",
             marker="h",
+        ),
+        Precision(
+            name="nvfp4",
+            summary="amp-bf16 with linear layers in NVFP4, gradients rounded stochastically (torchao)",
+            autocast="bfloat16",
+            conversion="nvfp4",
+            needs="nvfp4",
+            package="torchao",
+            extra="fp8",
+            color="#661100",
+            marker="8",
         ),
     )
 }

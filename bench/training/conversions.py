@@ -1,4 +1,6 @@
-"""Layers that torchao multiplies in 8 bits: which linear layers are converted, which are not, and why.
+"""What torchao replaces: linear layers by such in 8 bits, and AdamW by one of fewer bits.
+
+Which layers are converted, which are not, and why, is recorded.
 
 Weights stay in fp32 and under their names, so optimizers, checkpoints and evaluation in fp32 need not know. Emulated,
 torchao rounds the operands of each product to the narrow type and multiplies them in a wider one, on any device; its
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +21,11 @@ from torch import Tensor, nn
 from bench.results.records import Conversion
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
+from bench.training.techniques import require_compiler
 
-FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
-"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), and of MXFP8's blocks."""
+FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
+"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), of MXFP8's blocks, and of
+torchao's kernels for NVFP4."""
 
 
 def convert(model: nn.Module, precision: Precision) -> Conversion:
@@ -29,7 +34,7 @@ def convert(model: nn.Module, precision: Precision) -> Conversion:
     Raises:
         UnsupportedError: none fits, so that the arm would be its autocast's and no more.
     """
-    multiple = MX_BLOCK if precision.conversion == "mxfp8" else FLOAT8_MULTIPLE
+    multiple = {"mxfp8": MX_BLOCK, "nvfp4": NVFP4_TILE}.get(precision.conversion or "", FLOAT8_MULTIPLE)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, multiple))}
     if len(kept) == len(layers):
@@ -62,6 +67,43 @@ def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[st
         return None  # it has no filter for the others
     gains = _auto_filter_for_recipe(precision.conversion, [])
     return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
+
+
+def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> torch.optim.Optimizer:
+    """Return torchao's AdamW in place of torch's, before its first step; it compiles its update of each shape.
+
+    Args:
+        optimizer: what to replace.
+        precision: its ``optimizer`` says by what.
+        kind: of device, as torch calls it.
+
+    Raises:
+        UnsupportedError: it is no AdamW, or torch.compile does not work here.
+    """
+    from torchao import optim
+
+    if type(optimizer) is not torch.optim.AdamW:
+        raise UnsupportedError(f"{precision.name} is an AdamW, and this suite trains with {type(optimizer).__name__}")
+    require_compiler(kind)
+    names = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+    groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
+    builds = {
+        "8-bit states": optim.AdamW8bit,
+        "stochastic rounding": partial(optim._AdamW, bf16_stochastic_round=True),
+    }
+    twin: torch.optim.Optimizer = builds[precision.optimizer or ""](groups)
+    return twin
+
+
+def rehearsal(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> Callable[[], object]:
+    """Return what takes a step of copies of all that an optimizer updates, for its update to be compiled."""
+    groups = [{**group, "lr": float(group["lr"])} for group in optimizer.param_groups]
+    for group in groups:
+        group["params"] = [nn.Parameter(weight.detach().clone()) for weight in group["params"]]
+        for weight in group["params"]:
+            weight.grad = torch.zeros_like(weight)
+    twin = replaced(torch.optim.AdamW(groups, foreach=False), precision, kind)
+    return twin.step
 
 
 Fits = Callable[[nn.Module, str], bool]
@@ -122,5 +164,23 @@ def _to_mxfp8(model: nn.Module, precision: Precision, fits: Fits) -> None:
     swap_linear_layers(model, converted, module_filter_fn=fits)
 
 
-_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {"mxfp8": _to_mxfp8}
+def _to_nvfp4(model: nn.Module, precision: Precision, fits: Fits) -> None:
+    from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4Linear, NVFP4TrainingConfig
+    from torchao.quantization import quantize_
+
+    def check(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if (rows := inputs[0].shape[-2]) % NVFP4_TILE:
+            raise UnsupportedError(
+                f"{precision.name} needs samples in a batch, or tokens in a sequence, in multiples of {NVFP4_TILE}, "
+                f"not {rows}"
+            )
+
+    with torch.random.fork_rng():  # each layer draws the signs of its Hadamard transform
+        quantize_(model, NVFP4TrainingConfig(), filter_fn=fits)
+    for layer in model.modules():
+        if isinstance(layer, NVFP4Linear):
+            layer.register_forward_pre_hook(check)
+
+
+_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {"mxfp8": _to_mxfp8, "nvfp4": _to_nvfp4}
 """What converts for each ``Precision.conversion`` that is no recipe of torchao's float8."""

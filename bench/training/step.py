@@ -25,7 +25,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
 from bench.training.amp import Weights
-from bench.training.conversions import convert
+from bench.training.conversions import convert, replaced
 from bench.training.cuda_graphs import GraphedStep
 from bench.training.techniques import (
     arrange,
@@ -144,6 +144,8 @@ def build_arm(
     weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
     optimizer = suite.optimizer(weights.trained())
+    if precision.optimizer:
+        optimizer = replaced(optimizer, precision, device.type)
     if techniques.fused_optimizer:
         optimizer = fused(optimizer, scaled=scaler.is_enabled())
     schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None

@@ -24,13 +24,13 @@ def gpu(monkeypatch, major, minor):
 @pytest.mark.parametrize(
     ("capability", "lacking"),
     [
-        ((3, 7), {"tf32", "fp16", "bf16", "fp8", "mxfp8"}),
-        ((6, 1), {"tf32", "bf16", "fp8", "mxfp8"}),
-        ((7, 5), {"tf32", "bf16", "fp8", "mxfp8"}),
-        ((8, 6), {"fp8", "mxfp8"}),
-        ((8, 9), {"mxfp8"}),
+        ((3, 7), {"tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
+        ((6, 1), {"tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
+        ((7, 5), {"tf32", "bf16", "fp8", "mxfp8", "nvfp4"}),
+        ((8, 6), {"fp8", "mxfp8", "nvfp4"}),
+        ((8, 9), {"mxfp8", "nvfp4"}),
         ((10, 0), set()),
-        ((12, 0), {"mxfp8"}),
+        ((12, 0), {"mxfp8", "nvfp4"}),
     ],
 )
 def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, lacking):

@@ -12,20 +12,20 @@ from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
-AMPERE = {*ANY, "tf32", "amp-bf16", "bf16"}
+AMPERE = {*ANY, "adamw8bit", "tf32", "amp-bf16", "bf16", "bf16-sr"}
 ADA = {*AMPERE, "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
 CARDS = {
     "P100": ((6, 0), ANY),
-    "V100": ((7, 0), ANY),
-    "T4": ((7, 5), ANY),
+    "V100": ((7, 0), {*ANY, "adamw8bit"}),
+    "T4": ((7, 5), {*ANY, "adamw8bit"}),
     "A100": ((8, 0), AMPERE),
     "L4": ((8, 9), ADA),
     "H100": ((9, 0), ADA),
-    "B200": ((10, 0), {*ADA, "mxfp8"}),
+    "B200": ((10, 0), {*ADA, "mxfp8", "nvfp4"}),
     "RTX 5090": ((12, 0), ADA),
     "MI300X": ("gfx942", ADA),
 }
-MORE_BY_THE_GATE = {("mxfp8", "RTX 5090")}
+MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
 """Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
 
 
@@ -62,7 +62,7 @@ def test_each_card_does_what_the_table_says_and_says_what_it_lacks(card, name):
 def test_emulation_runs_wherever_its_autocast_does(card, name):
     backend, does = card(name), CARDS[name][1]
     for each, precision in PRECISIONS.items():
-        if precision.conversion:
+        if precision.can_be_emulated:
             reason = backend.unsupported_reason(parse_precision(emulation_of(each)))
             assert (reason is None) == ("amp-bf16" in does)
 
@@ -76,6 +76,7 @@ def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do
         "tf32": torch.cuda.is_tf32_supported(),
         "fp8-tensorwise": utils.is_MI300() or bool(utils.is_sm_at_least_89()),
         "mxfp8": bool(utils.is_sm_at_least_100()),
+        "nvfp4": bool(utils.is_sm_at_least_100()),
     }
     differs = {each for each, passes in gates.items() if passes != (each in CARDS[name][1])}
     assert differs == {each for each, other in MORE_BY_THE_GATE if other == name}

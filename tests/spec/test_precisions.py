@@ -21,7 +21,7 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
     assert (emulated.emulated, emulated.required, PRECISIONS["mxfp8"].required) == (True, "bf16", "mxfp8")
     assert emulated.ability == "mxfp8:emulated=on" == parse_precision(emulated.ability).name
     assert {name for name, one in PRECISIONS.items() if "emulated" in one.options} == {
-        name for name, one in PRECISIONS.items() if one.conversion
+        name for name, one in PRECISIONS.items() if one.can_be_emulated
     }
 
 

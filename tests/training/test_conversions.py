@@ -1,27 +1,33 @@
-"""Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, and how exact it is."""
+"""Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from bench.measure.memory import tensor_bytes
 from bench.measure.operations import observe
 from bench.phases import numerics
+from bench.phases.arms import compile_s
 from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
+from bench.spec.suite import Data
+from bench.training.checkpoint import Checkpoint, read_checkpoint
 from bench.training.conversions import convert
 from bench.training.step import evaluate, evaluate_fp32, training_step
+from bench.training.techniques import compilations
 from tests.arms import arms
 from tests.phases.conftest import of_kind, result_of, use_suite
-from tests.training.conftest import make
+from tests.training.conftest import CPU, make
 
 pytest.importorskip("torchao.float8")
 __all__ = ["use_suite"]
-CONVERTED = [name for name, one in PRECISIONS.items() if one.conversion]
+CONVERTED = [name for name, one in PRECISIONS.items() if one.can_be_emulated]
 SQNR_DB = 20.0
 """What torchao's own tests ask of a converted layer's output and gradients."""
 
@@ -138,3 +144,109 @@ def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_
     bfloat16, float8 = (each["gradient"] for each in errors.values())
     assert 2 * bfloat16 < float8 < 0.2
     assert 2 * errors["amp-bf16"]["output"] < errors["fp8-tensorwise:emulated=on"]["output"] < 10 ** (-SQNR_DB / 20)
+
+
+def test_no_layer_of_resnet20_fits():
+    from suites.resnet20 import suite
+
+    resnet20 = suite()
+    with pytest.raises(UnsupportedError, match="64 to 10"):
+        convert(resnet20.model(resnet20.data), emulated("fp8-tensorwise"))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1)
+
+
+@pytest.fixture
+def uncompiled():
+    """Let torchao's updates run uncompiled: compiling takes seconds for each shape."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def test_stochastic_rounding_is_right_on_average_where_rounding_to_nearest_loses_every_update(uncompiled):
+    def one(_data=None):
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
+
+    def tiny_steps(parameters):
+        return torch.optim.AdamW(parameters, lr=1e-5, weight_decay=0.0)
+
+    moved = {}
+    for name in ("bf16", "bf16-sr", "fp32"):
+        torch.manual_seed(0)
+        arm = make(name, model=one, optimizer=tiny_steps)
+        before = arm.model[1].weight.detach().float().clone()
+        training_step(arm, *batch())
+        moved[name] = (arm.model[1].weight.detach().float() - before).abs().mean().item()
+        assert arm.optimizer.state[arm.model[1].weight]["exp_avg"].dtype == before.to(arm.model[1].weight.dtype).dtype
+    assert moved["bf16"] < 0.3 * moved["fp32"]
+    assert moved["bf16-sr"] == pytest.approx(moved["fp32"], rel=0.2)
+
+
+def test_states_in_8_bits_train_nearly_as_those_in_fp32_and_take_a_quarter_of_their_bytes(uncompiled):
+    losses, bytes_ = {}, {}
+    for name in ("fp32", "adamw8bit"):
+        arm = make(name, model=wide, optimizer=adamw)
+        losses[name] = [training_step(arm, *batch()).item() for _ in range(8)]
+        step = functools.partial(training_step, arm, *batch())
+        bytes_[name] = tensor_bytes(step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer).optimizer_bytes
+    assert losses["adamw8bit"] == pytest.approx(losses["fp32"], rel=0.05)
+    assert losses["adamw8bit"] != losses["fp32"]
+    assert bytes_["adamw8bit"] < 0.5 * bytes_["fp32"]  # small tensors and tables of codes stay as they are
+
+
+def test_torchaos_adamw_takes_over_what_the_suites_was_told_and_its_checkpoint_goes_on(uncompiled, tmp_path):
+    def grouped(parameters):
+        first, *rest = parameters
+        return torch.optim.AdamW([{"params": [first], "weight_decay": 0.0}, {"params": rest, "lr": 0.5}], lr=0.01)
+
+    def halved(optimizer, _steps):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+
+    groups = make("bf16-sr", model=wide, optimizer=grouped).optimizer.param_groups
+    assert [(group["weight_decay"], pytest.approx(group["lr"].item())) for group in groups] == [
+        (0.0, 0.01),
+        (0.01, 0.5),
+    ]
+    straight, begun, resumed = (
+        make("adamw8bit", model=wide, optimizer=adamw, steps=4, schedule=halved) for _ in range(3)
+    )
+    expected = [training_step(straight, *batch()).item() for _ in range(4)]
+    assert [training_step(begun, *batch()).item() for _ in range(2)] == expected[:2]
+    Checkpoint.of(begun, "config", []).write(tmp_path / "one.pt")
+    read_checkpoint(tmp_path / "one.pt").restore(resumed)
+    assert [training_step(resumed, *batch()).item() for _ in range(2)] == expected[2:]
+    assert [arm.optimizer.param_groups[0]["lr"].item() for arm in (begun, resumed)] == pytest.approx([0.0025, 0.000625])
+
+
+def test_a_suite_that_trains_without_adamw_has_no_such_optimizer():
+    with pytest.raises(UnsupportedError, match="adamw8bit is an AdamW, and this suite trains with SGD"):
+        make("adamw8bit", model=wide)
+
+
+@pytest.mark.slow
+def test_its_update_is_compiled_before_the_first_step_and_not_again():
+    def two_shapes(_data=None):
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
+
+    arm = make("adamw8bit", model=two_shapes, optimizer=adamw)
+    data = Data(input_shape=(3, 8, 8), classes=3)
+    assert compile_s(arm, data, 32) > 0
+    before = compilations()
+    training_step(arm, *batch())
+    assert compilations() == before > 0
+    assert arm.optimizer.state[arm.model[1].weight]["step"] == 1
+
+
+def test_nvfp4_converts_layers_of_128_and_refuses_other_batches():
+    model = nn.Sequential(nn.Linear(128, 256), nn.Linear(256, 64))
+    weight, state = model[0].weight, torch.get_rng_state()
+    conversion = convert(model, PRECISIONS["nvfp4"])
+    assert conversion.converted_layers == ("0",)
+    assert conversion.kept_layers == {"1": "256 to 64, not multiples of 128"}
+    assert type(model[0]).__name__ == "NVFP4Linear"
+    assert model[0].weight is weight
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(UnsupportedError, match="multiples of 128, not 100"):
+        model[0](torch.zeros(100, 128))

@@ -102,7 +102,7 @@ def trial(file, **parameters):
 
 
 @needs_lightning
-@pytest.mark.parametrize("precision", [name for name, one in PRECISIONS.items() if not one.conversion])
+@pytest.mark.parametrize("precision", [name for name, one in PRECISIONS.items() if not one.package])
 def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
     plain, other = make(precision, clip_grad=0.5), make(precision, clip_grad=0.5)
     train_by_lightning = open_lightning(other, 10, Shard())

@@ -26,3 +26,13 @@ def test_only_rows_that_nothing_was_measured_of_leave_the_tables(tmp_path):
         *(("fp32", 128), ("amp-bf16", 128), ("amp-fp16", 128)),
         ("fp8", 64),  # or its batch size would have no row
     }
+
+
+def test_an_emulated_precision_is_not_said_to_lack_what_it_was_not_meant_to_have(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed().train("mxfp8:emulated=on", [90.0])
+    run.lost("speed", "mxfp8:emulated=on", "unsupported", "it is emulated").lost("speed", "mxfp8", "unsupported")
+    run.lost("train", "fp8-rowwise:emulated=on", "unsupported", "needs torchao")
+    assert sentences(run.summary(), load([run.folder]).trials) == [
+        "fp8-rowwise:emulated=on: not on Hopper.",
+        "mxfp8: not on Hopper.",
+    ]
