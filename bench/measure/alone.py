@@ -297,6 +297,8 @@ def times(
     device: torch.device,
     budget_s: float,
     settings: Sequence[Callable[[], object]] = (),
+    *,
+    cached: bool = False,
 ) -> list[Alone | None]:
     """Time calls alone, in turn, so that a drift of the machine meets all; None for one that fails.
 
@@ -305,9 +307,10 @@ def times(
         device: where.
         budget_s: seconds to spend on all; each is called three times at least.
         settings: what to do before each variant, such as setting TF32's switches; none or as many as variants.
+        cached: whether each call has the operands of the one before, which the cache may hold.
     """
     settings = settings or [lambda: None] * len(variants)
-    runs = [_prepared(call, device) for call in variants]
+    runs = [_prepared(call, device, 1 if cached else MOST_COPIES) for call in variants]
     taken: list[list[float]] = [[] for _ in variants]
     end, rounds = time.perf_counter() + budget_s, 0
     while rounds < FEWEST_CALLS or (rounds < MOST_CALLS and time.perf_counter() < end):
@@ -319,11 +322,11 @@ def times(
     return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
 
 
-def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
+def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float] | None:
     """Return what times a call once and returns its seconds; None where it does not run on random operands."""
     generator, backend = torch.Generator(device).manual_seed(0), backend_of(device)
     size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
-    copies = max(1, min(MOST_COPIES, math.ceil(COLD_BYTES / size)))
+    copies = max(1, min(most, math.ceil(COLD_BYTES / size)))
 
     made: dict[int, Tensor] = {}
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -294,14 +295,16 @@ class _Explanation:
         for call in alone.largest(products, by=lambda call: call.flops):
             self._say(f"{call.name} alone, in all precisions")
             arms = [(runner, call.in_type(dtype)) for runner in self.runners if (dtype := _compute(runner)) is not None]
-            results = alone.times(
+            measure = partial(
+                alone.times,
                 [variant for _, variant in arms],
                 self.context.device,
                 ALONE_S * len(arms),
                 [runner.activate for runner, _ in arms],
             )
-            for (runner, _), taken in zip(arms, results, strict=True):
-                if taken is not None:
+            for (runner, _), taken, cached in zip(arms, measure(), measure(cached=True), strict=True):
+                if taken is not None and cached is not None:
+                    self._send(runner, "cached", call.title, cached.best_ms, detail=call.module, count=call.count)
                     self._send(runner, "product", call.title, taken.median_ms, detail=call.module, count=call.count)
                     self._send(runner, "best", call.title, taken.best_ms, detail=call.module, count=call.count)
             self._send(self.runners[0], "bytes", call.title, call.bytes / call.count, detail=call.module)

@@ -40,7 +40,9 @@ EXPLAINED = {
     "class": "|".join(get_args(WorkClass)),
     "rate": "products TFLOP/s|copies GB/s|casts GB/s",
     "types": r"\w+",
-    **dict.fromkeys(("operator", "alone", "product", "best", "flops", "bytes", "channels-last", "padded"), ".+"),
+    **dict.fromkeys(
+        ("operator", "alone", "product", "best", "cached", "flops", "bytes", "channels-last", "padded"), ".+"
+    ),
 }
 """The same of explain.csv."""
 NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}

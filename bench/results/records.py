@@ -74,6 +74,7 @@ Finding = Literal[
     "alone",
     "product",
     "best",
+    "cached",
     "flops",
     "bytes",
     "rate",

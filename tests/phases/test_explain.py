@@ -58,7 +58,8 @@ def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
         by_class = {row.name: row.value for row in of_round if row.kind == "class"}
         assert list(by_class) == list(CLASSES)
         assert sum(by_class.values()) == pytest.approx(profiled)
-    assert {row.precision for row in figures if row.kind == "best"} == {"fp32", "amp-bf16"}
+    for kind in ("best", "cached"):
+        assert {row.precision for row in figures if row.kind == kind} == {"fp32", "amp-bf16"}
     assert found.predicted is not None
     assert found.ceiling is not None
     assert found.arm.ms["casts and layout"] > found.baseline.ms["casts and layout"]

@@ -211,7 +211,8 @@ def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None
     Args:
         baseline: the baseline's step.
         arm: another's.
-        kind: ``best`` of each product's times, or ``product`` for their medians.
+        kind: ``best`` of each product's times, or ``product`` for their medians, or ``cached`` for the best of those
+            whose operands the cache may hold.
     """
     own, other = (step.of(kind).set_index("name")[["value", "count"]] for step in (baseline, arm))
     both = own.index.intersection(other.index)
@@ -237,16 +238,16 @@ def _rest(step: Step) -> float:
 def ceiling(baseline: Step, arm: Step) -> float | None:
     """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
 
-    Products take what they take alone in the arm's type, at best; elementwise operators and norms half their time, or
+    Products take what they take alone in the arm's type, at best, with operands from memory or, if they gain more so,
+    from the cache, for a step may find them in either; elementwise operators and norms half their time, or
     what they take alone if that is less; the optimizer half its time if the weights have 16 bits; all else stays, and
     the casts that were added are added.
     """
-    rate = product_ratio(baseline, arm)
+    rates = [rate for kind in ("best", "cached") if (rate := product_ratio(baseline, arm, kind)) is not None]
     products = sum(baseline.ms[work] for work in PRODUCTS)
-    if rate is None:
-        if products:
-            return None
-        rate = 1.0
+    if not rates and products:
+        return None
+    rate = min(rates, default=1.0)
     follow = min(HALVED, _following_ratio(baseline, arm) or HALVED)
     left = products * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
     left -= 0.0 if _updates_fp32(arm) else HALVED * baseline.ms["optimizer"]

@@ -106,6 +106,16 @@ def test_casts_lower_the_ceiling_and_the_prediction():
     assert found.predicted == pytest.approx(100 / 60, rel=1e-2)
 
 
+@pytest.mark.parametrize(("cached_ms", "left"), [(0.5, 45.0), (1.5, 54.0)])
+def test_the_ceiling_takes_products_from_where_they_gain_most(cached_ms, left):
+    cached = [
+        figure(precision, "cached", "mm", ms, count=30) for precision, ms in (("fp32", 2.0), ("amp-bf16", cached_ms))
+    ]
+    found = plain(extra=cached)
+    assert found.ceiling == pytest.approx(100 / left, rel=1e-3)
+    assert found.predicted == plain().predicted
+
+
 def test_without_products_alone_there_is_neither_ceiling_nor_prediction():
     found = explain(step("fp32", FP32), step("amp-bf16", GAINS))
     assert (found.ceiling, found.predicted) == (None, None)
