@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from bench.cli.interruption import Interrupted, Interruption
 
-        with Interruption(for_good=argv is None, last_words=STOPPED) as signals:
+        with Interruption(for_good=argv is None, program="run_bench") as signals:
             try:
                 return _main(argv, signals)
             except Interrupted:  # it has been said

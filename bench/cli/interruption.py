@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_S = 0.02
 """When an interruption that Python has swallowed, or that had to wait, is raised again."""
-IMPORT_S = 0.5
-"""How long an interruption waits for an import to end."""
+IMPORT_S, SILENT_S = 10.0, 0.3
+"""How long an interruption waits for an import to end, and after which time it says so."""
 TOGETHER_S = 0.1
 """Signals that come so soon after another are the same: a key is held down, or a supervisor sends several."""
 CLEAR_LINE = b"\r\x1b[K"
@@ -44,16 +44,16 @@ class Interruption:
     process at once; what it has started ends with it.
     """
 
-    def __init__(self, *, for_good: bool, last_words: str = "") -> None:
+    def __init__(self, *, for_good: bool, program: str = "") -> None:
         """Prepare.
 
         Args:
             for_good: nothing follows in this process, whose end then cannot be interrupted either.
-            last_words: a line for standard error when the third ends it, perhaps before anything else was said.
+            program: what it is called where it says that it stops.
         """
         self.came: list[int] = []
         self._last = -math.inf
-        self._last_words = last_words
+        self._program, self._said = program, False
         self._for_good, self._accepts = for_good, True
         self._before: dict[int, Any] = {}
         self._hook = sys.unraisablehook
@@ -75,6 +75,8 @@ class Interruption:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         sys.unraisablehook = self._hook
+        if signal.SIGALRM in self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self._for_good else handler)
 
@@ -99,10 +101,7 @@ class Interruption:
         self.came.append(number)
         self._last = time.monotonic()
         if len(self.came) > 2:
-            try:  # noqa: SIM105 - contextlib takes a moment to import
-                os.write(2, self._last_words.encode())
-            except OSError:  # nobody is left to read it
-                pass
+            self._say("stopped")
             os._exit(self.exit_code)
         if self._accepts:
             self._accepts = False
@@ -125,12 +124,24 @@ class Interruption:
             self._hook(report)
 
     def _raise(self, _number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, but not at once within an import: a module of which half is there is of no use."""
-        waits = signal.getsignal(signal.SIGALRM) == self._raise and time.monotonic() - self._last < IMPORT_S
-        if waits and _imports(frame):
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
-        else:
+        """Raise KeyboardInterrupt, but within an import when that is finished.
+
+        What an import has left half done is of no use to what is still to be said and reported, and C code that
+        imports, as torch does numpy, ignores the exception.
+        """
+        waited_s = time.monotonic() - self._last
+        if not (_imports(frame) and waited_s < IMPORT_S and signal.getsignal(signal.SIGALRM) == self._raise):
             raise KeyboardInterrupt
+        if waited_s > SILENT_S and not self._said:
+            self._said = True
+            self._say("stopping")
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+    def _say(self, word: str) -> None:
+        try:  # noqa: SIM105 - contextlib takes a moment to import
+            os.write(2, f"{self._program}: {word}.\n".encode())
+        except OSError:  # nobody is left to read it
+            pass
 
 
 def invocation() -> str:

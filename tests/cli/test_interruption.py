@@ -96,8 +96,9 @@ whole = True
 """
 
 
-@pytest.mark.parametrize(("lasts_s", "whole"), [(0.1, True), (60.0, False)])
-def test_an_import_is_finished_first_unless_it_lasts(lasts_s, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("lasts_s", "whole"), [(0.1, True), (0.5, True), (60.0, False)])
+def test_an_import_is_finished_first_unless_it_lasts(lasts_s, whole, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(interruption, "IMPORT_S", 1.0)
     (tmp_path / "half_made.py").write_text(INTERRUPTED.format(lasts_s))
     monkeypatch.syspath_prepend(tmp_path)
     made = []
@@ -106,9 +107,10 @@ def test_an_import_is_finished_first_unless_it_lasts(lasts_s, whole, tmp_path, m
         made.append(importlib.import_module("half_made"))
         time.sleep(60.0)
 
-    with Interruption(for_good=False), pytest.raises(KeyboardInterrupt):
+    with Interruption(for_good=False, program="it"), pytest.raises(KeyboardInterrupt):
         importing()
     sys.modules.pop("half_made", None)
+    assert capfd.readouterr().err == ("it: stopping.\n" if lasts_s > interruption.SILENT_S else "")
     assert [module.whole for module in made] == [True] * whole
 
 
@@ -117,7 +119,7 @@ import signal, time
 from bench.cli import interruption
 from bench.cli.interruption import Interruption
 interruption.TOGETHER_S = 0.0
-with Interruption(for_good=True, last_words="ended\\n"):
+with Interruption(for_good=True, program="it"):
     try:
         signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
@@ -130,7 +132,7 @@ with Interruption(for_good=True, last_words="ended\\n"):
 
 def test_the_third_signal_ends_the_process():
     done = subprocess.run([sys.executable, "-c", THIRD], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "once more\n", "ended\n")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "once more\n", "it: stopped.\n")
 
 
 IMPORTING = """
