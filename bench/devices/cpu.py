@@ -30,6 +30,7 @@ FEATURES: dict[Feature, str] = {
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
     "triton": "",
+    "triton-fp8": "",
     "nvfp4": "NVFP4 tensor cores, which are on GPUs",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }

@@ -36,6 +36,16 @@ _NO_PRODUCT = re.compile(r"thnn_fused|flatten_weight")
 """Of names like a product's: those that only do what follows the products, and those that only move weights."""
 
 _aten: Any = torch.ops.aten
+ATTENTION = {
+    "aten._scaled_dot_product_flash_attention": "flash",
+    "aten._scaled_dot_product_flash_attention_for_cpu": "flash",
+    "aten._scaled_dot_product_efficient_attention": "efficient",
+    "aten._scaled_dot_product_cudnn_attention": "cudnn",
+    "aten._scaled_dot_product_fused_attention_overrideable": "overrideable",
+    "aten._safe_softmax": "math",
+}
+"""The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the math backend is
+products and a softmax that nothing else uses."""
 Type = torch.dtype | str
 """The type of a product; in words where operands were rounded to another."""
 _Formula = Callable[..., int]
@@ -89,6 +99,7 @@ def count(step: Callable[[], object]) -> Operations:
     return Operations(
         compute_dtypes=shares(mode.flops, [dtype for _, dtype in mode.unknown]),
         flops_per_step=None if mode.unknown else float(sum(mode.flops.values())),
+        attention=" ".join(f"{backend}:{calls}" for backend, calls in mode.attention.most_common()),
     )
 
 
@@ -141,6 +152,8 @@ class _Products(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = formulas()
         self.flops: Counter[Type] = Counter()
+        self.attention: Counter[str] = Counter()
+        """Calls of scaled_dot_product_attention by backend."""
         self.unknown: set[tuple[str, Type]] = set()
         """Products without a formula, and their types."""
         self._operands: torch.dtype | None = None
@@ -173,6 +186,8 @@ class _Products(TorchDispatchMode):
     def _count(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         formula = self.formulas.get(operator)
         name = str(operator)
+        if name in ATTENTION:
+            self.attention[ATTENTION[name]] += 1
         # What a higher-order operator runs inside is not seen here, so it may be a product too.
         like = isinstance(operator, HigherOrderOperator) or is_product(name)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

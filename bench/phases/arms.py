@@ -264,7 +264,7 @@ def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
 
 def compiles(arm: Arm) -> bool:
     """Say whether an arm compiles before its first ordinary step."""
-    return arm.techniques.compile or arm.precision.optimizer is not None
+    return bool(arm.techniques.compile) or arm.precision.optimizer is not None
 
 
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:

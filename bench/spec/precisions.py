@@ -16,7 +16,7 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
+Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton", "triton-fp8"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
@@ -51,7 +51,7 @@ class Precision:
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
-    optimizer: Literal["stochastic rounding", "8-bit states"] | None = None
+    optimizer: Literal["stochastic rounding", "8-bit states", "float8 states"] | None = None
     """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
     tf32: bool = False
     """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
@@ -216,6 +216,16 @@ PRECISIONS: dict[str, Precision] = {
             extra="fp8",
             color="#44aa99",
             marker="H",
+        ),
+        Precision(
+            name="adamwfp8",
+            summary="fp32 with AdamW's states in float8 (torchao)",
+            optimizer="float8 states",
+            needs="triton-fp8",
+            package="torchao",
+            extra="fp8",
+            color="#88ccee",
+            marker="2",
         ),
         Precision(
             name="fp8-tensorwise",

@@ -89,6 +89,7 @@ def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) 
     groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
     builds = {
         "8-bit states": optim.AdamW8bit,
+        "float8 states": optim.AdamWFp8,
         "stochastic rounding": partial(optim._AdamW, bf16_stochastic_round=True),
     }
     twin: torch.optim.Optimizer = builds[precision.optimizer or ""](groups)

@@ -138,7 +138,7 @@ def build_arm(
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
-        checkpoint_activations(model, compiled=techniques.compile)
+        checkpoint_activations(model, compiled=bool(techniques.compile))
     loss = build_loss(suite, data)
     conversion = convert(model, precision) if precision.conversion else None
     weights = Weights(model, precision)
@@ -177,7 +177,9 @@ def _forward(model: nn.Module, device: torch.device, techniques: Techniques, see
     if distributed.ranks() > 1:
         seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device, techniques)
-    return compiled(model) if techniques.compile else model
+    if not techniques.compile:
+        return model
+    return compiled(model, techniques.compile if isinstance(techniques.compile, str) else None)
 
 
 def seed_all(seed: int) -> None:

@@ -13,7 +13,7 @@ from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
 AMPERE = {*ANY, "adamw8bit", "tf32", "amp-bf16", "bf16", "bf16-sr"}
-ADA = {*AMPERE, "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
+ADA = {*AMPERE, "adamwfp8", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
 CARDS = {
     "P100": ((6, 0), ANY),
     "V100": ((7, 0), {*ANY, "adamw8bit"}),

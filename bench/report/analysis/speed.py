@@ -165,13 +165,13 @@ def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
 def details(trials: pd.DataFrame) -> pd.DataFrame:
     """Return how each arm of ``numbered`` trials was timed, by its number.
 
-    Figures are medians over processes, counts are summed over them, and ``compute_dtypes`` is the first one's.
+    Figures are medians over processes, counts are summed over them, and what ran is the first one's.
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
     groups = rows.groupby(ARM, sort=False)
     table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
     table["unsteady"] = rows["steady"].eq("no").groupby(rows[ARM], sort=False).sum()
-    return table.join(groups["compute_dtypes"].first())
+    return table.join(groups[["compute_dtypes", "attention"]].first())
 
 
 def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 1000, seed: int = 0) -> list[Interval]:
