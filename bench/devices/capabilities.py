@@ -65,7 +65,9 @@ def missing_package(precision: Precision) -> str | None:
     """Return which package a precision needs and is not installed; None if there is none."""
     if not precision.package or importlib.util.find_spec(precision.package) is not None:
         return None
-    install = f"pip install 'ampmeter[{precision.extra}]'"
+    # Transformer Engine is compiled against the torch that is installed.
+    how = "--no-build-isolation " if precision.package == "transformer_engine" else ""
+    install = f"pip install {how}'ampmeter[{precision.extra}]'"
     return f"{precision.name} needs {precision.package}, which is not installed: {install}"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.devices.backend import Backend, Event, PeakMemory
 from bench.devices.capabilities import failure_on_cpu, fp32_switches, missing_package, no_tf32_on_cpu
-from bench.spec.precisions import Feature, Precision
+from bench.spec.precisions import TE_FEATURES, Feature, Precision
 
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -33,6 +33,7 @@ FEATURES: dict[Feature, str] = {
     "triton-fp8": "",
     "nvfp4": "NVFP4 tensor cores, which are on GPUs",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
+    **dict.fromkeys(TE_FEATURES, "Transformer Engine, which is for GPUs"),
 }
 """What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""
 

@@ -23,7 +23,7 @@ from bench.results.records import Conversion
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
-from bench.training import amp, distributed
+from bench.training import amp, distributed, transformer_engine
 from bench.training.amp import Weights
 from bench.training.conversions import convert, replaced
 from bench.training.cuda_graphs import GraphedStep
@@ -131,6 +131,8 @@ def build_arm(
         UnsupportedError: a technique does not go with this suite or device.
     """
     require_supported(techniques, suite, data, device)
+    if precision.package == "transformer_engine":
+        transformer_engine.require_plain(techniques, precision)
     seed_all(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
