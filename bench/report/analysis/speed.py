@@ -135,6 +135,18 @@ def _estimate(arm: _Arm, baseline: _Arm | None, noise: float) -> list[object]:
     return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, noise), measured_in]
 
 
+def between(one: object, other: object) -> Interval | None:
+    """Return how many times as fast an arm is as another, by the processes that timed both; None where none did.
+
+    Args:
+        one: its ``log_speedups``.
+        other: those of the other.
+    """
+    if not isinstance(one, dict) or not isinstance(other, dict) or not (shared := one.keys() & other.keys()):
+        return None
+    return stats.student_interval([one[process] - other[process] for process in sorted(shared)]).exp()
+
+
 def _over_processes(speedups: Values) -> Interval:
     """Return the log-speedup over processes, from the speedup of each with the ends of its interval."""
     return stats.process_interval([_interval_of(*values) for values in np.log(speedups).tolist()])
