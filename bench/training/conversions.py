@@ -67,10 +67,10 @@ def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
 
 def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[str, str]) -> int | None:
     """Count the converted layers that torchao's own filter leaves out because small ones do not gain."""
-    from torchao.float8.float8_linear_utils import _auto_filter_for_recipe
-
     if precision.conversion not in ("tensorwise", "rowwise"):
         return None  # it has no filter for the others
+    from torchao.float8.float8_linear_utils import _auto_filter_for_recipe
+
     gains = _auto_filter_for_recipe(precision.conversion, [])
     return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
 
