@@ -16,7 +16,9 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton", "triton-fp8", "te-bf16", "te-fp8", "te-mxfp8"]
+Feature = Literal[
+    "", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton", "triton-fp8", "te-bf16", "te-fp8", "te-mxfp8"
+]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 TE_FEATURES: tuple[Feature, ...] = ("te-bf16", "te-fp8", "te-mxfp8")
 """What only GPUs have that Transformer Engine has kernels for."""

@@ -115,7 +115,9 @@ def compiled(model: nn.Module, mode: str | None = None) -> Callable[..., Tensor]
     """
     config: Any = torch._dynamo.config
     config.cache_size_limit = COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
-    forward: Callable[..., Tensor] = torch.compile(model, dynamic=False, mode=mode)  # all batches of a trial have one shape
+    forward: Callable[..., Tensor] = torch.compile(
+        model, dynamic=False, mode=mode
+    )  # all batches of a trial have one shape
     return forward
 
 

@@ -120,7 +120,8 @@ def test_a_checkpoint_goes_on_although_delayed_scaling_would_pickle_its_history(
 
 
 @pytest.mark.parametrize(
-    ("name", "probe"), [("te-bf16", "is_bf16_available"), ("te-fp8", "is_fp8_available"), ("te-mxfp8", "is_mxfp8_available")]
+    ("name", "probe"),
+    [("te-bf16", "is_bf16_available"), ("te-fp8", "is_fp8_available"), ("te-mxfp8", "is_mxfp8_available")],
 )
 def test_what_the_librarys_own_probe_refuses_is_unsupported_with_its_reason(library, name, probe):
     library.unavailable[probe] = "not on 12.0+ architectures yet."
