@@ -18,14 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class DType(enum.IntEnum):
-    """Of the extension."""
-
-    kFloat8E4M3 = 7
-    kFloat8E5M2 = 8
-
-
-TYPES = {DType.kFloat8E4M3: torch.float8_e4m3fn, DType.kFloat8E5M2: torch.float8_e5m2}
+DType = enum.IntEnum("DType", {"kFloat8E4M3": 7, "kFloat8E5M2": 8})
+"""Of the extension."""
+E4M3, E5M2 = DType
+TYPES = {E4M3: torch.float8_e4m3fn, E5M2: torch.float8_e5m2}
 
 
 @dataclass
@@ -46,7 +42,7 @@ class MXFP8BlockScaling:
 class Storage:
     """A quantised operand, which is no tensor."""
 
-    def __init__(self, tensor: Tensor, dtype: DType) -> None:
+    def __init__(self, tensor: Tensor, dtype: Any) -> None:
         scale = tensor.float().abs().amax().clamp(min=1e-12) / torch.finfo(TYPES[dtype]).max
         self._fp8_dtype = dtype
         self.rounded = (tensor.float() / scale).to(TYPES[dtype]).float() * scale
@@ -176,9 +172,10 @@ class Multiply(torch.autograd.Function):
     """The product of a linear layer, and those of its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, recipe: Any, dtype: torch.dtype, extension: Any) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, *settings: Any) -> Tensor:
         """Return the output, (..., out)."""
-        narrow = DType.kFloat8E4M3 if recipe else None
+        recipe, dtype, extension = settings
+        narrow = E4M3 if recipe else None
         a, b = (_operand(each.to(dtype), narrow) for each in (weight, inputs))
         ctx.operands, ctx.recipe, ctx.dtype, ctx.extension, ctx.shape = (a, b), recipe, dtype, extension, inputs.shape
         out: Tensor = extension.generic_gemm(a, True, b, False)[0]
@@ -188,14 +185,14 @@ class Multiply(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         """Return the gradients of input and weight."""
         hybrid = ctx.recipe and not isinstance(ctx.recipe, MXFP8BlockScaling)
-        narrow = DType.kFloat8E5M2 if hybrid else DType.kFloat8E4M3 if ctx.recipe else None
+        narrow = E5M2 if hybrid else E4M3 if ctx.recipe else None
         weight, inputs = ctx.operands
         flat = _operand(gradient.reshape(-1, gradient.shape[-1]), narrow)
         own = ctx.extension.generic_gemm(weight, False, flat, False)[0].to(ctx.dtype).view(ctx.shape)
         return own, ctx.extension.generic_gemm(inputs, False, flat, True)[0], None, None, None
 
 
-def _operand(tensor: Tensor, narrow: DType | None) -> Any:
+def _operand(tensor: Tensor, narrow: Any) -> Any:
     return tensor if narrow is None else Storage(tensor, narrow)
 
 

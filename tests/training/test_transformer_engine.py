@@ -1,4 +1,4 @@
-"""Transformer Engine's layers, tried with a made-up package that has its API: what is replaced, kept, run and refused."""
+"""Transformer Engine's layers, by a made-up package that has its API: what is replaced, kept, run and refused."""
 
 from __future__ import annotations
 
