@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
 DType = enum.IntEnum("DType", {"kFloat8E4M3": 7, "kFloat8E5M2": 8})
 """Of the extension."""
 E4M3, E5M2 = DType
