@@ -43,7 +43,7 @@ def replace_layers(model: nn.Module, precision: Precision, fits: Callable[[nn.Mo
     # torch's layers here, and a training that continues begins a new history.
     none = {"get_extra_state": nn.Module.get_extra_state, "set_extra_state": nn.Module.set_extra_state}
 
-    class Linear(te.Linear):  # type: ignore[misc]  # Any, to mypy
+    class Linear(te.Linear):  # type: ignore[misc,name-defined]  # Any, to mypy
         stands_for = nn.Linear
 
         def forward(self, inputs: Tensor) -> Any:
@@ -55,7 +55,7 @@ def replace_layers(model: nn.Module, precision: Precision, fits: Callable[[nn.Mo
                 )
             return super().forward(inputs)
 
-    class LayerNorm(te.LayerNorm):  # type: ignore[misc]
+    class LayerNorm(te.LayerNorm):  # type: ignore[misc,name-defined]
         stands_for = nn.LayerNorm
 
     for kind, (name, method) in itertools.product((Linear, LayerNorm), none.items()):

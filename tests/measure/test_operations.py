@@ -122,7 +122,8 @@ def test_the_backend_that_attention_used_is_named():
         heads = layer(inputs).unflatten(2, (2, -1)).transpose(1, 2)
         out = functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
         with sdpa_kernel(SDPBackend.MATH):
-            return out + functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+            out = out + functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        return out.transpose(1, 2).flatten(2)
 
     model = nn.Sequential(nn.Linear(8, 8), Layer(nn.Linear(8, 8), attend), Layer(nn.Linear(8, 8), attend))
     for precision in ("fp32", "amp-bf16"):

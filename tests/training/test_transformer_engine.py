@@ -133,7 +133,7 @@ def test_what_the_librarys_own_probe_refuses_is_unsupported_with_its_reason(libr
 
 def test_a_package_that_does_not_load_is_unsupported_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformer_engine", None)
-    with pytest.raises(UnsupportedError, match="te-fp8: transformer_engine does not load: import of transformer_eng"):
+    with pytest.raises(UnsupportedError, match=r"^te-fp8: transformer_engine does not load: "):
         make("te-fp8", model=wide)
 
 
