@@ -51,8 +51,8 @@ def _compared(every: list[Pair]) -> Table | None:
     )
     left = len(every) - len(matched)
     notes = [
-        f"{left} further pairs of published rows differ in batch size, layout or compile as well; no ratio of "
-        "precisions can be taken of them. Those of figures with several sources are in the next table."
+        f"Pairs of published rows that differ in batch size, layout or compile as well, and are not compared: {left}. "
+        "Where several sources have the same figure, the next table shows them."
     ]
     return table("Published comparisons of precisions", map(_row, matched), columns, about, notes if left else [])
 
@@ -63,7 +63,7 @@ def _row(pair: Pair) -> Row:
         "times": ratio(pair.speedup[0]),
         "its_spread": f"±{100 * pair.spread:.1f} %" if known(pair.spread) else UNKNOWN,
         "memory": change(pair.other["memory_mb"] / pair.base["memory_mb"] - 1),
-        "notes": "; ".join(dict.fromkeys(str(row["note"]) for row in pair if row["note"])),
+        "notes": "; ".join(dict.fromkeys(part for row in pair for part in str(row["note"]).split("; ") if part)),
     }
 
 
@@ -85,8 +85,8 @@ def _spread(literature: pd.DataFrame) -> Table | None:
         words("differs beside the precision", "differs"),
     ]
     about = (
-        "What at least two sources publish of a model on a GPU, with every size, task and setting. Where rows differ in "
-        "more than the precision, so does their ratio: in throughput, a batch or a layout can count for as much."
+        "What at least two sources publish of a model on a GPU, with every size, task and setting. Where rows differ "
+        "in more than the precision, their ratio is of all that differs: a layout can gain as much as a precision."
     )
     return table("One figure, several sources", _told(literature), columns, about)
 
@@ -122,7 +122,10 @@ def _matrix(literature: pd.DataFrame) -> Table | None:
     """Return a source's own matrix of speedups, computed again from its rows."""
     found = published_matrix(literature)
     rows = [{"": name} | line for name, line in zip(found.index, records(found), strict=True)]
-    columns = [words("setup", ""), *(figures(name, name, lambda value: f"{round(value, 2)} %") for name in found.columns)]
+    columns = [
+        words("setup", ""),
+        *(figures(name, name, lambda value: f"{round(value, 2)} %") for name in found.columns),
+    ]
     about = (
         f"By how much the row's setup is faster than the column's, as {MATRIX} publishes it: of the time per epoch, 0 "
         "where it is slower, 100 % where it is twice as fast. Computed again from its rows."

@@ -30,6 +30,7 @@ RECIPES = {
     "resnet50": Recipe("resnet50", "CIFAR-10"),
     "intel_resnet18": Recipe("resnet18 (ImageNet-pretrained)", "Intel Image Classification"),
     "resnet18": Recipe("resnet18", "CIFAR-10"),
+    "vit_b_16": Recipe("vit_b_16", "synthetic 224"),
     "cifar10_lightning": Recipe("", "CIFAR-10"),
 }
 """A suite that is not here has published figures where a row's model bears its name."""

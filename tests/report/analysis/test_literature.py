@@ -1,4 +1,4 @@
-"""The literature: rows that a reader can look up, ratios of precisions alone, and figures as their sources print them."""
+"""The literature: rows that can be looked up, ratios of precisions alone, and figures as their sources print them."""
 
 import re
 from datetime import date
@@ -95,12 +95,15 @@ def test_no_row_stands_twice(literature):
 
 
 def test_precisions_are_compared_in_rows_that_agree_in_all_else():
-    rows = [{"precision": precision, "layout": layout, "batch_size": batch} for precision, layout, batch in (
-        ("fp32", "nchw", 64.0),
-        ("fp32", "nchw", 128.0),
-        ("amp-fp16", "nchw", 128.0),
-        ("amp-fp16", "channels_last", 256.0),
-    )]
+    rows = [
+        {"precision": precision, "layout": layout, "batch_size": batch}
+        for precision, layout, batch in (
+            ("fp32", "nchw", 64.0),
+            ("fp32", "nchw", 128.0),
+            ("amp-fp16", "nchw", 128.0),
+            ("amp-fp16", "channels_last", 256.0),
+        )
+    ]
     (pair,) = made(*rows)
     assert (pair.base["row"], pair.other["row"], pair.differs) == (1, 2, ())
 
@@ -175,7 +178,11 @@ def test_sources_agree_on_bert_and_differ_on_resnet50(literature):
 
 def test_one_source_alone_is_no_figure_of_several():
     rows = [{"samples_per_s": 1.0}, {"samples_per_s": 2.0, "precision": "amp-fp16"}]
-    several = [figure(gpu=gpu, source=source, **row) for gpu, source in (("Tesla V100", "a"), ("V100-16GB", "b")) for row in rows]
+    several = [
+        figure(gpu=gpu, source=source, **row)
+        for gpu, source in (("Tesla V100", "a"), ("V100-16GB", "b"))
+        for row in rows
+    ]
     (found,) = same_figures(pd.DataFrame(several))
     assert found == Figure("mlp", "V100", None, "fp32", "mixed precision")
     assert same_figures(pd.DataFrame(several[:2])) == {}
@@ -194,5 +201,3 @@ def test_further_files_of_published_figures_are_read_too(tmp_path):
         text = (FOLDER / "published.csv").read_text().splitlines(keepends=True)[:3]
         (tmp_path / f"{name}.csv").write_text("".join(text))
     assert len(load_published(tmp_path)) == 4
-
-

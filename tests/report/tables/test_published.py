@@ -129,6 +129,9 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
             (master,) = [line for line in v100 if line["precision"] == "fp16-master"]
             assert master["times as fast as its own fp32"] == "1.840"
     assert not [source for source in sources if source.startswith(("NVIDIA", "Lambda"))]  # ImageNet, another recipe
+    runs = load([RunBuilder(tmp_path / "vit", suite="vit_b_16").speed(batch=192).folder])
+    found, _ = published_beside(summarise(runs.trials), runs, published)
+    assert column(found, "layout")[-2:] == ["nchw", "channels_last"]
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
