@@ -274,7 +274,7 @@ def compiler(monkeypatch, count):
     monkeypatch.setattr(techniques, "require_compiler", lambda kind: None)
     sent, during = [], []
 
-    def compiled(model):
+    def compiled(model, mode=None):
         seen = set()
 
         def forward(inputs):
