@@ -16,10 +16,14 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
+Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
+Fp32 = Literal["ieee", "tf32", "default"]
+"""How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
+products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
+convolutions and recurrent layers, and IEEE fp32 in matrix products."""
 Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
 """Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
 
@@ -53,8 +57,8 @@ class Precision:
     costs is then no figure of the precision."""
     optimizer: Literal["stochastic rounding", "8-bit states"] | None = None
     """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
-    tf32: bool = False
-    """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
+    fp32: Fp32 = "ieee"
+    """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
     """Whether a GradScaler scales the loss."""
     scale: float | None = None
@@ -131,11 +135,19 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="tf32",
             summary="fp32 with matrix products rounded to TF32",
-            tf32=True,
+            fp32="tf32",
             needs="tf32",
             default=True,
             color="#009e73",
             marker="^",
+        ),
+        Precision(
+            name="default",
+            summary="torch's own fp32, no switch touched: convolutions and recurrent layers rounded to TF32 by cuDNN",
+            fp32="default",
+            needs="cudnn-tf32",
+            color="#cc6677",
+            marker="1",
         ),
         Precision(
             name="amp-fp16",

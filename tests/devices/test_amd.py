@@ -88,6 +88,11 @@ def test_each_architecture_does_what_its_hardware_does(monkeypatch, arch, unsupp
     assert {name for name in asked if backend.unsupported_reason(PRECISIONS[name])} == unsupported
 
 
+@pytest.mark.parametrize(("arch", "native"), [("gfx906", False), ("gfx942", True)])
+def test_native_bfloat16_is_known_from_the_architecture_since_torch_says_yes_of_all(monkeypatch, arch, native):
+    assert rocm(monkeypatch, arch).native_bf16() is native
+
+
 def test_tf32_is_unsupported_where_torch_does_not_keep_its_switch(monkeypatch):
     class Ignored:
         allow_tf32 = property(lambda self: False, lambda self, value: None)

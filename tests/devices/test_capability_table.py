@@ -12,7 +12,7 @@ from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
-AMPERE = {*ANY, "adamw8bit", "tf32", "amp-bf16", "bf16", "bf16-sr"}
+AMPERE = {*ANY, "adamw8bit", "tf32", "default", "amp-bf16", "bf16", "bf16-sr"}
 ADA = {*AMPERE, "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
 CARDS = {
     "P100": ((6, 0), ANY),
@@ -23,7 +23,7 @@ CARDS = {
     "H100": ((9, 0), ADA),
     "B200": ((10, 0), {*ADA, "mxfp8", "nvfp4"}),
     "RTX 5090": ((12, 0), ADA),
-    "MI300X": ("gfx942", ADA),
+    "MI300X": ("gfx942", ADA - {"default"}),
 }
 MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
 """Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""

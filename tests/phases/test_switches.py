@@ -37,6 +37,6 @@ def turns_tf32_on(use_suite, monkeypatch):
 def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(tiny_trial, cpu, turns_tf32_on, phase):
     results = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
     assert [result.switches.fp32_matmul for result in results] == ["tf32"]
-    changed = "the model changed the fp32 switches from matmul ieee, conv ieee to matmul tf32, conv tf32"
+    changed = "the model changed the fp32 switches from matmul ieee, conv ieee, rnn ieee to matmul tf32, conv tf32, rnn tf32"
     assert [result.status for result in results] == ["invalid" if phase in COMPARED else "ok"]
     assert (results[0].detail == changed) == (phase in COMPARED)
