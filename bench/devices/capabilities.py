@@ -88,11 +88,15 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
 
 
 def missing_package(precision: Precision) -> str | None:
-    """Return which package a precision needs and is not installed; None if there is none."""
-    if not precision.package or importlib.util.find_spec(precision.package) is not None:
+    """Return which package a precision needs that is not installed, or is too old; None if there is none."""
+    if not precision.package:
         return None
-    install = f"pip install 'ampmeter[{precision.extra}]'"
-    return f"{precision.name} needs {precision.package}, which is not installed: {install}"
+    if importlib.util.find_spec(precision.package) is None:
+        install = f"pip install 'ampmeter[{precision.extra}]'"
+        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
+    if precision.least_torch and torch.__version__ < precision.least_torch:  # torch compares them as versions
+        return f"{precision.name} needs torch {precision.least_torch} or later; this one is {torch.__version__}"
+    return None
 
 
 @cache

@@ -74,6 +74,8 @@ class Precision:
     """The package that it needs beside torch."""
     extra: str | None = None
     """The extra of ampmeter that installs ``package``."""
+    least_torch: str | None = None
+    """The oldest torch that ``package`` works with, where it is newer than the oldest that ampmeter supports."""
     single_device: str | None = None
     """Why it trains on one device only; None if several may train together."""
     default: bool = False
@@ -121,6 +123,8 @@ def emulation_of(name: str) -> str:
 
 
 BASELINE = "fp32"
+TORCHAO = "2.11"
+"""The oldest torch that torchao 0.18 loads its compiled kernels with (``torchao/__init__.py``)."""
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -215,6 +219,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="bf16",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             single_device="its rounding would draw other numbers on each device",
             color="#999933",
             marker="d",
@@ -226,6 +231,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="triton",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#44aa99",
             marker="H",
         ),
@@ -238,6 +244,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#882255",
             marker="p",
         ),
@@ -249,6 +256,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#aa4499",
             marker="v",
         ),
@@ -260,6 +268,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#117733",
             marker="X",
         ),
@@ -271,6 +280,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="mxfp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#332288",
             marker="h",
         ),
@@ -282,6 +292,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="nvfp4",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#661100",
             marker="8",
         ),

@@ -81,8 +81,8 @@ def test_missing_kernels_are_named_in_amds_words(monkeypatch, smi):
         ("gfx1201", {"tf32", "mxfp8"}),
     ],
 )
-def test_each_architecture_does_what_its_hardware_does(monkeypatch, arch, unsupported):
-    monkeypatch.setattr("bench.devices.capabilities.importlib.util.find_spec", lambda name: object())
+def test_each_architecture_does_what_its_hardware_does(monkeypatch, software, arch, unsupported):
+    software()
     backend = rocm(monkeypatch, arch)
     asked = ("tf32", "fp16", "bf16", "fp8-tensorwise", "mxfp8")
     assert {name for name in asked if backend.unsupported_reason(PRECISIONS[name])} == unsupported

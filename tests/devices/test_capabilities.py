@@ -34,9 +34,9 @@ def gpu(monkeypatch, major, minor):
         ((12, 0), {"mxfp8", "nvfp4"}),
     ],
 )
-def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, lacking):
+def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, software, capability, lacking):
     refused = {name for name, precision in PRECISIONS.items() if precision.needs in lacking}
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
+    software()
     reasons = {n: gpu(monkeypatch, *capability).unsupported_reason(p) for n, p in PRECISIONS.items()}
     assert {name for name, reason in reasons.items() if reason} == refused
     assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
@@ -87,16 +87,24 @@ def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     assert CPU.unsupported_reason(PRECISIONS["amp-fp16"]) is None
 
 
-def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
+def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch, software):
     emulated = parse_precision("fp8-rowwise:emulated=on")
     assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
+    software()
     assert CPU.unsupported_reason(emulated) is None
     assert "bfloat16" in gpu(monkeypatch, 7, 0).unsupported_reason(emulated)
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: None)
+    software(packages=False)
     reason = gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["fp8-rowwise"])
     assert reason == "fp8-rowwise needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
     assert "needs torchao" in CPU.unsupported_reason(emulated)
+
+
+@pytest.mark.parametrize(("version", "refused"), [("2.6.0", True), ("2.9.1", True), ("2.11.0+cu130", False)])
+def test_torchao_is_refused_beside_a_torch_that_is_too_old_for_it(software, version, refused):
+    software(version=version)
+    reason = CPU.unsupported_reason(PRECISIONS["adamw8bit"])
+    assert reason == (f"adamw8bit needs torch 2.11 or later; this one is {version}" if refused else None)
+    assert CPU.unsupported_reason(PRECISIONS["fp32"]) is None
 
 
 @pytest.fixture
