@@ -227,8 +227,8 @@ def peak_tflops(
 ) -> float | None:
     """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
 
-    Sets its fp32 switches. None for float8, for torch's own fp32, whose convolutions are rounded and matrix products are
-    not, and where the device does not do even the smallest product. The very first product, which pays for loading the
+    Sets its fp32 switches. None for float8, for torch's own fp32, which rounds convolutions and not matrix products,
+    and where the device does not do even the smallest product. The very first product, which pays for loading the
     library, is not in the budget.
     """
     set_fp32(precision.fp32)
