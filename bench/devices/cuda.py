@@ -98,7 +98,7 @@ class Cuda(Backend):
             return vendor().lacks("bf16", self._model()) is None
         try:
             with torch.cuda.device(self.device):
-                return torch.cuda.is_bf16_supported(including_emulation=False)
+                return bool(torch.cuda.is_bf16_supported(including_emulation=False))
         except RuntimeError as error:
             print(f"Whether {self.device} multiplies bfloat16 itself is unknown: {first_line(error)}")
             return None
