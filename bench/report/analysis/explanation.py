@@ -17,7 +17,7 @@ from bench.report.format import number, times
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
 from bench.spec.precisions import BASELINE, find_precision
-from bench.stats import Interval, student_interval
+from bench.stats import Interval, robust_interval
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
@@ -113,6 +113,11 @@ class Step:
         return self.profiled_ms / self.timed_ms
 
     @property
+    def lengthened_ms(self) -> float:
+        """What the profiler adds to the step in which nothing runs: it works between operators."""
+        return min(self.ms["idle"], max(0.0, self.profiled_ms - self.timed_ms))
+
+    @property
     def runs_on_gpu(self) -> bool:
         """Whether kernels were traced."""
         return self.value("step", "kernels") is not None
@@ -174,8 +179,8 @@ def _step(precision: str, rows: pd.DataFrame) -> Step | None:
 def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanation:
     before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
     rounds = before.index.intersection(after.index)
-    difference = student_interval(list(before[rounds] - after[rounds]))
-    ratio = student_interval(list(np.log(before[rounds] / after[rounds])))
+    difference = robust_interval(list(before[rounds] - after[rounds]))
+    ratio = robust_interval(list(np.log(before[rounds] / after[rounds])))
     own, other = (_by_round(step) for step in (baseline, arm))
     by_class = {work: float((own[work] - other[work]).median()) for work in CLASSES}
     certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
@@ -221,37 +226,49 @@ def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None
     return float((other.loc[both, "value"] * count).sum()) / total if total else None
 
 
-def _following_ratio(baseline: Step, arm: Step) -> float | None:
-    """Return the time that the arm's elementwise operators and norms take alone over the baseline's."""
-    own, other = (step.total("alone", FOLLOWING) for step in (baseline, arm))
+def _ratio_alone(baseline: Step, arm: Step, *works: WorkClass) -> float | None:
+    """Return the time that the arm's operators of some classes take alone over the baseline's."""
+    own, other = (step.total("alone", works) for step in (baseline, arm))
     return other / own if own and other else None
+
+
+def _casts_alone_ms(baseline: Step, arm: Step) -> float:
+    """Return what the casts that the arm calls take alone, less the baseline's; infinite if none was measured."""
+    before, after = (step.total("alone", ("casts and layout",)) for step in (baseline, arm))
+    return max(0.0, after - before) if after else math.inf
 
 
 def _added_casts_ms(baseline: Step, arm: Step) -> float:
     return max(0.0, arm.ms["casts and layout"] - baseline.ms["casts and layout"])
 
 
+def _as_it_is(step: Step) -> float:
+    """Return the classes' time together, without what the profiler added between operators."""
+    return sum(step.ms.values()) - step.lengthened_ms
+
+
 def _rest(step: Step) -> float:
-    return sum(ms for work, ms in step.ms.items() if work not in (*PRODUCTS, *FOLLOWING))
+    """Return the same of the classes that no ratio of operators alone stands for."""
+    return _as_it_is(step) - sum(step.ms[work] for work in (*PRODUCTS, *FOLLOWING))
 
 
 def ceiling(baseline: Step, arm: Step) -> float | None:
     """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
 
-    Products take what they take alone in the arm's type, at best, with operands from memory or, if they gain more so,
-    from the cache, for a step may find them in either; elementwise operators and norms half their time, or
-    what they take alone if that is less; the optimizer half its time if the weights have 16 bits; all else stays, and
-    the casts that were added are added.
+    Products take what they take alone in the arm's type, with operands from memory or from the cache, for a step may
+    find them in either; norms and elementwise operators each half their time, or what they take alone; the optimizer
+    half its time if the weights have 16 bits; the casts that were added what they take in the step, or alone. Where
+    two figures are named, the smaller counts. All else stays, without what the profiler added between operators.
     """
-    rates = [rate for kind in ("best", "cached") if (rate := product_ratio(baseline, arm, kind)) is not None]
+    rates = [rate for kind in ("product", "best", "cached") if (rate := product_ratio(baseline, arm, kind)) is not None]
     products = sum(baseline.ms[work] for work in PRODUCTS)
     if not rates and products:
         return None
-    rate = min(rates, default=1.0)
-    follow = min(HALVED, _following_ratio(baseline, arm) or HALVED)
-    left = products * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
+    left = products * min(rates, default=1.0)
+    left += sum(baseline.ms[work] * min(HALVED, _ratio_alone(baseline, arm, work) or HALVED) for work in FOLLOWING)
     left -= 0.0 if _updates_fp32(arm) else HALVED * baseline.ms["optimizer"]
-    return baseline.profiled_ms / (_rest(baseline) + left + _added_casts_ms(baseline, arm))
+    casts = min(_added_casts_ms(baseline, arm), _casts_alone_ms(baseline, arm))
+    return _as_it_is(baseline) / (_rest(baseline) + left + casts)
 
 
 def predicted(baseline: Step, arm: Step) -> float | None:
@@ -263,10 +280,10 @@ def predicted(baseline: Step, arm: Step) -> float | None:
     rate = product_ratio(baseline, arm)
     if rate is None:
         return None
-    follow = _following_ratio(baseline, arm) or 1.0
+    follow = _ratio_alone(baseline, arm, *FOLLOWING) or 1.0
     changed = sum(baseline.ms[work] for work in PRODUCTS) * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
     casts = arm.total("alone", ("casts and layout",)) - baseline.total("alone", ("casts and layout",))
-    return baseline.profiled_ms / (_rest(baseline) + changed + max(0.0, casts))
+    return _as_it_is(baseline) / (_rest(baseline) + changed + max(0.0, casts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -347,9 +364,7 @@ def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
 
 
 def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
-    # What the profiler adds to a step lies between its operators, where nothing runs.
-    added_ms = max(0.0, arm.profiled_ms - arm.timed_ms)
-    idle, growth = max(0.0, arm.ms["idle"] - added_ms) / (arm.profiled_ms - added_ms), growth_of(arm)
+    idle, growth = (arm.ms["idle"] - arm.lengthened_ms) / (arm.profiled_ms - arm.lengthened_ms), growth_of(arm)
     calls = arm.value("step", "kernels" if arm.runs_on_gpu else "operators")
     mean_us = 1e3 * arm.profiled_ms / calls if calls else None
     short = mean_us is not None and mean_us <= SHORT_US
