@@ -291,8 +291,19 @@ class _Explanation:
             self._say(f"{runner.name}: its operators alone")
             rest = alone.largest((call for call in called[runner.name] if not call.flops), by=lambda call: call.bytes)
             for call in rest:
-                (taken,) = alone.times([call], self.context.device, ALONE_S)
+                measure = partial(alone.times, [call], self.context.device, ALONE_S)
+                (taken,), (cached,) = measure(), measure(cached=True)
                 self._alone(runner, call, taken)
+                if cached is not None:
+                    self._send(
+                        runner,
+                        "cached",
+                        call.title,
+                        cached.median_ms,
+                        work=call.work,
+                        detail=call.module,
+                        count=call.count,
+                    )
             for call in alone.largest(called[runner.name], by=lambda call: call.flops):
                 if runner is not baseline:
                     (taken,) = alone.times([call], self.context.device, ALONE_S)

@@ -6,7 +6,7 @@ Each rule looks at measured figures alone, and says nothing where they do not sh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -219,71 +219,78 @@ def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None
         kind: ``best`` of each product's times, or ``product`` for their medians, or ``cached`` for the best of those
             whose operands the cache may hold.
     """
-    own, other = (step.of(kind).set_index("name")[["value", "count"]] for step in (baseline, arm))
+    own, other = (_products_alone(step, kind) for step in (baseline, arm))
     both = own.index.intersection(other.index)
     count = own.loc[both, "count"]
     total = float((own.loc[both, "value"] * count).sum())
     return float((other.loc[both, "value"] * count).sum()) / total if total else None
 
 
-def _ratio_alone(baseline: Step, arm: Step, *works: WorkClass) -> float | None:
+def _products_alone(step: Step, kind: str) -> pd.DataFrame:
+    rows = step.of(kind)
+    return rows[~rows["work"].isin(CLASSES)].set_index("name")[["value", "count"]]
+
+
+def _ratio_alone(baseline: Step, arm: Step, *works: WorkClass, kind: str = "alone") -> float | None:
     """Return the time that the arm's operators of some classes take alone over the baseline's."""
-    own, other = (step.total("alone", works) for step in (baseline, arm))
+    own, other = (step.total(kind, works) for step in (baseline, arm))
     return other / own if own and other else None
 
 
-def _casts_alone_ms(baseline: Step, arm: Step) -> float:
-    """Return what the casts that the arm calls take alone, less the baseline's; infinite if none was measured."""
-    before, after = (step.total("alone", ("casts and layout",)) for step in (baseline, arm))
-    return max(0.0, after - before) if after else math.inf
+def _added_casts_alone_ms(baseline: Step, arm: Step, kind: str = "alone") -> float | None:
+    """Return what the casts and changes of layout that the arm adds take alone; None if none was measured."""
+    before, after = (step.total(kind, ("casts and layout",)) for step in (baseline, arm))
+    return max(0.0, after - before) if after else None
 
 
 def _added_casts_ms(baseline: Step, arm: Step) -> float:
     return max(0.0, arm.ms["casts and layout"] - baseline.ms["casts and layout"])
 
 
-def _as_it_is(step: Step) -> float:
-    """Return the classes' time together, without what the profiler added between operators."""
-    return sum(step.ms.values()) - step.lengthened_ms
-
-
 def _rest(step: Step) -> float:
-    """Return the same of the classes that no ratio of operators alone stands for."""
-    return _as_it_is(step) - sum(step.ms[work] for work in (*PRODUCTS, *FOLLOWING))
+    return sum(ms for work, ms in step.ms.items() if work not in (*PRODUCTS, *FOLLOWING))
 
 
 def ceiling(baseline: Step, arm: Step) -> float | None:
     """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
 
-    Products take what they take alone in the arm's type, with operands from memory or from the cache, for a step may
-    find them in either; norms and elementwise operators each half their time, or what they take alone; the optimizer
-    half its time if the weights have 16 bits; the casts that were added what they take in the step, or alone. Where
-    two figures are named, the smaller counts. All else stays, without what the profiler added between operators.
+    Products take what they take alone in the arm's type; norms and elementwise operators each half their time, or what
+    they take alone; the optimizer half its time if the weights have 16 bits; the casts that were added what they take
+    in the step, or alone. Alone is with operands from memory or from the cache, for a step may find them in either.
+    Where there are several figures the smallest counts. All else stays, without what the profiler added between
+    operators.
     """
-    rates = [rate for kind in ("product", "best", "cached") if (rate := product_ratio(baseline, arm, kind)) is not None]
+    rates = [product_ratio(baseline, arm, kind) for kind in ("product", "best", "cached")]
     products = sum(baseline.ms[work] for work in PRODUCTS)
-    if not rates and products:
+    if rates[0] is None and products:
         return None
-    left = products * min(rates, default=1.0)
-    left += sum(baseline.ms[work] * min(HALVED, _ratio_alone(baseline, arm, work) or HALVED) for work in FOLLOWING)
+    left = products * _smallest(rates, 1.0)
+    for work in FOLLOWING:
+        ratios = [_ratio_alone(baseline, arm, work, kind=kind) for kind in ("alone", "cached")]
+        left += baseline.ms[work] * min(HALVED, _smallest(ratios, HALVED))
     left -= 0.0 if _updates_fp32(arm) else HALVED * baseline.ms["optimizer"]
-    casts = min(_added_casts_ms(baseline, arm), _casts_alone_ms(baseline, arm))
-    return _as_it_is(baseline) / (_rest(baseline) + left + casts)
+    casts = [_added_casts_alone_ms(baseline, arm, kind) for kind in ("alone", "cached")]
+    left += _smallest([_added_casts_ms(baseline, arm), *casts], 0.0)
+    as_it_is = sum(baseline.ms.values()) - baseline.lengthened_ms
+    return as_it_is / (_rest(baseline) - baseline.lengthened_ms + left)
+
+
+def _smallest(values: Iterable[float | None], otherwise: float) -> float:
+    return min((value for value in values if value is not None), default=otherwise)
 
 
 def predicted(baseline: Step, arm: Step) -> float | None:
     """Return the speedup that the baseline's step and the operators alone let expect; None if they were not measured.
 
-    Products and what follows them change as they do alone; the casts that the arm calls take what they take alone.
-    Nothing of the arm's timing is in it.
+    Products and what follows them change as they do alone; the casts that the arm calls take what they take alone; all
+    else stays as under the profiler. Nothing of the arm's timing is in it.
     """
     rate = product_ratio(baseline, arm)
     if rate is None:
         return None
     follow = _ratio_alone(baseline, arm, *FOLLOWING) or 1.0
     changed = sum(baseline.ms[work] for work in PRODUCTS) * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
-    casts = arm.total("alone", ("casts and layout",)) - baseline.total("alone", ("casts and layout",))
-    return _as_it_is(baseline) / (_rest(baseline) + changed + max(0.0, casts))
+    return baseline.profiled_ms / (_rest(baseline) + changed + (_added_casts_alone_ms(baseline, arm) or 0.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
