@@ -289,8 +289,13 @@ class _Explanation:
             enter(runner.name, self.context.device)
             self._types(runner, called[runner.name])
             self._say(f"{runner.name}: its operators alone")
-            rest = alone.largest((call for call in called[runner.name] if not call.flops), by=lambda call: call.bytes)
-            for call in rest:
+            rest = [call for call in called[runner.name] if not call.flops]
+            casts = [call for call in rest if call.work == "casts and layout"]
+            others = [call for call in rest if call.work != "casts and layout"]
+            for call in [
+                *alone.largest(others, by=lambda call: call.bytes),
+                *alone.largest(casts, by=lambda call: call.count),  # a small one costs little less than a large one
+            ]:
                 measure = partial(alone.times, [call], self.context.device, ALONE_S)
                 (taken,), (cached,) = measure(), measure(cached=True)
                 self._alone(runner, call, taken)
