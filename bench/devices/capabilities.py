@@ -53,8 +53,7 @@ def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
         rnn: the one that its recurrent layers go by.
     """
     if not hasattr(_backends, "fp32_precision"):
-        allowed = (_backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32)
-        products, others = ("tf32" if one else "ieee" for one in allowed)
+        products, others = ("tf32" if on else "ieee" for on in _older_switches())
         return products, others, others
     found = (str(attrgetter(name)(_backends).fp32_precision) for name in (matmul, conv, rnn))
     products, convolutions, recurrent = ("ieee" if value == "none" else value for value in found)
@@ -67,13 +66,18 @@ def all_fp32_switches() -> str:
     ``none`` is a switch that nothing has set, neither itself nor a general one: IEEE fp32.
     """
     if not hasattr(_backends, "fp32_precision"):
-        names = ("cuda.matmul.allow_tf32", "cudnn.allow_tf32")
-        return " ".join(f"{name}={'on' if attrgetter(name)(_backends) else 'off'}" for name in names)
+        matmul, cudnn = ("on" if on else "off" for on in _older_switches())
+        return f"cuda.matmul.allow_tf32={matmul} cudnn.allow_tf32={cudnn}"
     found = {"all": _backends.fp32_precision}
     found |= {name: attrgetter(name)(_backends).fp32_precision for name in ("cudnn", "mkldnn", *PARTS)}
     if len({*found.values()}) == 1:
         return str(found["all"])
     return " ".join(f"{name}={value}" for name, value in found.items())
+
+
+def _older_switches() -> tuple[bool, bool]:
+    """Return whether TF32 is allowed in matrix products, and in cuDNN; there is no switch for the CPU beside them."""
+    return _backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:

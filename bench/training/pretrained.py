@@ -48,7 +48,7 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
         UsageError: the weights cannot be had, or are not this model's.
     """
     model = build(num_classes=data.classes)
-    if weights != NONE and torch.get_default_device().type != "meta":
+    if weights != NONE and not any(weight.is_meta for weight in model.parameters()):
         name = build.__name__
         state = _download(name) if weights == IMAGENET else _read(Path(weights))
         _load(model, state, head, f"'{weights}'" if weights != IMAGENET else f"torchvision's weights of {name}")

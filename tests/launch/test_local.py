@@ -265,6 +265,7 @@ def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(launch
     assert ("Segmentation fault" in ending.log) == ("SIGSEGV" in statement)
 
 
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has a switch for the CPU from 2.9 on")
 def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tiny_trial, tmp_path, cpu):
     path = tmp_path / "switching.py"
     flip = 'import torch; torch.backends.mkldnn.matmul.fp32_precision = "bf16"'
