@@ -36,9 +36,7 @@ class Model:
 MODELS = {
     "resnet50": Model(suite="resnet50", package=TIMM, batch={"cpu": 8, "cuda": 256}),
     "vit_b_16": Model(suite="vit_b_16", package=TIMM, batch={"cpu": 2, "cuda": 64}),
-    "gpt-tiny": Model(
-        suite="gpt", package=TRANSFORMERS, parameters={"preset": "tiny"}, batch={"cpu": 32, "cuda": 512}
-    ),
+    "gpt-tiny": Model(suite="gpt", package=TRANSFORMERS, parameters={"preset": "tiny"}, batch={"cpu": 32, "cuda": 512}),
     "gpt2": Model(suite="gpt", package=TRANSFORMERS, parameters={"preset": "gpt2"}, batch={"cpu": 1, "cuda": 12}),
 }
 TIMM_NAMES = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}

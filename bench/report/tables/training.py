@@ -61,10 +61,7 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
-            *(
-                figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one))
-                for one in QUALITIES
-            ),
+            *(figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one)) for one in QUALITIES),
             words("parity", "parity"),
         ),
     ]
@@ -81,7 +78,9 @@ def _learned(rows: list[Row]) -> Table | None:
 
 def _how_judged(quality: Quality) -> str:
     margin = quality.margin
-    worse, better, below, above = ("−", "+", "below", "above") if quality.more_is_better else ("+", "−", "above", "below")
+    worse, better, below, above = (
+        ("−", "+", "below", "above") if quality.more_is_better else ("+", "−", "above", "below")
+    )
     return (
         f"Parity of {quality.name} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {quality.unit} that was fixed "
         f"beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it lies {above} {worse}{margin} but "
