@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The harness's training beside others': torchvision's loop, Lightning, accelerate, and timm's and Hugging Face's models.
+"""The harness's training beside others': torchvision's loop, Lightning, accelerate, and models of timm and transformers.
 
     python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps] [--quick]
 

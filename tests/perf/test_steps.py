@@ -198,7 +198,7 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
     assert theirs.model.config._attn_implementation == "sdpa"
     with torch.no_grad():  # biases begin at 0 and norms at 1, which would hide a mistake
         for weight in theirs.parameters():
-            weight += 0.05 * torch.randn_like(weight)
+            weight.add_(torch.randn_like(weight), alpha=0.05)
     bring_over(theirs.model, ours)
     assert sum(one.numel() for one in ours.parameters()) == sum(one.numel() for one in theirs.parameters())
     runners = [arms.by_hand(suite, "fp32", CPU, 2, model=model) for model in (ours, theirs)]

@@ -78,14 +78,13 @@ def _learned(rows: list[Row]) -> Table | None:
 
 def _how_judged(quality: Quality) -> str:
     margin = quality.margin
-    worse, better, below, above = (
-        ("−", "+", "below", "above") if quality.more_is_better else ("+", "−", "above", "below")
-    )
+    worse, better = ("−", "+") if quality.more_is_better else ("+", "−")
+    below, above = ("below", "above") if quality.more_is_better else ("above", "below")
     return (
-        f"Parity of {quality.name} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {quality.unit} that was fixed "
-        f"beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it lies {above} {worse}{margin} but "
-        f"reaches beyond {better}{margin}. WORSE: it lies {below} {worse}{margin}. INCONCLUSIVE: it holds "
-        f"{worse}{margin}."
+        f"Parity of {quality.name} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {quality.unit} that "
+        f"was fixed beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it lies {above} "
+        f"{worse}{margin} but reaches beyond {better}{margin}. WORSE: it lies {below} {worse}{margin}. INCONCLUSIVE: "
+        f"it holds {worse}{margin}."
     )
 
 
