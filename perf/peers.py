@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The harness's training beside others': loops of torchvision, Lightning and accelerate, models of timm and transformers.
+"""The harness's training beside others': loops of torchvision, Lightning, accelerate; models of timm and transformers.
 
     python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps] [--quick]
 
