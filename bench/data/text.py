@@ -40,7 +40,7 @@ class Text:
                     f"The text '{path}' has {size:,} bytes, the last tenth of which is validated on. Sequences of "
                     f"{length} tokens need at least {least:,}: give a longer text, or a model of shorter sequences."
                 )
-            self._bytes = np.memmap(path, np.uint8, "r")
+            self._bytes: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
         except OSError as error:
             raise UsageError(f"The text '{path}' cannot be read: {error.strerror or error}.") from error
         validated = size // VALIDATED
@@ -61,7 +61,8 @@ class Text:
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of all bytes."""
-        return hashlib.sha256(self._bytes).hexdigest()[:16]
+        return hashlib.sha256(self._bytes.data).hexdigest()[:16]
 
     def _cut(self, part: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> Tokens:
-        return part[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
+        windows: Tokens = part[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
+        return windows
