@@ -14,6 +14,7 @@ import ast
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import permutations
@@ -110,6 +111,24 @@ def capabilities() -> str:
     return markdown(("precision", *(f"{name} ({model})" for name, model in CARDS.items())), rows)
 
 
+def versions() -> str:
+    """Say which versions each precision takes at least, from the registry and pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def least(package: str, extra: str | None) -> str:
+        wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
+        found = re.search(rf"^{package}(?:\[[\w,]+\])?>=([\d.]+)", "\n".join(wanted).replace("_", "-"), re.MULTILINE)
+        return found[1] if found else "any"
+
+    packages = {"torchao": "torchao", "transformer-engine": "Transformer Engine"}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for one in PRECISIONS.values():
+        own = (one.package or "").replace("_", "-")
+        others = (least(name, one.extra) if name == own else "–" for name in packages)
+        alike.setdefault((one.least_torch or least("torch", None), *others), []).append(one.name)
+    return markdown(("precision", "torch", *packages.values()), ((_code(names), *key) for key, names in alike.items()))
+
+
 def techniques() -> str:
     """Describe every technique."""
     return markdown(("technique", "what it does"), [(f"`{one.name}`", one.summary) for one in TECHNIQUES.values()])
@@ -140,6 +159,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
     "capabilities": capabilities,
+    "versions": versions,
     "techniques": techniques,
     "suites": suites,
     "phases": phases,

@@ -181,11 +181,11 @@ class MadeUpMachine(Launcher):
         elif trial.phase == "fit":
             own["fit"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
         switches = Switches(
-            fp32_matmul="tf32" if precision.tf32 else "ieee",
-            fp32_conv="tf32" if precision.tf32 else "ieee",
+            fp32_matmul="tf32" if precision.fp32 == "tf32" else "ieee",
+            fp32_conv="ieee" if precision.fp32 == "ieee" else "tf32",
             autocast=precision.autocast,
             loss_scaling=precision.loss_scaling,
-            matmul_error=3e-4 if precision.tf32 else 2.4e-7,
+            matmul_error=3e-4 if precision.fp32 == "tf32" else 2.4e-7,
         )
         return TrialResult(
             precision=name, status="ok", started="2026-01-01T00:00:00+00:00", wall_s=30.0, switches=switches, **own

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.tables.published import FOLDER
+from bench.report.analysis.literature import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]

@@ -110,6 +110,7 @@ def describe_devices(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, l
         text.append(f"{where}: {', '.join(_facts(seen))}")
         text += [f"  {device.uuid}"] if device.uuid else []
         text += [f"  {seen.problem}"] if seen.problem else [f"  {line}" for line in _precisions(device)]
+        text += [] if device.native_bf16 is None else [f"  {_bfloat16(device)}"]
         text += [f"  {_used(device, users)}"] if device.is_gpu else []
     return text
 
@@ -151,6 +152,13 @@ def _would(device: Device, name: str) -> str:
     if PRECISIONS[name].compute != "float32" and device.is_gpu and capability < TENSOR_CORES:
         return "ok, but without tensor cores: saves memory, and gains little time or none"
     return "ok"
+
+
+def _bfloat16(device: Device) -> str:
+    if device.native_bf16:
+        return "bfloat16 is native"
+    asked = " (torch.cuda.is_bf16_supported(including_emulation=False) is False)" if device.is_gpu else ""
+    return f"bfloat16 is emulated{asked}"
 
 
 def _used(device: Device, users: Mapping[str, list[GpuProcess]]) -> str:

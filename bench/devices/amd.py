@@ -18,6 +18,7 @@ FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "fp16": (("gfx9", "gfx10", "gfx11", "gfx12"), "float16 arithmetic"),
     "bf16": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "bfloat16 matrix instructions"),
     "tf32": (("gfx942",), "TF32 (xf32) matrix instructions"),
+    "cudnn-tf32": ((), "cuDNN's TF32 (without it, it is the same as fp32)"),
     "fp8": (("gfx942", "gfx95", "gfx12"), "float8 matrix instructions"),
     "nvfp4": ((), "kernels of torchao for NVFP4, which are NVIDIA's"),
     "triton": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "a GPU that Triton compiles for"),

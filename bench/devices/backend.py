@@ -140,12 +140,19 @@ class Backend(ABC):
         """Restore a state that ``rng_state`` returned."""
 
     @abstractmethod
-    def fp32_switches(self) -> tuple[str, str]:
-        """Return ``tf32`` or ``ieee`` for matrix products and for convolutions."""
+    def fp32_switches(self) -> tuple[str, str, str]:
+        """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force."""
 
     @abstractmethod
     def unsupported_reason(self, precision: Precision) -> str | None:
         """Return why the device cannot run a precision; None if it can."""
+
+    @abstractmethod
+    def native_bf16(self) -> bool | None:
+        """Return whether the device multiplies bfloat16 in hardware; None where that is unknown.
+
+        On a GPU this may make a context, which takes memory.
+        """
 
     def matrix_types(self) -> frozenset[torch.dtype]:
         """Return the types that a CPU has instructions to multiply; none for GPUs, whose kernels' names say it."""

@@ -1,6 +1,7 @@
-"""The arithmetic of a device: torch's TF32 switches, the error of an fp32 product, and why a precision is unsupported.
+"""The arithmetic of a device: torch's fp32 switches, the error of an fp32 product, and why a precision is unsupported.
 
-torch has two interfaces to the TF32 switches, which raise where they disagree. ``set_tf32`` sets both.
+torch has two interfaces to the switches, ``allow_tf32`` and, from 2.9 on, ``fp32_precision``, which raise where they
+disagree. ``set_fp32`` sets both.
 """
 
 from __future__ import annotations
@@ -8,46 +9,71 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
-from bench.spec.precisions import Precision
+from bench.spec.precisions import Fp32, Precision
 
 _backends: Any = torch.backends
 """Untyped, because its attributes depend on torch's version."""
+CUDNN = ("cudnn.conv", "cudnn.rnn")
+"""The switches that torch itself has at TF32."""
+PARTS = ("cuda.matmul", *CUDNN, "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+"""Where torch has a switch for one kind of operation on one kind of device; it wins over the general ones."""
 
 
-def set_tf32(allowed: bool) -> None:
-    """Allow or forbid TF32 in this process: in matrix products, convolutions and recurrent layers, on GPU and CPU."""
+def set_fp32(products: Fp32) -> None:
+    """Set all switches of fp32 products in this process, on GPU and CPU: those of operations, and the general ones.
+
+    The general ones alone would not do: they leave cuDNN's convolutions and recurrent layers as they were
+    (pytorch/pytorch issue 179445). They are set too because torch.compile asks them.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the older interface is deprecated
-        _backends.cuda.matmul.allow_tf32 = allowed
-        _backends.cudnn.allow_tf32 = allowed
+        _backends.cuda.matmul.allow_tf32 = products == "tf32"
+        _backends.cudnn.allow_tf32 = products != "ieee"
     if not hasattr(_backends, "fp32_precision"):
         return
-    # The newer interface comes last. Its parts may override the general switch; cuDNN's default is TF32.
-    precision = "tf32" if allowed else "ieee"
-    _backends.fp32_precision = precision
-    for part in (_backends.cuda, _backends.mkldnn):
-        part.matmul.fp32_precision = precision
-    for part in (_backends.cudnn, _backends.mkldnn):
-        part.conv.fp32_precision = precision
-        part.rnn.fp32_precision = precision
+    general = "none" if products == "default" else products
+    _backends.mkldnn.set_flags(_fp32_precision=general)  # assigning to its fp32_precision sets the one for all devices
+    _backends.fp32_precision = _backends.cudnn.fp32_precision = general
+    for name in PARTS:
+        attrgetter(name)(_backends).fp32_precision = "tf32" if products == "default" and name in CUDNN else general
 
 
-def fp32_switches(matmul: str, conv: str) -> tuple[str, str]:
-    """Return ``tf32`` or ``ieee`` for matrix products and for convolutions.
+def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
+    """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force.
 
     Args:
-        matmul: the part of ``torch.backends`` that a device's matrix products go by.
-        conv: the part that its convolutions go by.
+        matmul: the one of ``PARTS`` that a device's matrix products go by.
+        conv: the one that its convolutions go by.
+        rnn: the one that its recurrent layers go by.
     """
     if not hasattr(_backends, "fp32_precision"):
         allowed = (_backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32)
-        return "tf32" if allowed[0] else "ieee", "tf32" if allowed[1] else "ieee"
-    return getattr(_backends, matmul).matmul.fp32_precision, getattr(_backends, conv).conv.fp32_precision
+        products, others = ("tf32" if one else "ieee" for one in allowed)
+        return products, others, others
+    found = (str(attrgetter(name)(_backends).fp32_precision) for name in (matmul, conv, rnn))
+    products, convolutions, recurrent = ("ieee" if value == "none" else value for value in found)
+    return products, convolutions, recurrent
+
+
+def all_fp32_switches() -> str:
+    """Return every switch of fp32 products as torch tells it: one word if all are alike, else ``name=value`` of each.
+
+    ``none`` is a switch that nothing has set, neither itself nor a general one: IEEE fp32.
+    """
+    if not hasattr(_backends, "fp32_precision"):
+        names = ("cuda.matmul.allow_tf32", "cudnn.allow_tf32")
+        return " ".join(f"{name}={'on' if attrgetter(name)(_backends) else 'off'}" for name in names)
+    found = {"all": _backends.fp32_precision}
+    found |= {name: attrgetter(name)(_backends).fp32_precision for name in ("cudnn", "mkldnn", *PARTS)}
+    if len({*found.values()}) == 1:
+        return str(found["all"])
+    return " ".join(f"{name}={value}" for name, value in found.items())
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:
@@ -62,11 +88,15 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
 
 
 def missing_package(precision: Precision) -> str | None:
-    """Return which package a precision needs and is not installed; None if there is none."""
-    if not precision.package or importlib.util.find_spec(precision.package) is not None:
+    """Return which package a precision needs that is not installed, or is too old; None if there is none."""
+    if not precision.package:
         return None
-    install = f"pip install 'ampmeter[{precision.extra}]'"
-    return f"{precision.name} needs {precision.package}, which is not installed: {install}"
+    if importlib.util.find_spec(precision.package) is None:
+        install = f"pip install 'ampmeter[{precision.extra}]'"
+        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
+    if precision.least_torch and torch.__version__ < precision.least_torch:  # torch compares them as versions
+        return f"{precision.name} needs torch {precision.least_torch} or later; this one is {torch.__version__}"
+    return None
 
 
 @cache

@@ -26,6 +26,7 @@ CGROUPS = (
 
 FEATURES: dict[Feature, str] = {
     "tf32": "",
+    "cudnn-tf32": "cuDNN's TF32 (without it, it is the same as fp32), which is on GPUs",
     "fp16": "",
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
@@ -93,8 +94,11 @@ class Cpu(Backend):
     def set_rng_state(self, state: Tensor) -> None:
         torch.set_rng_state(state)
 
-    def fp32_switches(self) -> tuple[str, str]:
-        return fp32_switches("mkldnn", "mkldnn")
+    def fp32_switches(self) -> tuple[str, str, str]:
+        return fp32_switches("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+
+    def native_bf16(self) -> bool | None:
+        return torch.bfloat16 in self.matrix_types() if hasattr(torch.cpu, "get_capabilities") else None
 
     def matrix_types(self) -> frozenset[torch.dtype]:
         has: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
@@ -106,7 +110,7 @@ class Cpu(Backend):
             return f"{precision.name} needs {missing}"
         if reason := missing_package(precision):
             return reason
-        return no_tf32_on_cpu() if precision.tf32 else failure_on_cpu(precision.compute)
+        return no_tf32_on_cpu() if precision.fp32 == "tf32" else failure_on_cpu(precision.compute)
 
 
 class CpuEvent:

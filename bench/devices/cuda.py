@@ -17,6 +17,7 @@ from bench.devices.backend import Backend, Event, PeakMemory
 from bench.devices.capabilities import fp32_switches, missing_package
 from bench.devices.monitor import monitor_problem
 from bench.devices.nvidia import Nvidia
+from bench.spec.errors import first_line
 from bench.spec.precisions import Precision
 
 Value = TypeVar("Value")
@@ -89,13 +90,24 @@ class Cuda(Backend):
     def set_rng_state(self, state: Tensor) -> None:
         torch.cuda.set_rng_state(state, self.device)
 
-    def fp32_switches(self) -> tuple[str, str]:
-        return fp32_switches("cuda", "cudnn")
+    def fp32_switches(self) -> tuple[str, str, str]:
+        return fp32_switches("cuda.matmul", "cudnn.conv", "cudnn.rnn")
+
+    def native_bf16(self) -> bool | None:
+        if torch.version.hip:  # torch says yes of every AMD GPU
+            return vendor().lacks("bf16", self._model()) is None
+        try:
+            with torch.cuda.device(self.device):
+                return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        except RuntimeError as error:
+            print(f"Whether {self.device} multiplies bfloat16 itself is unknown: {first_line(error)}")
+            return None
+
+    def _model(self) -> str:
+        return vendor().model(torch.cuda.get_device_properties(self.device.index or 0))
 
     def unsupported_reason(self, precision: Precision) -> str | None:
-        missing = vendor().lacks(
-            precision.required, vendor().model(torch.cuda.get_device_properties(self.device.index or 0))
-        )
+        missing = vendor().lacks(precision.required, self._model())
         return f"{precision.name} needs {missing}" if missing else missing_package(precision)
 
 

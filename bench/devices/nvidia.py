@@ -17,6 +17,7 @@ from bench.spec.precisions import Feature
 
 FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "tf32": ((8, 0), "TF32 tensor cores"),
+    "cudnn-tf32": ((8, 0), "cuDNN's TF32 (without it, it is the same as fp32)"),
     "fp16": ((5, 3), "float16 arithmetic"),
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),

@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from bench.devices.backend import backend_of, device_at, gpu_count, is_out_of_memory
-from bench.devices.capabilities import set_tf32
+from bench.devices.capabilities import set_fp32
 from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vendor
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
@@ -101,6 +101,7 @@ def _gpu(index: int, monitor: Monitor | None) -> Device:
     if problem := kernels_problem(index):
         raise UsageError(f"{problem} Or use --gpus cpu.")
     device = describe_gpu(index, monitor)
+    device = replace(device, native_bf16=backend_of(device_at(index)).native_bf16())
     try:
         return replace(device, fp32_gflops=_gflops(device_at(index), 4096))
     except RuntimeError as error:
@@ -173,6 +174,7 @@ def describe_cpu() -> Device:
         threads=torch.get_num_threads(),
         fp32_gflops=_gflops(device_at(None), 1024),
         bf16_gflops=_gflops(device_at(None), 512, torch.bfloat16),
+        native_bf16=backend_of(device_at(None)).native_bf16(),
         unsupported=_unsupported(device_at(None)),
     )
 
@@ -212,7 +214,7 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
 
     All three, because a CPU that emulates a type may be fast in one layout and a hundred times slower in another.
     """
-    set_tf32(False)
+    set_fp32("ieee")
     a = torch.randn(size, size, device=device).to(dtype)
     best, begin = float("inf"), time.perf_counter()
     for _ in range(8):
@@ -238,8 +240,9 @@ def _visible(index: int, monitor: Monitor | None) -> Seen:
     device = describe_gpu(index, monitor)
     # Read from the driver's library: the runtime would create a context, which takes memory itself.
     board = _board(device.uuid, monitor)
-    free = board.memory_free_bytes if board else None
-    return Seen(device=device, memory_free_bytes=free, problem=kernels_problem(index))
+    free, problem = board.memory_free_bytes if board else None, kernels_problem(index)
+    native = None if problem else backend_of(device_at(index)).native_bf16()
+    return Seen(device=replace(device, native_bf16=native), memory_free_bytes=free, problem=problem)
 
 
 def _hidden(visible: list[Seen], monitor: Monitor) -> Iterator[Seen]:

@@ -71,6 +71,7 @@ class Identity:
     """CUDA indices of the GPUs with NVML's UUID."""
 
 
+_YES_OR_NO = {True: "yes", False: "no, it is emulated", None: "unknown"}
 Probe = Callable[..., Any]
 """Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
 Checks = Callable[[Probe, Device], Iterator[Check]]
@@ -135,7 +136,7 @@ def arithmetic(probe: Probe, device: Device) -> Iterator[Check]:
 
 
 def autocast(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check which types a model's products are computed in: the largest share of the FLOPs comes first."""
+    """Check which types a model's products are computed in, the largest share of the FLOPs first, and who does bf16."""
     unsupported = device.unsupported or {}
     mixed = next((name for name in ("amp-bf16", "amp-fp16") if name not in unsupported), "amp-bf16")
     wanted = PRECISIONS[mixed].autocast
@@ -147,6 +148,18 @@ def autocast(probe: Probe, device: Device) -> Iterator[Check]:
         measured=f"fp32: {plain or 'nothing'}; mixed: {types or 'nothing'}",
         passed=fp32_alone and types.startswith(f"{wanted}:"),
         meaning="the arms differ in less, or in more, than precision: their speedups mean nothing",
+    )
+    native, refused = device.native_bf16, "amp-bf16" in unsupported
+    if device.is_gpu:
+        passed = None if native is None else native != refused
+    else:  # one that emulates it may be measured for accuracy and memory
+        passed = True if native and not refused else None
+    yield Check(
+        name="bfloat16 is native",
+        expected="yes, or no bfloat16 precision on a GPU",
+        measured=f"{_YES_OR_NO[native]}; amp-bf16 is {'unsupported' if refused else 'supported'}",
+        passed=passed,
+        meaning="bfloat16 is emulated here and measured all the same, or native and refused",
     )
 
 

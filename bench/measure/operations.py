@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from bench.devices.backend import backend_of
-from bench.devices.capabilities import set_tf32
+from bench.devices.capabilities import set_fp32
 from bench.results.records import Operations
 from bench.spec.precisions import Precision
 
@@ -227,11 +227,12 @@ def peak_tflops(
 ) -> float | None:
     """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
 
-    Sets its TF32 switches. None for float8, and where the device does not do even the smallest product. The very first
-    product, which pays for loading the library, is not in the budget.
+    Sets its fp32 switches. None for float8, for torch's own fp32, which rounds convolutions and not matrix products,
+    and where the device does not do even the smallest product. The very first product, which pays for loading the
+    library, is not in the budget.
     """
-    set_tf32(precision.tf32)
-    if precision.conversion:
+    set_fp32(precision.fp32)
+    if precision.conversion or precision.fp32 == "default":
         return None
     dtype, backend = getattr(torch, precision.compute), backend_of(device)
     size, largest = GPU_SIZES if backend.is_gpu else SIZES

@@ -140,7 +140,7 @@ def switches_after_a_step(runner: TrainingRunner) -> Switches:
 
 def changed_switches(wanted: Switches, found: Switches) -> str:
     """Say that a model changed the fp32 switches from those ``wanted``; empty if it did not."""
-    before, after = (f"matmul {one.fp32_matmul}, conv {one.fp32_conv}" for one in (wanted, found))
+    before, after = (f"matmul {one.fp32_matmul}, conv {one.fp32_conv}, rnn {one.fp32_rnn}" for one in (wanted, found))
     return "" if before == after else f"the model changed the fp32 switches from {before} to {after}"
 
 

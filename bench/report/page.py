@@ -18,6 +18,7 @@ import pandas as pd
 
 from bench.report.analysis import ablation, bottleneck, comparability, explanation, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
+from bench.report.analysis.literature import load_published
 from bench.report.analysis.memory import memory_change
 from bench.report.analysis.parity import QUALITIES
 from bench.report.analysis.speed import bootstraps
@@ -40,7 +41,8 @@ from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
 from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.answers import Grid, grid
-from bench.report.tables.published import load_published, published_beside
+from bench.report.tables.literature import literature_tables
+from bench.report.tables.published import published_beside
 from bench.report.tables.table import Table
 from bench.report.tables.why import Why
 from bench.results.csv_file import PAIR
@@ -283,6 +285,7 @@ def compose(
             *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
             *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
             *_recipes(supported, runs, literature),
+            Section(title="Published figures", tables=[] if literature is None else literature_tables(literature)),
             Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
             Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
             Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),

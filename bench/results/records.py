@@ -146,7 +146,7 @@ class Identity:
 class Switches:
     """The precision switches, and the error of a matrix product under them.
 
-    Measured after the arm's last step: fp32_matmul, fp32_conv and matmul_error. Copied from the precision, and no proof
+    Measured after the arm's last step: the fp32 switches and matmul_error. Copied from the precision, and no proof
     that they had an effect: autocast and loss_scaling. What was computed in which type is in ``Operations``.
     """
 
@@ -154,6 +154,11 @@ class Switches:
     """Precision of fp32 matrix products as read back: ieee, tf32 or another."""
     fp32_conv: str | None = None
     """The same of convolutions."""
+    fp32_rnn: Annotated[str | None, Column(added_later=True)] = None
+    """The same of recurrent layers."""
+    fp32_switches: Annotated[str | None, Column(added_later=True)] = None
+    """All of torch's fp32 switches, on GPU and CPU, the general ones too: one word if they are alike, else each as
+    name=value; `none` is one that nothing has set."""
     autocast: str | None = None
     """The type of the precision's autocast; empty without autocast."""
     loss_scaling: bool | None = None
@@ -669,6 +674,8 @@ class Device:
     """Rate of a short fp32 matrix product here, for estimating how long a plan takes."""
     bf16_gflops: float | None = None
     """The same of bfloat16, on a CPU: many have no instructions for it and emulate it."""
+    native_bf16: bool | None = None
+    """Whether it multiplies bfloat16 in hardware, by torch's word without emulation; None: unknown."""
     energy: str | None = None
     """Where a GPU's energy is read from: ``counter``, or ``power`` where only power is told; None: unknown."""
     unsupported: dict[str, str] | None = None
@@ -682,6 +689,7 @@ class Device:
     @staticmethod
     def joint(devices: Sequence[Device]) -> Device:
         """Return devices that train together as one; fields that only a single board has become None."""
+        natives = {device.native_bf16 for device in devices}
         first, names = devices[0], tuple(dict.fromkeys(device.name for device in devices))
         memory = [device.memory_total_bytes for device in devices]
         reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
@@ -694,6 +702,7 @@ class Device:
             memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
             fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
             bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
+            native_bf16=None if None in natives else all(natives),
             uuid=None,
             uuids=(),
             power_limit_w=None,

@@ -289,7 +289,7 @@ def warn_of_idle_techniques(request: Request) -> list[str]:
 
 
 def warn_of_tf32_in_ladder(request: Request) -> list[str]:
-    """Warn that tf32 is no step of an ablation: it changes how fp32 is multiplied, and is no mixed precision.
+    """Warn that tf32 and default are no steps of an ablation: they change how fp32 is multiplied, and mix nothing.
 
     Raises:
         UsageError: several mixed precisions are named.
@@ -297,7 +297,8 @@ def warn_of_tf32_in_ladder(request: Request) -> list[str]:
     if not request.precisions or not {*LADDER} & {*request.phases}:
         return []
     mixed = named_mixed(request.precisions)
-    if all(parse_precision(name).base != "tf32" for name in request.precisions):
+    rounded = [name for name in request.precisions if parse_precision(name).fp32 != "ieee"]
+    if not rounded:
         return []
     on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
-    return [f"The ladder has no step of tf32: it starts at IEEE fp32, and {on}."]
+    return [f"The ladder has no step of {' or '.join(rounded)}: it starts at IEEE fp32, and {on}."]

@@ -16,10 +16,14 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
+Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
 
+Fp32 = Literal["ieee", "tf32", "default"]
+"""How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
+products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
+convolutions and recurrent layers, and IEEE fp32 in matrix products."""
 Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
 """Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
 
@@ -53,8 +57,8 @@ class Precision:
     costs is then no figure of the precision."""
     optimizer: Literal["stochastic rounding", "8-bit states"] | None = None
     """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
-    tf32: bool = False
-    """Whether fp32 matrix products may be rounded to TF32 (8 bits of exponent, 10 of mantissa)."""
+    fp32: Fp32 = "ieee"
+    """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
     """Whether a GradScaler scales the loss."""
     scale: float | None = None
@@ -70,6 +74,8 @@ class Precision:
     """The package that it needs beside torch."""
     extra: str | None = None
     """The extra of ampmeter that installs ``package``."""
+    least_torch: str | None = None
+    """The oldest torch that ``package`` works with, where it is newer than the oldest that ampmeter supports."""
     single_device: str | None = None
     """Why it trains on one device only; None if several may train together."""
     default: bool = False
@@ -117,6 +123,8 @@ def emulation_of(name: str) -> str:
 
 
 BASELINE = "fp32"
+TORCHAO = "2.11"
+"""The oldest torch that torchao 0.18 loads its compiled kernels with (``torchao/__init__.py``)."""
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -131,11 +139,19 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="tf32",
             summary="fp32 with matrix products rounded to TF32",
-            tf32=True,
+            fp32="tf32",
             needs="tf32",
             default=True,
             color="#009e73",
             marker="^",
+        ),
+        Precision(
+            name="default",
+            summary="torch's own fp32, no switch touched: convolutions and recurrent layers rounded to TF32 by cuDNN",
+            fp32="default",
+            needs="cudnn-tf32",
+            color="#cc6677",
+            marker="1",
         ),
         Precision(
             name="amp-fp16",
@@ -203,6 +219,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="bf16",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             single_device="its rounding would draw other numbers on each device",
             color="#999933",
             marker="d",
@@ -214,6 +231,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="triton",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#44aa99",
             marker="H",
         ),
@@ -226,6 +244,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#882255",
             marker="p",
         ),
@@ -237,6 +256,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#aa4499",
             marker="v",
         ),
@@ -248,6 +268,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#117733",
             marker="X",
         ),
@@ -259,6 +280,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="mxfp8",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#332288",
             marker="h",
         ),
@@ -270,6 +292,7 @@ PRECISIONS: dict[str, Precision] = {
             needs="nvfp4",
             package="torchao",
             extra="fp8",
+            least_torch=TORCHAO,
             color="#661100",
             marker="8",
         ),

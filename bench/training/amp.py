@@ -25,22 +25,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from bench.devices.backend import backend_of
-from bench.devices.capabilities import matmul_error, set_tf32
+from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
 from bench.results.records import Switches
 from bench.spec.precisions import Precision
 
 
 def apply(precision: Precision) -> None:
     """Set torch's process-wide fp32 switches for ``precision``."""
-    set_tf32(precision.tf32)
+    set_fp32(precision.fp32)
 
 
 def read_back(precision: Precision, device: torch.device) -> Switches:
     """Return the switches as they are now, and the error of an fp32 matrix product under them."""
-    matmul, conv = backend_of(device).fp32_switches()
+    matmul, conv, rnn = backend_of(device).fp32_switches()
     return Switches(
         fp32_matmul=matmul,
         fp32_conv=conv,
+        fp32_rnn=rnn,
+        fp32_switches=all_fp32_switches(),
         autocast=precision.autocast,
         loss_scaling=precision.loss_scaling,
         matmul_error=matmul_error(device),
@@ -48,7 +50,7 @@ def read_back(precision: Precision, device: torch.device) -> Switches:
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the region in which the forward pass and the loss run; a no-op for fp32 and tf32."""
+    """Return the region in which the forward pass and the loss run; a no-op for precisions without autocast."""
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
     return torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -45,6 +46,10 @@ def listed(monkeypatch):
         ]
         if gpus:
             FakeDriver(gpus).install(monkeypatch)
+        current = [0]
+        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(current.__setitem__(0, device.index)))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(seen))
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(seen))
         monkeypatch.setattr(torch.cuda, "get_device_properties", seen.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(wheel))
@@ -80,6 +85,13 @@ def test_what_a_generation_does_not_support_is_said_with_the_reason(listed):
     assert "This torch build" in second
     assert "has no kernels for GPU 1 (V100, sm_70)" in second
     assert "nobody else is using it" in second
+
+
+def test_bfloat16_that_torch_emulates_is_not_called_native(listed):
+    turing, hopper = FakeGpu("GPU-t", name="T4", capability=(7, 5)), FakeGpu("GPU-h", name="H100")
+    first, second = listed(turing, hopper).partition("CPU: ")[0].split("GPU 1: ")
+    assert "  bfloat16 is emulated (torch.cuda.is_bf16_supported(including_emulation=False) is False)\n" in first
+    assert "  bfloat16 is native\n" in second
 
 
 def test_a_gpu_without_tensor_cores_is_said_to_gain_little(listed):

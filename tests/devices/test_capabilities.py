@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import get_args
 
@@ -24,18 +25,18 @@ def gpu(monkeypatch, major, minor):
 @pytest.mark.parametrize(
     ("capability", "lacking"),
     [
-        ((3, 7), {"tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
-        ((6, 1), {"tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
-        ((7, 5), {"tf32", "bf16", "fp8", "mxfp8", "nvfp4"}),
+        ((3, 7), {"tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
+        ((6, 1), {"tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
+        ((7, 5), {"tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4"}),
         ((8, 6), {"fp8", "mxfp8", "nvfp4"}),
         ((8, 9), {"mxfp8", "nvfp4"}),
         ((10, 0), set()),
         ((12, 0), {"mxfp8", "nvfp4"}),
     ],
 )
-def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, capability, lacking):
+def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, software, capability, lacking):
     refused = {name for name, precision in PRECISIONS.items() if precision.needs in lacking}
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
+    software()
     reasons = {n: gpu(monkeypatch, *capability).unsupported_reason(p) for n, p in PRECISIONS.items()}
     assert {name for name, reason in reasons.items() if reason} == refused
     assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
@@ -46,6 +47,38 @@ def test_every_kind_of_device_says_whether_it_has_each_feature(devices):
     assert {*devices.FEATURES} == {*get_args(Feature)} - {""}
 
 
+@pytest.mark.parametrize(("capability", "native"), [((7, 0), False), ((7, 5), False), ((8, 0), True), ((12, 0), True)])
+def test_native_bfloat16_is_torchs_word_without_emulation(monkeypatch, capability, native):
+    backend = gpu(monkeypatch, *capability)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    assert backend.native_bf16() is native
+    assert (backend.unsupported_reason(PRECISIONS["amp-bf16"]) is None) is native
+
+
+def test_whether_a_gpu_that_does_not_answer_has_bfloat16_is_unknown(monkeypatch):
+    def busy(_device):
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+    monkeypatch.setattr(torch.cuda, "device", busy)
+    assert gpu(monkeypatch, 8, 0).native_bf16() is None
+
+
+@pytest.mark.parametrize(("flags", "native"), [({"avx512_bf16": True}, True), ({"avx512_bf16": False}, False)])
+def test_a_cpus_bfloat16_is_native_where_it_has_instructions(monkeypatch, flags, native):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
+    assert CPU.native_bf16() is native
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert CPU.native_bf16() is None
+
+
+def test_torchs_own_fp32_is_refused_where_it_is_the_same_as_fp32(monkeypatch):
+    for backend in (CPU, gpu(monkeypatch, 7, 5)):
+        assert "the same as fp32" in backend.unsupported_reason(PRECISIONS["default"])
+
+
 def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     monkeypatch.setattr(capabilities, "matmul_error", lambda device: 2e-7)
     assert "IEEE" in CPU.unsupported_reason(PRECISIONS["tf32"])
@@ -54,16 +87,24 @@ def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     assert CPU.unsupported_reason(PRECISIONS["amp-fp16"]) is None
 
 
-def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch):
+def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch, software):
     emulated = parse_precision("fp8-rowwise:emulated=on")
     assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: object())
+    software()
     assert CPU.unsupported_reason(emulated) is None
     assert "bfloat16" in gpu(monkeypatch, 7, 0).unsupported_reason(emulated)
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: None)
+    software(packages=False)
     reason = gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["fp8-rowwise"])
     assert reason == "fp8-rowwise needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
     assert "needs torchao" in CPU.unsupported_reason(emulated)
+
+
+@pytest.mark.parametrize(("version", "refused"), [("2.6.0", True), ("2.9.1", True), ("2.11.0+cu130", False)])
+def test_torchao_is_refused_beside_a_torch_that_is_too_old_for_it(software, version, refused):
+    software(version=version)
+    reason = CPU.unsupported_reason(PRECISIONS["adamw8bit"])
+    assert reason == (f"adamw8bit needs torch 2.11 or later; this one is {version}" if refused else None)
+    assert CPU.unsupported_reason(PRECISIONS["fp32"]) is None
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.devices import capabilities
 from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
-AMPERE = {*ANY, "adamw8bit", "tf32", "amp-bf16", "bf16", "bf16-sr"}
+AMPERE = {*ANY, "adamw8bit", "tf32", "default", "amp-bf16", "bf16", "bf16-sr"}
 ADA = {*AMPERE, "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
 CARDS = {
     "P100": ((6, 0), ANY),
@@ -23,14 +22,14 @@ CARDS = {
     "H100": ((9, 0), ADA),
     "B200": ((10, 0), {*ADA, "mxfp8", "nvfp4"}),
     "RTX 5090": ((12, 0), ADA),
-    "MI300X": ("gfx942", ADA),
+    "MI300X": ("gfx942", ADA - {"default"}),
 }
 MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
 """Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
 
 
 @pytest.fixture
-def card(monkeypatch):
+def card(monkeypatch, software):
     """Make torch see a card; return its backend."""
 
     def see(name):
@@ -43,7 +42,7 @@ def card(monkeypatch):
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(**properties))
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 4) if is_amd else model)
-        monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda _name: object())
+        software()
         return backend_of(torch.device("cuda", 0))
 
     return see
@@ -83,8 +82,8 @@ def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do
 
 
 @pytest.mark.parametrize("name", [name for name, one in PRECISIONS.items() if one.package])
-def test_without_its_package_a_precision_names_it(card, monkeypatch, name):
+def test_without_its_package_a_precision_names_it(card, software, name):
     backend = card("B200")
-    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda _name: None)
+    software(packages=False)
     package = PRECISIONS[name].package
     assert backend.unsupported_reason(PRECISIONS[name]).startswith(f"{name} needs {package}, which is not installed")

@@ -14,6 +14,7 @@ GPU = Device(
     name="NVIDIA X",
     architecture="Turing",
     uuid="GPU-1",
+    native_bf16=False,
     energy="counter",
     unsupported={"tf32": "needs sm_80", "amp-bf16": "needs sm_80"},
 )

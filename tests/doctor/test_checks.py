@@ -112,6 +112,23 @@ def test_a_right_measurement_passes_and_a_wrong_one_fails(check, right, wrong):
 
 
 @pytest.mark.parametrize(
+    ("device", "native", "passed"),
+    [
+        (GPU, False, True),  # it refuses amp-bf16
+        (GPU, True, False),
+        (replace(GPU, unsupported={}), True, True),
+        (replace(GPU, unsupported={}), False, False),
+        (GPU, None, None),
+        (CAPABLE, True, True),
+        (CAPABLE, False, None),
+    ],
+)
+def test_bfloat16_is_native_where_a_gpu_is_measured_in_it(device, native, passed):
+    found = measured("mixed precision", replace(device, native_bf16=native))
+    assert found["bfloat16 is native"].passed is passed
+
+
+@pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [
         ("A/A", [(-0.02, 0), (0.05, 0)], [(0.019, 0), (0.021, 0)]),

@@ -59,7 +59,7 @@ def test_one_check_that_fails_is_named_explained_and_fails_the_whole(machine, tm
     assert not fine
     assert [key for key, result in results(tmp_path).items() if result == "FAIL"] == [name]
     out = capsys.readouterr().out
-    assert "1 of 14 checks failed." in out
+    assert "1 of 15 checks failed." in out
     assert "FAIL" in out
 
 

@@ -168,8 +168,8 @@ def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
 def test_autocast_reaches_the_small_model(cpu):
     plain, mixed = (probes.compute_dtypes(cpu, name, print) for name in ("fp32", "amp-bf16"))
     for types, passed in ((mixed, True), (plain, False)):
-        (check,) = measured("mixed precision", CPU, compute_dtypes={"fp32": plain, "amp-bf16": types}).values()
-        assert check.passed is passed
+        found = measured("mixed precision", CPU, compute_dtypes={"fp32": plain, "amp-bf16": types})
+        assert found["mixed precision reaches the model"].passed is passed
 
 
 def test_what_a_step_holds_is_in_its_peak(cpu):

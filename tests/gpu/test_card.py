@@ -40,7 +40,7 @@ def test_convolutions_are_ieee_fp32_unless_tf32_is_asked_for():
     conv = nn.Conv2d(64, 64, 3, padding=1, device=GPU)
     exact = nn.Conv2d(64, 64, 3, padding=1, device=GPU).double()
     exact.load_state_dict(conv.state_dict())
-    for name, low, high in (("fp32", 0.0, 1e-5), ("tf32", 5e-5, 5e-3)):
+    for name, low, high in (("fp32", 0.0, 1e-5), ("tf32", 5e-5, 5e-3), ("default", 5e-5, 5e-3)):
         if lacks(name):
             continue
         amp.apply(PRECISIONS[name])

@@ -48,12 +48,13 @@ def test_cuda_and_nvml_mean_the_same_gpu(environment):
 
 @pytest.mark.card
 def test_fp32_is_ieee_and_tf32_is_not():
-    for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3)):
+    for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3), ("default", 0, 2e-6)):
         if backend_of(GPU).unsupported_reason(PRECISIONS[name]):
             continue
         amp.apply(PRECISIONS[name])
         read = amp.read_back(PRECISIONS[name], GPU)
         assert read.fp32_matmul == ("tf32" if name == "tf32" else "ieee")
+        assert read.fp32_conv == ("ieee" if name == "fp32" else "tf32")
         assert low <= read.matmul_error < high
 
 

@@ -318,10 +318,10 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
 )
 def test_products_are_done_in_the_precisions_type_under_its_switches(device, monkeypatch, name, dtype):
     fake, allowed = device(1e8), []
-    monkeypatch.setattr(operations, "set_tf32", allowed.append)
+    monkeypatch.setattr(operations, "set_fp32", allowed.append)
     peak_tflops(PRECISIONS[name], CPU, 0.01, fake.clock)
     assert fake.dtypes == {dtype}
-    assert allowed == [name == "tf32"]
+    assert allowed == ["tf32" if name == "tf32" else "ieee"]
 
 
 def test_float8_products_are_not_timed(device):

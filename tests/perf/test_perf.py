@@ -27,10 +27,10 @@ def interval(center, low, high):
     return Interval(center=center, low=low, high=high, n=5)
 
 
-@pytest.mark.parametrize(("precision", "wanted"), [("fp32", False), ("tf32", True), ("amp-bf16", False)])
+@pytest.mark.parametrize(("precision", "wanted"), [("fp32", "ieee"), ("tf32", "tf32"), ("amp-bf16", "ieee")])
 def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypatch, precision, wanted):
     applied = []
-    monkeypatch.setattr(amp, "apply", lambda one: applied.append(one.tf32))
+    monkeypatch.setattr(amp, "apply", lambda one: applied.append(one.fp32))
     suite = arms.open_suite("mlp", width=8)
     for runner in (arms.harness(suite, precision, CPU, 4), arms.by_hand(suite, precision, CPU, 4)):
         runner.activate()
@@ -39,13 +39,13 @@ def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypa
 
 def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
     seen = []
-    monkeypatch.setattr(amp, "apply", lambda one: seen.append(one.tf32))
+    monkeypatch.setattr(amp, "apply", lambda one: seen.append(one.fp32))
     monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
     monkeypatch.setattr(peers, "turns", lambda built, rounds, failed: [[0.0] * len(seen)] * (len(built) - 1))
     given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
     for precision in ("tf32", "fp32"):
         assert peers.epochs(given, "resnet20", precision, [])
-    assert seen == [True, False]
+    assert seen == ["tf32", "ieee"]
 
 
 def test_a_made_up_run_has_the_stores_columns_and_as_many_trials_as_it_says(tmp_path):

@@ -12,12 +12,12 @@ from bench.spec.precisions import PRECISIONS
 from tests.simgpu.machine import MODELS
 from tests.simgpu.nvml import missing
 
-ALL = "fp32,tf32,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
+ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
 WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
 MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90"
 """Architectures of a build for CUDA 12.6."""
 WITHOUT_KERNELS = ("P100", "V100")
-OLD = {"tf32", "amp-bf16", "bf16"}
+OLD = {"tf32", "default", "amp-bf16", "bf16"}
 """What no GPU before Ampere can do."""
 CANNOT = {"P100": OLD, "V100": OLD, "T4": OLD, "A100": set(), "H100": set(), "B200": set()}
 ARCHITECTURES = {
@@ -71,7 +71,18 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
     speed = [row for row in one.rows("out") if row["phase"] == "speed" and row["precision"] not in CANNOT[name]]
     assert [row["precision"] for row in speed] == [each for each in PRECISIONS if each in memory.keys() - CANNOT[name]]
     assert {row["status"] for row in speed} <= {"ok", "unconverged"}
-    assert all(row["fp32_matmul"] == ("tf32" if row["precision"] == "tf32" else "ieee") for row in speed)
+    for row in speed:
+        assert row["fp32_matmul"] == ("tf32" if row["precision"] == "tf32" else "ieee")
+        assert row["fp32_conv"] == row["fp32_rnn"] == ("tf32" if row["precision"] in ("tf32", "default") else "ieee")
+
+
+@pytest.mark.parametrize(("name", "native"), [("T4", False), ("A100", True)])
+def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, native):
+    one = host(name)
+    done = one.run("list", "--gpus", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["devices"][0]["native_bf16"] is native
+    assert ("bfloat16 is emulated (torch.cuda" in one.run("list", "--gpus").stdout) != native
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,5 +1,7 @@
 """What a precision changes: fp32 switches, autocast, loss scaling, and the type of the weights."""
 
+from operator import attrgetter
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,10 @@ from tests.training import conftest
 from tests.training.conftest import CPU, plain_sgd, same, train
 
 PIXELS = (1, 6, 6)
+NEWER = hasattr(torch.backends, "fp32_precision")
+UNTOUCHED = {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS} if NEWER else {}
+"""torch's switches before any test, as it comes."""
+newer = pytest.mark.skipif(not NEWER, reason="torch has fp32_precision from 2.9 on")
 
 
 @pytest.fixture(autouse=True)
@@ -23,35 +29,65 @@ def fp32_afterwards():
     amp.apply(PRECISIONS["fp32"])
 
 
+@newer
 def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on():
     for name, setting in (("tf32", "tf32"), ("fp32", "ieee"), ("amp-bf16", "ieee")):
         amp.apply(PRECISIONS[name])
-        backends = torch.backends
-        parts = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        parts += [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
-        assert {part.fp32_precision for part in parts} == {setting}
+        general = [torch.backends, torch.backends.cudnn, torch.backends.mkldnn]
+        parts = [attrgetter(part)(torch.backends) for part in capabilities.PARTS]
+        assert {part.fp32_precision for part in (*general, *parts)} == {setting}
         read = amp.read_back(PRECISIONS[name], CPU)
-        assert (read.fp32_matmul, read.fp32_conv) == (setting, setting)
+        assert {read.fp32_matmul, read.fp32_conv, read.fp32_rnn, read.fp32_switches} == {setting}
+
+
+@newer
+def test_default_is_the_state_in_which_torch_comes():
+    for before in ("tf32", "fp32"):
+        amp.apply(PRECISIONS[before])
+        amp.apply(PRECISIONS["default"])
+        assert {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS} == UNTOUCHED
+        assert torch.backends.fp32_precision == "none"
+        assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("ieee", "tf32", "tf32")
+        read = amp.read_back(PRECISIONS["default"], CPU)
+        assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == ("ieee", "ieee", "ieee")
+        assert "cuda.matmul=none cudnn.conv=tf32 cudnn.rnn=tf32" in read.fp32_switches
 
 
 def test_torchs_older_interface_agrees():
-    for name in ("tf32", "fp32", "tf32", "amp-bf16"):
+    for name in ("tf32", "fp32", "default", "tf32", "amp-bf16", "default"):
         amp.apply(PRECISIONS[name])
         on = name == "tf32"
-        assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (on, on)
+        assert torch.backends.cuda.matmul.allow_tf32 is on
+        assert torch.backends.cudnn.allow_tf32 is (on or name == "default")
         assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
 
 
+@newer
+def test_a_general_switch_that_leaves_cudnns_alone_is_not_relied_on():
+    # pytorch/pytorch issue 179445: cuDNN's own switches stay at TF32, which is torch's default.
+    torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "tf32"
+    torch.backends.fp32_precision = "ieee"
+    gpu = backend_of(torch.device("cuda", 0))
+    assert gpu.fp32_switches()[1:] == ("tf32", "tf32")
+    amp.apply(PRECISIONS["fp32"])
+    assert gpu.fp32_switches() == ("ieee", "ieee", "ieee")
+    torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect
+    assert gpu.fp32_switches() == ("ieee", "ieee", "ieee")
+    assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_switches.startswith("all=tf32 cudnn=ieee mkldnn=ieee ")
+
+
+@newer
 def test_the_switch_itself_is_read_back_and_not_what_was_asked():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
 
 
+@newer
 def test_a_gpus_switches_are_those_of_cuda_and_cudnn():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.cuda.matmul.fp32_precision = "tf32"
-    assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee")
+    assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee", "ieee")
 
 
 def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
@@ -63,10 +99,14 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
         cudnn = Part()
 
     monkeypatch.setattr(capabilities, "_backends", Backends)
-    for name, on in (("tf32", True), ("fp32", False)):
+    for name, switches in {"tf32": (True, True), "default": (False, True), "fp32": (False, False)}.items():
         amp.apply(PRECISIONS[name])
-        assert (Backends.cuda.matmul.allow_tf32, Backends.cudnn.allow_tf32) == (on, on)
-        assert amp.read_back(PRECISIONS[name], CPU).fp32_matmul == ("tf32" if on else "ieee")
+        assert (Backends.cuda.matmul.allow_tf32, Backends.cudnn.allow_tf32) == switches
+        read = amp.read_back(PRECISIONS[name], CPU)
+        matmul, cudnn = ("tf32" if on else "ieee" for on in switches)
+        assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == (matmul, cudnn, cudnn)
+        words = ["on" if on else "off" for on in switches]
+        assert read.fp32_switches == "cuda.matmul.allow_tf32={} cudnn.allow_tf32={}".format(*words)
 
 
 def test_the_matmul_error_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):

@@ -123,7 +123,8 @@ def _memories(trials: pd.DataFrame) -> pd.DataFrame:
 def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     """Return for each row whether its subject's fp32 was IEEE fp32, by the switches read back and the probed error."""
     fp32 = trials[trials["precision"] == BASELINE]
-    rounded = fp32["fp32_matmul"].isin(ROUNDED) | fp32["fp32_conv"].isin(ROUNDED) | (fp32["matmul_error"] > IEEE_ERROR)
+    switches = fp32[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
+    rounded = switches | (fp32["matmul_error"] > IEEE_ERROR)
     probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
     subject = pd.Series(numbers(pd.concat([fp32[SUBJECT], table[SUBJECT]]), SUBJECT))
     of_fp32, of_row = subject[: len(fp32)].set_axis(fp32.index), subject[len(fp32) :].set_axis(table.index)

@@ -102,7 +102,7 @@ def _list() -> Schema:
 
 
 def _devices() -> Schema:
-    of_type = {str: MAYBE_WORD, int: COUNT, float: NUMBER}
+    of_type = {str: MAYBE_WORD, int: COUNT, float: NUMBER, bool: {"type": ["boolean", "null"]}}
     device: Schema = {}
     for name, hint in get_type_hints(Device).items():
         kinds = {part for part in get_args(hint) if isinstance(part, type)} or {hint}

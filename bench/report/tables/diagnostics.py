@@ -86,7 +86,7 @@ DEVICE = (
 
 def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
-    names = ["fp32_matmul", "fp32_conv", "autocast", "loss_scaling"]
+    names = ["fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling"]
     reported = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
     settings = reported.groupby(["run", "device", "precision", *names], sort=False)["matmul_error"].max().reset_index()
     settings["rank"] = settings["precision"].map(precision_rank)

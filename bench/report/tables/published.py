@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
+from bench.report.analysis.literature import SAME, pairs
 from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, source
 from bench.report.reading.load import KEY, Runs
 from bench.report.tables.table import Row, Table, decimals, figures, optional, over_fp32, table, whole, words
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
-
-FOLDER = Path(__file__).parents[3] / "results" / "published"
-WORDS = ["source", "model", "dataset", "gpu", "architecture", "precision", "precision_label", "quality_metric", "note"]
-FIGURES = ["n_gpus", "batch_size", "epochs", "time_per_epoch_s", "total_time_s", "samples_per_s", "memory_mb"]
-FIGURES += ["storage_mb", "quality"]
-CONTEXT = ["source", "gpu", "n_gpus", "batch_size"]
-"""Published rows that agree in these are a comparison of precisions."""
 
 
 class Recipe(NamedTuple):
@@ -37,31 +29,12 @@ class Recipe(NamedTuple):
 RECIPES = {
     "resnet50": Recipe("resnet50", "CIFAR-10"),
     "intel_resnet18": Recipe("resnet18 (ImageNet-pretrained)", "Intel Image Classification"),
+    "resnet18": Recipe("resnet18", "CIFAR-10"),
+    "vit_b_16": Recipe("vit_b_16", "synthetic 224"),
     "cifar10_lightning": Recipe("", "CIFAR-10"),
 }
 """A suite that is not here has published figures where a row's model bears its name."""
 MEASURED_HERE = "measured"
-
-
-def load_published(folder: Path = FOLDER) -> pd.DataFrame:
-    """Read every CSV of published figures.
-
-    Raises:
-        UsageError: there is none, or one lacks a column or cannot be read.
-    """
-    files = sorted(folder.glob("*.csv"))
-    if not files:
-        raise UsageError(
-            f"There are no published figures in '{folder}'. Restore or reinstall them, or report without --published."
-        )
-    types, missing = dict.fromkeys(WORDS, str) | dict.fromkeys(FIGURES, float), {name: [""] for name in FIGURES}
-    found = []
-    for file in files:
-        try:
-            found.append(pd.read_csv(file, usecols=[*types], dtype=types, keep_default_na=False, na_values=missing))
-        except ValueError as error:
-            raise UsageError(f"'{file}' cannot be read as published figures: {error}.") from error
-    return pd.concat(found, ignore_index=True)
 
 
 def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> tuple[Table | None, list[str]]:
@@ -80,7 +53,7 @@ def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -
     if found.empty:
         there = [name for name in RECIPES if len(_of(name, literature))]
         return None, [f"No published figures are known for the recipe {suite}; there are some for {', '.join(there)}."]
-    ours, theirs = _matching(rows, found.sort_values(CONTEXT, kind="stable"))
+    ours, theirs = _matching(rows, found.sort_values([*SAME, "batch_size"], kind="stable"))
     notes = [_difference(name, ours, group, runs) for name, group in theirs.groupby("source", sort=False)]
     left = sorted(set(found["batch_size"].dropna()) - set(theirs["batch_size"].dropna()))
     notes += [f"Published also at batch {_listed(left)}, which was not measured here."] if left else []
@@ -99,6 +72,7 @@ def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -
             figures("GPU memory in use (MiB)", "memory_mb"),
             figures("checkpoint (MiB)", "checkpoint", 3),
             figures("accuracy (%)", "accuracy_pct", decimals),
+            words("layout", "layout"),
             words("note", "note"),
         ),
     ]
@@ -143,6 +117,7 @@ def _measured(rows: pd.DataFrame, runs: Runs) -> Iterator[Row]:
             "times_as_fast": faster,
             "memory_mb": used.get(tuple(row[name] for name in KEY), float("nan")) / MIB,
             "checkpoint": full if half == UNKNOWN else f"{full} (in 16 bit {half})",
+            "layout": "",
             "note": "",
         }
 
@@ -154,25 +129,15 @@ def _gpus(row: Row | pd.Series) -> int:
 
 def _published(rows: pd.DataFrame) -> Iterator[Row]:
     """Return published rows by the names of the table's columns."""
-    for row in records(rows):
+    over = {pair.other["row"]: pair for pair in pairs(rows) if pair.base["precision"] == BASELINE and not pair.differs}
+    for at, row in zip(rows.index, records(rows), strict=True):
+        times, by = over[at].speedup if at in over else (float("nan"), "")
         yield row | {
             "device": f"{row['gpu']} ({row['architecture']})" if row["architecture"] else row["gpu"],
-            "times_as_fast": "baseline" if row["precision"] == BASELINE else _times_as_fast(row, rows),
+            "times_as_fast": "baseline" if row["precision"] == BASELINE else ratio(times) + by * known(times),
             "checkpoint": row["storage_mb"],
             "accuracy_pct": row["quality"] if row["quality_metric"] == "top1_pct" else None,
         }
-
-
-def _times_as_fast(row: Row, rows: pd.DataFrame) -> str:
-    """Return fp32's time divided by this row's, of the same source and context, by what both published."""
-    same = (rows[CONTEXT].fillna(-1) == pd.Series(row)[CONTEXT].fillna(-1)).all(axis=1)
-    for fp32 in records(rows[same & (rows["precision"] == BASELINE)]):
-        for column, by in (("time_per_epoch_s", ""), ("total_time_s", " (by total time)")):
-            if known(fp32[column]) and known(row[column]):
-                return f"{ratio(fp32[column] / row[column])}{by}"
-        if known(fp32["samples_per_s"]) and known(row["samples_per_s"]):
-            return f"{ratio(row['samples_per_s'] / fp32['samples_per_s'])} (by throughput)"
-    return UNKNOWN
 
 
 def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Runs) -> str:
@@ -191,7 +156,8 @@ def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Ru
         parts.append(f"recipe: here with {_listed(changed)}")
     used = [run.part("environment").get("torch") for run in runs.runs if run.label in set(ours["run"])]
     versions = _listed(dict.fromkeys(version or "of unknown version" for version in used))
-    parts.append(f"software: here torch {versions}, there not stated")
+    setups = _listed(_unique(theirs["setup"]))
+    parts.append(f"software: here torch {versions}, there {setups or 'not stated'}")
     if theirs["memory_mb"].notna().any():
         parts.append("memory: here less what was in use before, there all that the GPU's tools showed")
     text = f"What differs from {name}: {'; '.join(filter(None, parts))}."

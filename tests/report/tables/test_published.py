@@ -5,21 +5,16 @@ import re
 import pandas as pd
 import pytest
 
+from bench.report.analysis.literature import load_published
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.published import FIGURES, FOLDER, WORDS, load_published, published_beside
+from bench.report.tables.published import published_beside
 from bench.results.records import MemoryPeak, TrialResult
-from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report.builders import MIB, RunBuilder
 from tests.report.fleet import edit_rows
 from tests.report.tables.lines import column, lines
-
-
-def figure(**given):
-    plain = dict.fromkeys(WORDS, "") | dict.fromkeys(FIGURES, float("nan"))
-    usual = {"source": "a post", "model": "mlp", "gpu": "V100", "precision": "fp32", "batch_size": 128.0}
-    return plain | usual | given
+from tests.report.tables.published import figure
 
 
 def table(run, *published):
@@ -95,6 +90,8 @@ def test_only_what_differs_is_listed(from_folder):
     ):
         assert difference in footnote
     assert not re.search("(GPUs|batch size|precision|memory):", footnote)
+    (footnote,) = table(run, there | {"setup": "torch 1.12"}).footnotes
+    assert "software: here torch 2.11.0, there torch 1.12" in footnote
 
 
 def test_the_same_data_under_another_spelling_is_no_difference(from_folder):
@@ -132,21 +129,9 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
             (master,) = [line for line in v100 if line["precision"] == "fp16-master"]
             assert master["times as fast as its own fp32"] == "1.840"
     assert not [source for source in sources if source.startswith(("NVIDIA", "Lambda"))]  # ImageNet, another recipe
-
-
-def test_a_folder_without_figures_and_a_broken_file_are_told_in_a_sentence(tmp_path):
-    with pytest.raises(UsageError, match=r"no published figures in.*without --published"):
-        load_published(tmp_path)
-    (tmp_path / "own.csv").write_text("source,model\na post,mlp\n")
-    with pytest.raises(UsageError, match=r"own\.csv' cannot be read as published figures"):
-        load_published(tmp_path)
-
-
-def test_further_files_of_published_figures_are_read_too(tmp_path):
-    for name in ("one", "two"):
-        text = (FOLDER / "published.csv").read_text().splitlines(keepends=True)[:3]
-        (tmp_path / f"{name}.csv").write_text("".join(text))
-    assert len(load_published(tmp_path)) == 4
+    runs = load([RunBuilder(tmp_path / "vit", suite="vit_b_16").speed(batch=192).folder])
+    found, _ = published_beside(summarise(runs.trials), runs, published)
+    assert column(found, "layout")[-2:] == ["nchw", "channels_last"]
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
@@ -155,4 +140,5 @@ def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     page = tmp_path / "out" / "details.md"
     for more, shown in (["--published"], True), ([], False):
         call(*words, *more, cwd=tmp_path)
-        assert ("### Beside published figures" in page.read_text()) == shown
+        for title in "### Beside published figures", "## Published figures", "### One figure, several sources":
+            assert (title in page.read_text()) == shown
