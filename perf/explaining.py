@@ -6,7 +6,8 @@
 Each cell (a suite, its settings, a batch size) is explained in a run of its own, fp32 against amp-bf16 on this CPU:
 
 1. classes over timed: what the classes add up to, over the step without the profiler, the median over the rounds, for
-   each precision: within 5 %.
+   each precision: within 5 %. Beside it what the profiler costs: what it adds to the step, over the operators of a
+   class that it records in one.
 2. unexplained: the share of the difference of the steps that the classes do not add up to: 10 % at most.
 3. ceiling over reached: 1 at least, and where no rule found a cause 1.3 at most.
 
@@ -74,6 +75,12 @@ def adds_up(step: Step) -> float:
     return float((sums / timed).median())
 
 
+def recording_us(step: Step) -> float:
+    """Return what the profiler adds to a step for each operator, in µs: the median over the rounds."""
+    profiled, timed = (step.of("step", name).set_index("round")["value"] for name in ("profiled", "timed"))
+    return 1e3 * float((profiled - timed).median()) / (step.value("step", "operators") or math.nan)
+
+
 def judge(cell: str, one: Explanation) -> list[str]:
     """Return a row of the table: the cell, its figures, and what missed its target."""
     sums = [adds_up(step) for step in (one.baseline, one.arm)]
@@ -89,6 +96,7 @@ def judge(cell: str, one: Explanation) -> list[str]:
         f"{one.baseline.timed_ms:.3g}",
         f"{one.arm.timed_ms:.3g}",
         *(f"{total:.3f}" for total in sums),
+        *(f"{recording_us(step):.1f}" for step in (one.baseline, one.arm)),
         "–" if one.unexplained is None else f"{100 * one.unexplained:.1f} %",
         f"{one.speedup.center:.3f}",
         "–" if above is None else f"{above:.2f}",
@@ -121,7 +129,8 @@ def _holds_zero(change: stats.Interval) -> bool:
     return change.low is not None and change.high is not None and change.low <= 0 <= change.high
 
 
-HEADERS = ("cell", "fp32 (ms)", f"{ARM} (ms)", "classes over timed, fp32", ARM, "unexplained", "reached (×)")
+HEADERS = ("cell", "fp32 (ms)", f"{ARM} (ms)", "classes over timed, fp32", ARM)
+HEADERS += ("profiler (µs an operator), fp32", ARM, "unexplained", "reached (×)")
 HEADERS += ("ceiling over reached", "rules", "missed")
 
 

@@ -301,7 +301,7 @@ def _epochs(trial: Trial) -> str:
 def _compiling(trials: Sequence[Trial]) -> str:
     """Return a note that no estimate includes torch.compile's own time, if some trial compiles."""
     names = {name for trial in trials for arm in trial.arms for name in (*trial.cell.techniques, *arm.techniques)}
-    return ", without compiling" if "compile" in names else ""
+    return ", without compiling" if "compile" in {name.partition("=")[0] for name in names} else ""
 
 
 def _duration(seconds: Sequence[float | None]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.devices.monitor import DeviceLostError, Gpu, Monitor
 from bench.spec.generations import AMD
-from bench.spec.precisions import Feature
+from bench.spec.precisions import TE_FEATURES, Feature
 
 FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "fp16": (("gfx9", "gfx10", "gfx11", "gfx12"), "float16 arithmetic"),
@@ -22,7 +22,9 @@ FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "fp8": (("gfx942", "gfx95", "gfx12"), "float8 matrix instructions"),
     "nvfp4": ((), "kernels of torchao for NVFP4, which are NVIDIA's"),
     "triton": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "a GPU that Triton compiles for"),
+    "triton-fp8": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "a GPU that Triton compiles for"),
     "mxfp8": ((), "kernels of torchao for MXFP8, which are NVIDIA's"),
+    **dict.fromkeys(TE_FEATURES, ((), "Transformer Engine, whose kernels are NVIDIA's")),
 }
 """The gfx names, by how they begin, with each feature (rocm.docs.amd.com, "Data types and precision support")."""
 REASONS = {

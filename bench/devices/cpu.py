@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.devices.backend import Backend, Event, PeakMemory
 from bench.devices.capabilities import failure_on_cpu, fp32_switches, missing_package, no_tf32_on_cpu
-from bench.spec.precisions import Feature, Precision
+from bench.spec.precisions import TE_FEATURES, Feature, Precision
 
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -31,8 +31,10 @@ FEATURES: dict[Feature, str] = {
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
     "triton": "",
+    "triton-fp8": "",
     "nvfp4": "NVFP4 tensor cores, which are on GPUs",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
+    **dict.fromkeys(TE_FEATURES, "Transformer Engine, which is for GPUs"),
 }
 """What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""
 

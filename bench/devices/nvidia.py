@@ -24,10 +24,18 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "mxfp8": ((10, 0), "MXFP8 tensor cores"),
     "nvfp4": ((10, 0), "NVFP4 tensor cores"),
     "triton": ((7, 0), "a GPU that Triton compiles for"),
+    "triton-fp8": ((8, 9), "a GPU whose numbers Triton rounds to float8"),
+    "te-bf16": ((8, 0), "bfloat16 arithmetic"),
+    "te-fp8": ((8, 9), "float8 tensor cores"),
+    "te-mxfp8": ((10, 0), "MXFP8 tensor cores"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
-README, "Compatibility")."""
-WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (12, "MXFP8 kernels"), "nvfp4": (12, "NVFP4 kernels")}
+README, "Compatibility", and supported_fp8_dtypes of its compiler)."""
+WITHOUT: dict[Feature, tuple[int, str]] = {
+    "mxfp8": (12, "MXFP8 kernels"),
+    "nvfp4": (12, "NVFP4 kernels"),
+    "te-mxfp8": (12, "MXFP8 kernels"),
+}
 """Features that later GPUs lack again, from a major capability on: kernels of training are for sm_10x alone."""
 REASONS = {
     0x001: "idle",

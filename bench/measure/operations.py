@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 import sysconfig
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,18 @@ _NO_PRODUCT = re.compile(r"thnn_fused|flatten_weight")
 """Of names like a product's: those that only do what follows the products, and those that only move weights."""
 
 _aten: Any = torch.ops.aten
+ATTENTION = {
+    "aten._scaled_dot_product_flash_attention": "flash",
+    "aten._scaled_dot_product_flash_attention_for_cpu": "flash",
+    "aten._scaled_dot_product_efficient_attention": "efficient",
+    "aten._scaled_dot_product_cudnn_attention": "cudnn",
+    "aten._scaled_dot_product_fused_attention_overrideable": "overrideable",
+    "aten._safe_softmax": "math",
+}
+"""The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the math backend is
+products and a softmax that nothing else uses."""
+TE_TYPES = {"kFloat8E4M3": torch.float8_e4m3fn, "kFloat8E5M2": torch.float8_e5m2}
+"""Types of tensors of Transformer Engine, by its own names."""
 Type = torch.dtype | str
 """The type of a product; in words where operands were rounded to another."""
 _Formula = Callable[..., int]
@@ -75,20 +90,22 @@ def count(step: Callable[[], object]) -> Operations:
     """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
 
     Products are matrix products, convolutions and attention; each is seen below autocast, so after its casts,
-    and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``, corrected where
+    and in the backward pass too. Those of Transformer Engine, which torch's dispatcher does not see, are counted where
+    it calls its own extension. The formulas are those of ``torch.utils.flop_counter``, corrected where
     ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a ``?``.
 
     Raises:
         Exception: whatever the step raises.
     """
     mode = _Products()
-    with mode:
+    with mode, _past_the_dispatcher(mode):
         step()
     if mode.unknown:
         print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
     return Operations(
         compute_dtypes=shares(mode.flops, [dtype for _, dtype in mode.unknown]),
         flops_per_step=None if mode.unknown else float(sum(mode.flops.values())),
+        attention=" ".join(f"{backend}:{calls}" for backend, calls in mode.attention.most_common()),
     )
 
 
@@ -141,6 +158,8 @@ class _Products(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = formulas()
         self.flops: Counter[Type] = Counter()
+        self.attention: Counter[str] = Counter()
+        """Calls of scaled_dot_product_attention by backend."""
         self.unknown: set[tuple[str, Type]] = set()
         """Products without a formula, and their types."""
         self._operands: torch.dtype | None = None
@@ -173,6 +192,8 @@ class _Products(TorchDispatchMode):
     def _count(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         formula = self.formulas.get(operator)
         name = str(operator)
+        if name in ATTENTION:
+            self.attention[ATTENTION[name]] += 1
         # What a higher-order operator runs inside is not seen here, so it may be a product too.
         like = isinstance(operator, HigherOrderOperator) or is_product(name)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -192,6 +213,40 @@ class _Products(TorchDispatchMode):
             self.unknown.add((name, dtype))
         else:
             self.flops[dtype] += flops
+
+
+@contextmanager
+def _past_the_dispatcher(mode: _Products) -> Iterator[None]:
+    """Count the products that Transformer Engine, where it is loaded, has done by its own extension.
+
+    Source: general_gemm in transformer_engine/pytorch/cpp_extensions/gemm.py, which calls
+    ``generic_gemm(A, transa, B, transb, ...)`` for every linear layer.
+    """
+    extension: Any = sys.modules.get("transformer_engine_torch")
+    if extension is None:
+        yield
+        return
+    multiply = extension.generic_gemm
+
+    def counted(a: Any, transposes_a: bool, b: Any, transposes_b: bool, *more: Any, **options: Any) -> Any:
+        result = multiply(a, transposes_a, b, transposes_b, *more, **options)
+        *rows, columns = b.size()  # a is multiplied by it, column by column: the extension counts as Fortran does
+        flops = 2 * math.prod(a.size()) * (columns if transposes_b else math.prod(rows))
+        mode.flops[min(_operand_type(b), _operand_type(a), key=lambda dtype: dtype.itemsize)] += flops
+        return result
+
+    extension.generic_gemm = counted
+    try:
+        yield
+    finally:
+        extension.generic_gemm = multiply
+
+
+def _operand_type(operand: Any) -> torch.dtype:
+    """Return the type of a tensor's numbers, or of those that a tensor of Transformer Engine holds."""
+    narrow = getattr(operand, "_fp8_dtype", None)
+    dtype: torch.dtype = operand.dtype if narrow is None else TE_TYPES[narrow.name]
+    return dtype
 
 
 def _quantised(func: Any, args: Any) -> tuple[type, torch.dtype] | None:
@@ -232,7 +287,7 @@ def peak_tflops(
     library, is not in the budget.
     """
     set_fp32(precision.fp32)
-    if precision.conversion or precision.fp32 == "default":
+    if precision.narrow or precision.fp32 == "default":
         return None
     dtype, backend = getattr(torch, precision.compute), backend_of(device)
     size, largest = GPU_SIZES if backend.is_gpu else SIZES

@@ -223,7 +223,7 @@ def compare(
         while counted and counted[-1][1] > since_ns - LATE_NS:
             invalid[counted.pop()[0]] = cause
 
-    with _without_collection() as collect:
+    with without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
             round_start = clock()
@@ -295,7 +295,7 @@ def check_long_blocks(
         return [None for _ in runners]
     long, rng = [lengthen(size) for size in sizes], random.Random(seed + 1)
     logs: list[list[float]] = []
-    with _without_collection():
+    with without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
             round_blocks = time_round(runners, long, rng, clock, number=number)
             if not poll():  # disturbed rounds are discarded
@@ -321,7 +321,7 @@ def _agreement(target: float, long: Interval | None, normal: Interval | None) ->
 
 
 @contextmanager
-def _without_collection() -> Iterator[Callable[[], int]]:
+def without_collection() -> Iterator[Callable[[], int]]:
     """Keep Python's garbage collector from running; yield a function that runs it."""
     was_enabled = gc.isenabled()
     gc.collect()

@@ -145,7 +145,7 @@ def changed_switches(wanted: Switches, found: Switches) -> str:
 
 
 def missed_autocast(arm: Arm, inputs: Tensor) -> str:
-    """Say that a precision's autocast does not reach the model; empty where it does, or has none.
+    """Say that a precision's autocast, or narrow products, do not reach the model; empty where they do.
 
     A forward pass in eval mode is observed, after all that is measured: a model may turn autocast off for itself.
 
@@ -153,8 +153,7 @@ def missed_autocast(arm: Arm, inputs: Tensor) -> str:
         arm: the arm; its weights and buffers stay as they are.
         inputs: a batch, (B, ...), on its device.
     """
-    wanted = arm.precision.autocast if not arm.precision.conversion else None
-    if wanted is None:
+    if arm.precision.autocast is None:
         return ""
 
     def forward() -> None:
@@ -169,8 +168,7 @@ def missed_autocast(arm: Arm, inputs: Tensor) -> str:
         return ""
     finally:
         arm.model.train()
-    missed = computed and wanted not in computed
-    return f"autocast did not reach the model, whose products ran in {computed}" if missed else ""
+    return arm.precision.missed(computed)
 
 
 @dataclass
@@ -264,7 +262,7 @@ def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
 
 def compiles(arm: Arm) -> bool:
     """Say whether an arm compiles before its first ordinary step."""
-    return arm.techniques.compile or arm.precision.optimizer is not None
+    return bool(arm.techniques.compile) or arm.precision.optimizer is not None
 
 
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:

@@ -27,6 +27,7 @@ from bench.measure.alone import Call
 from bench.measure.disturbance import Watch, open_watch
 from bench.measure.memory import resident_bytes
 from bench.measure.operations import peak_tflops
+from bench.measure.rounds import without_collection
 from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
 from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, switches_after_a_step
@@ -39,7 +40,7 @@ WINDOW_S = 0.5
 """A block of plain or of profiled steps takes about as long."""
 STEPS = (2, 40)
 """Fewest and most steps of a block."""
-ROUNDS = (5, 15)
+ROUNDS = (7, 21)
 """Fewest and most rounds; more than the fewest while the budget lasts."""
 SETTLING_STEPS = 2
 """Untimed steps at the head of a block."""
@@ -63,8 +64,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [TrainingRunner(name, context.build(name), itertools.cycle(batches)) for name in trial.precisions]
     compile_s = [compiled(runner, context, send) for runner in runners]
     explanation = _Explanation(context=context, runners=runners, send=send)
-    with open_watch(device) as watch:
-        disturbed = explanation.time_steps(trial.protocol.time_budget_s / 2, watch)
+    with open_watch(device) as watch, without_collection() as collect:
+        disturbed = explanation.time_steps(trial.protocol.time_budget_s / 2, watch, collect)
     explanation.double_the_batch()
     explanation.wait_for_the_loader()
     explanation.time_operators()
@@ -125,8 +126,17 @@ class _Explanation:
     def _say(self, text: str) -> None:
         self.send(Progress(text=text))
 
-    def time_steps(self, budget_s: float, watch: Watch) -> str:
-        """Run plain and profiled blocks of all arms in turn; return why no round counts, or an empty text."""
+    def time_steps(self, budget_s: float, watch: Watch, collect: Callable[[], object]) -> str:
+        """Run plain and profiled blocks of all arms in turn; return why no round counts, or an empty text.
+
+        The first round is not used: arms that have just warmed up one after the other have yet to settle beside each
+        other.
+
+        Args:
+            budget_s: how long to go on after the fewest rounds.
+            watch: says whether a round was disturbed.
+            collect: runs Python's garbage collector, which must not run within a block.
+        """
         for runner in self.runners:
             self._say(f"{runner.name}: warming up")
             warm = warm_up(runner, WARM_UP_S)
@@ -135,9 +145,8 @@ class _Explanation:
         shares: dict[str, list[StepTime]] = defaultdict(list)
         before = {runner.name: runner.taken_steps() for runner in self.runners}
         run_steps: Counter[str] = Counter()
-        end, sound, cause = time.monotonic() + budget_s, 0, ""
-        watch.poll()
-        for turn in range(ROUNDS[1]):
+        end, sound, cause = math.inf, 0, ""
+        for turn in range(-1, ROUNDS[1]):
             if sound >= ROUNDS[0] and time.monotonic() > end:
                 break
             found, of_round = list[Explained](), dict[str, StepTime]()
@@ -151,9 +160,14 @@ class _Explanation:
                     rows, profile = block(runner, steps, turn)
                     found += rows
                     of_round |= {runner.name: profile} if profile is not None else {}
+                    collect()
                 run_steps[runner.name] += 2 * steps + SETTLING_STEPS + 1
             watch.wait()
-            if disturbed := watch.poll():
+            disturbed = watch.poll()
+            if turn < 0:
+                end = time.monotonic() + budget_s
+                continue
+            if disturbed:
                 cause = disturbed
                 continue
             sound += 1
@@ -275,10 +289,26 @@ class _Explanation:
             enter(runner.name, self.context.device)
             self._types(runner, called[runner.name])
             self._say(f"{runner.name}: its operators alone")
-            rest = alone.largest((call for call in called[runner.name] if not call.flops), by=lambda call: call.bytes)
-            for call in rest:
-                (taken,) = alone.times([call], self.context.device, ALONE_S)
+            rest = [call for call in called[runner.name] if not call.flops]
+            casts = [call for call in rest if call.work == "casts and layout"]
+            others = [call for call in rest if call.work != "casts and layout"]
+            for call in [
+                *alone.largest(others, by=lambda call: call.bytes),
+                *alone.largest(casts, by=lambda call: call.count),  # a small one costs little less than a large one
+            ]:
+                measure = partial(alone.times, [call], self.context.device, ALONE_S)
+                (taken,), (cached,) = measure(), measure(cached=True)
                 self._alone(runner, call, taken)
+                if cached is not None:
+                    self._send(
+                        runner,
+                        "cached",
+                        call.title,
+                        cached.median_ms,
+                        work=call.work,
+                        detail=call.module,
+                        count=call.count,
+                    )
             for call in alone.largest(called[runner.name], by=lambda call: call.flops):
                 if runner is not baseline:
                     (taken,) = alone.times([call], self.context.device, ALONE_S)

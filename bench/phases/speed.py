@@ -63,6 +63,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         switches = switches_after_a_step(runner)
         if status != "nonfinite" and (change := changed_switches(set_to[index], switches)):
             status, detail = "invalid", change
+        found = operations[index]
+        if status != "nonfinite" and runner.arm.precision.narrow and found is not None:
+            missed = runner.arm.precision.missed(found.compute_dtypes)
+            status, detail = ("invalid", missed) if missed else (status, detail)
         speed, length = paired.speed(index), context.data.tokens_per_sample
         if length is not None and speed.samples_per_s is not None:
             speed = replace(speed, tokens_per_s=length * speed.samples_per_s)

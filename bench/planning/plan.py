@@ -247,7 +247,10 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> 
 
 
 def _precisions(request: Request, device: Device) -> tuple[str, ...]:
-    """Return the precisions to compare, the baseline first: those named, else those that the device may gain by."""
+    """Return the precisions to compare, the baseline first: those named, else those that the device may gain by.
+
+    With one of a library's narrow types comes the same library without it.
+    """
     names = request.precisions or [
         name
         for name, precision in PRECISIONS.items()
@@ -256,7 +259,13 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
         and not unsupported_reason(device, name)
         and not is_emulated(device, name)
     ]
+    names = [more for name in names for more in (*_beside(name, device), name)]
     return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
+
+
+def _beside(name: str, device: Device) -> list[str]:
+    beside = parse_precision(name).beside
+    return [beside] if beside and not unsupported_reason(device, beside) else []
 
 
 def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Device) -> list[Trial]:

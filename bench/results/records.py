@@ -180,6 +180,9 @@ class Operations:
     flops_per_step: float | None = None
     """FLOPs of matrix products and convolutions in one training step, a multiply-add counted as two; of several
     devices, the sum."""
+    attention: Annotated[str, Column(added_later=True)] = ""
+    """Backends that scaled_dot_product_attention used in that step, each with its calls, such as `flash:4`; empty where
+    there was none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

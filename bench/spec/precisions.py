@@ -16,16 +16,35 @@ from bench.spec.suite import Parameter
 
 SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
 """Options of precisions with loss scaling."""
-Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"]
+Feature = Literal[
+    "",
+    "tf32",
+    "cudnn-tf32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "mxfp8",
+    "nvfp4",
+    "triton",
+    "triton-fp8",
+    "te-bf16",
+    "te-fp8",
+    "te-mxfp8",
+]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
+TE_FEATURES: tuple[Feature, ...] = ("te-bf16", "te-fp8", "te-mxfp8")
+"""What only GPUs have that Transformer Engine has kernels for."""
 
 
 Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
 convolutions and recurrent layers, and IEEE fp32 in matrix products."""
-Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
-"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
+Conversion = Literal[
+    "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4", "te_bfloat16", "te_float8", "te_mxfp8"
+]
+"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate; and what
+Transformer Engine's layers multiply in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +70,15 @@ class Precision:
     master: bool = False
     """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in fp32."""
     conversion: Conversion | None = None
-    """How torchao converts linear layers before training: the recipe of their products' scales."""
+    """How torchao or Transformer Engine converts linear layers before training: what their products are scaled by."""
+    scaling: Literal["delayed", "current"] | None = None
+    """Whether Transformer Engine takes the scale of a tensor from those before it or from itself; None of others."""
+    beside: str | None = None
+    """The precision that is measured too, because it is the same library without the narrow type."""
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
-    optimizer: Literal["stochastic rounding", "8-bit states"] | None = None
+    optimizer: Literal["stochastic rounding", "8-bit states", "float8 states"] | None = None
     """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
     fp32: Fp32 = "ieee"
     """How fp32 numbers are multiplied."""
@@ -99,12 +122,31 @@ class Precision:
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
         emulation = ("emulated",) if self.can_be_emulated else ()
-        return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()), *emulation)
+        scaling = ("scaling",) if self.scaling else ()
+        return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()), *emulation, *scaling)
 
     @property
     def can_be_emulated(self) -> bool:
         """Whether its narrow products can be emulated on any device."""
-        return self.conversion not in (None, "nvfp4")
+        return self.package == "torchao" and self.conversion not in (None, "nvfp4")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether converted layers multiply in a narrower type than autocast's."""
+        return self.conversion not in (None, "te_bfloat16")
+
+    def missed(self, computed: str) -> str:
+        """Say that products did not run in the type that this precision is about; empty where that is not known.
+
+        Args:
+            computed: the types that they ran in, each with its share, as in ``bfloat16:98% float32:2%``.
+        """
+        if self.narrow:
+            proven = self.conversion == "nvfp4" or "float8" in computed
+            return "" if proven or not computed else f"no product ran in float8, but in {computed}"
+        if self.autocast is None or not computed or self.autocast in computed:
+            return ""
+        return f"autocast did not reach the model, whose products ran in {computed}"
 
     @property
     def required(self) -> Feature:
@@ -125,6 +167,7 @@ def emulation_of(name: str) -> str:
 BASELINE = "fp32"
 TORCHAO = "2.11"
 """The oldest torch that torchao 0.18 loads its compiled kernels with (``torchao/__init__.py``)."""
+TE_ALONE = "Transformer Engine's layers were not tried on several devices together"
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -236,6 +279,17 @@ PRECISIONS: dict[str, Precision] = {
             marker="H",
         ),
         Precision(
+            name="adamwfp8",
+            summary="fp32 with AdamW's states in float8 (torchao)",
+            optimizer="float8 states",
+            needs="triton-fp8",
+            package="torchao",
+            extra="fp8",
+            least_torch=TORCHAO,
+            color="#88ccee",
+            marker="2",
+        ),
+        Precision(
             name="fp8-tensorwise",
             summary="amp-bf16 with linear layers in float8, a scale for each tensor (torchao)",
             former="fp8",
@@ -296,10 +350,49 @@ PRECISIONS: dict[str, Precision] = {
             color="#661100",
             marker="8",
         ),
+        Precision(
+            name="te-bf16",
+            summary="amp-bf16 with linear layers and layer norms of Transformer Engine",
+            autocast="bfloat16",
+            conversion="te_bfloat16",
+            needs="te-bf16",
+            package="transformer_engine",
+            extra="te",
+            single_device=TE_ALONE,
+            color="#ddcc77",
+            marker="3",
+        ),
+        Precision(
+            name="te-fp8",
+            summary="te-bf16 with linear layers in float8, a scale for each tensor (Transformer Engine)",
+            autocast="bfloat16",
+            conversion="te_float8",
+            scaling="delayed",
+            beside="te-bf16",
+            needs="te-fp8",
+            package="transformer_engine",
+            extra="te",
+            single_device=TE_ALONE,
+            color="#ee3377",
+            marker="4",
+        ),
+        Precision(
+            name="te-mxfp8",
+            summary="te-bf16 with linear layers in MXFP8 (Transformer Engine)",
+            autocast="bfloat16",
+            conversion="te_mxfp8",
+            beside="te-bf16",
+            needs="te-mxfp8",
+            package="transformer_engine",
+            extra="te",
+            single_device=TE_ALONE,
+            color="#33bbee",
+            marker="+",
+        ),
     )
 }
 """By name, in the order of every table. Colors are Okabe and Ito's (those of
-torchao: Tol's), distinct to readers with any
+torchao and Transformer Engine: Tol's), distinct to readers with any
 common color blindness."""
 
 
@@ -393,5 +486,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
     "growth_interval": ("a whole number of steps above 0", lambda word: int(_number(str(int(word)), 0, 10**9))),
     "cache": ("on or off", _SWITCH),
     "emulated": ("on or off", _SWITCH),
+    "scaling": ("delayed or current", {"delayed": "delayed", "current": "current"}.__getitem__),
 }
 """What each option must be, and its conversion from a word."""

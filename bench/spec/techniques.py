@@ -30,6 +30,8 @@ class Technique:
     """Phases that cannot be measured with it, each with the reason."""
     clashes: Mapping[str, str] = field(default_factory=dict)
     """Techniques that it cannot be combined with, each with the reason."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Words that may follow its name and ``=``, each with why it needs a GPU; empty where a CPU will do."""
     implied: bool = False
     """Whether every run has it anyway, apart from the ladder's first steps."""
     input_pipeline: bool = False
@@ -67,6 +69,11 @@ TECHNIQUES: dict[str, Technique] = {
             name="compile",
             summary="torch.compile; the time to compile is a figure of its own",
             devices="one",
+            values={
+                "reduce-overhead": "compile=reduce-overhead replays CUDA graphs, which need a GPU",
+                "max-autotune": "",
+                "max-autotune-no-cudagraphs": "",
+            },
             refused_in={"numerics": "numerics looks between the layers, which compile fuses"},
         ),
         Technique(
@@ -80,7 +87,9 @@ TECHNIQUES: dict[str, Technique] = {
             },
             clashes={
                 "checkpointing": "checkpointing saves and restores the random generator's state, which no captured "
-                "graph can do"
+                "graph can do",
+                "compile=reduce-overhead": "compile=reduce-overhead captures CUDA graphs of its own",
+                "compile=max-autotune": "compile=max-autotune captures CUDA graphs of its own",
             },
         ),
         Technique(
@@ -118,7 +127,8 @@ class Techniques:
     prefetcher: bool = False
     channels_last: bool = False
     fused_optimizer: bool = False
-    compile: bool = False
+    compile: bool | str = False
+    """Whether the model is compiled; a word is the mode of torch.compile."""
     cuda_graphs: bool = False
     grad_accumulation: int = 1
     """Parts that each batch is cut into."""
@@ -129,7 +139,7 @@ class Techniques:
     @property
     def hidden(self) -> bool:
         """Whether a step's operations cannot be observed one by one."""
-        return self.compile or self.cuda_graphs
+        return bool(self.compile) or self.cuda_graphs
 
 
 PLAIN = Techniques()
@@ -160,10 +170,15 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
             return f"{one.name} is for devices that train together, such as --gpus 0+1"
         if one.devices == "one" and devices > 1:
             return f"{one.name} is not offered on devices that train together"
-    reasons = [one.needs_gpu for one in chosen if one.needs_gpu and kind == "cpu"]
+    reasons = [_needs_gpu(name) for name in names if _needs_gpu(name) and kind == "cpu"]
     reasons += [why for one in chosen for other, why in one.clashes.items() if other in names]
     reasons += [one.refused_in[phase] for one in chosen if phase in one.refused_in]
     return reasons[0] if reasons else None
+
+
+def _needs_gpu(name: str) -> str:
+    one, value = find(name), name.partition("=")[2]
+    return one.needs_gpu or one.values.get(value, "")
 
 
 def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,7 +190,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
     """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
 
     Raises:
-        UsageError: a name is unknown, its number is none, or it has two.
+        UsageError: a name is unknown, its value is none that it can have, or it has two.
     """
     found: dict[str, str] = {}
     for word in (part.strip() for part in text.split(",")):
@@ -186,9 +201,14 @@ def parse_techniques(text: str) -> tuple[str, ...]:
         if name == "grad-accumulation":
             if not (value.isascii() and value.isdigit() and int(value) > 1):
                 raise UsageError(f"grad-accumulation must be a whole number above 1, as in {name}=4, not '{value}'.")
-        elif equals:
-            raise UsageError(f"{name} takes no value, so '={value}' means nothing.")
-        chosen = f"{name}={int(value)}" if value else name
+            value = str(int(value))
+        elif equals and value not in (values := TECHNIQUES[name].values):
+            raise UsageError(
+                f"{name} is given alone, or with one of {', '.join(values)}, not with '{value}'."
+                if values
+                else f"{name} takes no value, so '={value}' means nothing."
+            )
+        chosen = f"{name}={value}" if value else name
         if found.setdefault(name, chosen) != chosen:
             raise UsageError(f"{found[name]} and {chosen} say two things: give one of the two.")
     return tuple(found[name] for name in TECHNIQUES if name in found)
@@ -196,10 +216,10 @@ def parse_techniques(text: str) -> tuple[str, ...]:
 
 def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
     """Return the techniques that canonical names switch on, on top of ``base``."""
-    changed: dict[str, bool | int] = {}
+    changed: dict[str, bool | int | str] = {}
     for word in names:
         name, _, value = word.partition("=")
-        changed[name.replace("-", "_")] = int(value) if value else True
+        changed[name.replace("-", "_")] = int(value) if value.isdigit() else value or True
     return replace(base, **changed)  # type: ignore[arg-type]  # names are fields'
 
 

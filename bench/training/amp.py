@@ -28,6 +28,7 @@ from bench.devices.backend import backend_of
 from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
 from bench.results.records import Switches
 from bench.spec.precisions import Precision
+from bench.training import transformer_engine
 
 
 def apply(precision: Precision) -> None:
@@ -53,7 +54,10 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     """Return the region in which the forward pass and the loss run; a no-op for precisions without autocast."""
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
-    return torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
+    region = torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
+    if precision.package == "transformer_engine" and precision.narrow:
+        return transformer_engine.Region(region, precision)
+    return region
 
 
 class StaticScaler(torch.amp.GradScaler):
@@ -91,7 +95,7 @@ class Weights:
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
         layers = model.modules() if precision.conversion else ()
-        self._converted = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear]
+        self._converted = [(layer, plain) for layer in layers if (plain := _stands_for(layer))]
         if self._dtype is None:
             return
         for module in model.modules():
@@ -135,9 +139,9 @@ class Weights:
     def in_fp32(self) -> Iterator[None]:
         """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
         with ExitStack() as stack:
-            for linear in self._converted:
-                linear.forward = MethodType(nn.Linear.forward, linear)  # type: ignore[method-assign]
-                stack.callback(delattr, linear, "forward")
+            for layer, plain in self._converted:
+                layer.forward = MethodType(plain.forward, layer)
+                stack.callback(delattr, layer, "forward")
             if self._dtype is not None:
                 stack.enter_context(self._widened())
             yield
@@ -177,6 +181,12 @@ class Weights:
     @torch.no_grad()
     def _copy_masters(self) -> None:
         torch._foreach_copy_(list(self._masters), list(self._masters.values()))
+
+
+def _stands_for(layer: nn.Module) -> Any:
+    """Return the class of torch that a converted layer stands for; None of one that was not converted."""
+    is_narrow = isinstance(layer, nn.Linear) and type(layer) is not nn.Linear
+    return getattr(type(layer), "stands_for", nn.Linear if is_narrow else None)
 
 
 def _to(leaf: Any, dtype: torch.dtype | None) -> Any:

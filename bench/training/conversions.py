@@ -1,4 +1,4 @@
-"""What torchao replaces: linear layers by such in 8 bits, and AdamW by one of fewer bits.
+"""What torchao replaces: linear layers by such in 8 bits, and AdamW by one of fewer bits; and what is converted at all.
 
 Which layers are converted, which are not, and why, is recorded.
 
@@ -21,20 +21,21 @@ from torch import Tensor, nn
 from bench.results.records import Conversion
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
+from bench.training import transformer_engine
 from bench.training.techniques import require_compiler
 
 FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
-"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm), of MXFP8's blocks, and of
-torchao's kernels for NVFP4."""
+"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm; Transformer Engine's
+get_align_size_for_quantization), of MXFP8's blocks, and of torchao's kernels for NVFP4."""
 
 
 def convert(model: nn.Module, precision: Precision) -> Conversion:
-    """Let torchao convert the linear layers that fit, in place; return what became of each.
+    """Let torchao or Transformer Engine convert the linear layers that fit, in place; return what became of each.
 
     Raises:
-        UnsupportedError: none fits, so that the arm would be its autocast's and no more.
+        UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
     """
-    multiple = {"mxfp8": MX_BLOCK, "nvfp4": NVFP4_TILE}.get(precision.conversion or "", FLOAT8_MULTIPLE)
+    multiple = _multiple(precision)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, multiple))}
     if len(kept) == len(layers):
@@ -49,6 +50,11 @@ def convert(model: nn.Module, precision: Precision) -> Conversion:
     )
 
 
+def _multiple(precision: Precision) -> int:
+    multiples = {"mxfp8": MX_BLOCK, "te_mxfp8": MX_BLOCK, "nvfp4": NVFP4_TILE}
+    return multiples.get(precision.conversion or "", FLOAT8_MULTIPLE)
+
+
 def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
     if not name:
         return "the model itself is the layer"
@@ -61,10 +67,10 @@ def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
 
 def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[str, str]) -> int | None:
     """Count the converted layers that torchao's own filter leaves out because small ones do not gain."""
-    from torchao.float8.float8_linear_utils import _auto_filter_for_recipe
-
     if precision.conversion not in ("tensorwise", "rowwise"):
         return None  # it has no filter for the others
+    from torchao.float8.float8_linear_utils import _auto_filter_for_recipe
+
     gains = _auto_filter_for_recipe(precision.conversion, [])
     return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
 
@@ -89,6 +95,7 @@ def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) 
     groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
     builds = {
         "8-bit states": optim.AdamW8bit,
+        "float8 states": optim.AdamWFp8,
         "stochastic rounding": partial(optim._AdamW, bf16_stochastic_round=True),
     }
     twin: torch.optim.Optimizer = builds[precision.optimizer or ""](groups)
@@ -182,5 +189,13 @@ def _to_nvfp4(model: nn.Module, precision: Precision, fits: Fits) -> None:
             layer.register_forward_pre_hook(check)
 
 
-_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {"mxfp8": _to_mxfp8, "nvfp4": _to_nvfp4}
+def _to_transformer_engine(model: nn.Module, precision: Precision, fits: Fits) -> None:
+    transformer_engine.replace_layers(model, precision, fits, _multiple(precision))
+
+
+_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {
+    "mxfp8": _to_mxfp8,
+    "nvfp4": _to_nvfp4,
+    **dict.fromkeys(transformer_engine.PROBES, _to_transformer_engine),
+}
 """What converts for each ``Precision.conversion`` that is no recipe of torchao's float8."""

@@ -10,7 +10,6 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -150,7 +149,7 @@ def _precision(arm: Arm) -> LightningPrecision:
 
     class Mixed(MixedPrecision):  # type: ignore[misc]  # Any, to mypy
         def forward_context(self) -> Any:
-            return super().forward_context() if arm.precision.autocast else nullcontext()
+            return arm.autocast()
 
     scaler = arm.scaler if arm.precision.loss_scaling else None
     plugin = Mixed("16-mixed" if scaler else "bf16-mixed", arm.device.type, scaler)

@@ -23,7 +23,7 @@ from bench.results.records import Conversion
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
-from bench.training import amp, distributed
+from bench.training import amp, distributed, transformer_engine
 from bench.training.amp import Weights
 from bench.training.conversions import convert, replaced
 from bench.training.cuda_graphs import GraphedStep
@@ -131,6 +131,8 @@ def build_arm(
         UnsupportedError: a technique does not go with this suite or device.
     """
     require_supported(techniques, suite, data, device)
+    if precision.package == "transformer_engine":
+        transformer_engine.require_plain(techniques, precision)
     seed_all(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
@@ -138,7 +140,7 @@ def build_arm(
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
-        checkpoint_activations(model, compiled=techniques.compile)
+        checkpoint_activations(model, compiled=bool(techniques.compile))
     loss = build_loss(suite, data)
     conversion = convert(model, precision) if precision.conversion else None
     weights = Weights(model, precision)
@@ -177,7 +179,9 @@ def _forward(model: nn.Module, device: torch.device, techniques: Techniques, see
     if distributed.ranks() > 1:
         seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device, techniques)
-    return compiled(model) if techniques.compile else model
+    if not techniques.compile:
+        return model
+    return compiled(model, techniques.compile if isinstance(techniques.compile, str) else None)
 
 
 def seed_all(seed: int) -> None:

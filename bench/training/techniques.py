@@ -106,11 +106,18 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
-def compiled(model: nn.Module) -> Callable[..., Tensor]:
-    """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged."""
+def compiled(model: nn.Module, mode: str | None = None) -> Callable[..., Tensor]:
+    """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged.
+
+    Args:
+        model: to compile.
+        mode: torch.compile's; None is its default.
+    """
     config: Any = torch._dynamo.config
     config.cache_size_limit = COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
-    forward: Callable[..., Tensor] = torch.compile(model, dynamic=False)  # all batches of a trial have one shape
+    forward: Callable[..., Tensor] = torch.compile(
+        model, dynamic=False, mode=mode
+    )  # all batches of a trial have one shape
     return forward
 
 

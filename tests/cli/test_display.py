@@ -109,7 +109,7 @@ def test_in_a_terminal_no_word_is_broken(monkeypatch, capsys):
     assert [line for line in lines if len(line) > 20] == ["/a/long/path-that-does/not-fit"]
 
 
-@pytest.mark.parametrize("more", [{"techniques": ("compile",)}, {}])
+@pytest.mark.parametrize("more", [{"techniques": ("compile",)}, {"techniques": ("compile=max-autotune",)}, {}])
 def test_the_plan_says_that_compiling_is_not_in_its_estimate(tiny_trial, machine, capsys, more):
     trial = replace(tiny_trial, cell=replace(tiny_trial.cell, **more))
     show_plan(Plan(trials=(trial,), seconds=(9.0,)), machine, [], default_device=False)

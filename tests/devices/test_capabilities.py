@@ -14,6 +14,7 @@ from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, Feature, parse_precision
 
 CPU = backend_of(torch.device("cpu"))
+NARROW = {"fp8", "mxfp8", "nvfp4", "triton-fp8", "te-fp8", "te-mxfp8"}
 
 
 def gpu(monkeypatch, major, minor):
@@ -25,13 +26,13 @@ def gpu(monkeypatch, major, minor):
 @pytest.mark.parametrize(
     ("capability", "lacking"),
     [
-        ((3, 7), {"tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
-        ((6, 1), {"tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton"}),
-        ((7, 5), {"tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4"}),
-        ((8, 6), {"fp8", "mxfp8", "nvfp4"}),
-        ((8, 9), {"mxfp8", "nvfp4"}),
+        ((3, 7), {"tf32", "cudnn-tf32", "fp16", "bf16", *NARROW, "triton", "te-bf16"}),
+        ((6, 1), {"tf32", "cudnn-tf32", "bf16", *NARROW, "triton", "te-bf16"}),
+        ((7, 5), {"tf32", "cudnn-tf32", "bf16", *NARROW, "te-bf16"}),
+        ((8, 6), NARROW),
+        ((8, 9), {"mxfp8", "nvfp4", "te-mxfp8"}),
         ((10, 0), set()),
-        ((12, 0), {"mxfp8", "nvfp4"}),
+        ((12, 0), {"mxfp8", "nvfp4", "te-mxfp8"}),
     ],
 )
 def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, software, capability, lacking):

@@ -12,16 +12,17 @@ from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
 AMPERE = {*ANY, "adamw8bit", "tf32", "default", "amp-bf16", "bf16", "bf16-sr"}
-ADA = {*AMPERE, "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
+ADA = {*AMPERE, "adamwfp8", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
+TE = {"te-bf16", "te-fp8"}
 CARDS = {
     "P100": ((6, 0), ANY),
     "V100": ((7, 0), {*ANY, "adamw8bit"}),
     "T4": ((7, 5), {*ANY, "adamw8bit"}),
-    "A100": ((8, 0), AMPERE),
-    "L4": ((8, 9), ADA),
-    "H100": ((9, 0), ADA),
-    "B200": ((10, 0), {*ADA, "mxfp8", "nvfp4"}),
-    "RTX 5090": ((12, 0), ADA),
+    "A100": ((8, 0), {*AMPERE, "te-bf16"}),
+    "L4": ((8, 9), ADA | TE),
+    "H100": ((9, 0), ADA | TE),
+    "B200": ((10, 0), {*ADA, *TE, "mxfp8", "nvfp4", "te-mxfp8"}),
+    "RTX 5090": ((12, 0), ADA | TE),
     "MI300X": ("gfx942", ADA - {"default"}),
 }
 MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}

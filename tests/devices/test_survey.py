@@ -12,7 +12,7 @@ from bench.devices import cuda, survey
 from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS, emulation_of
+from bench.spec.precisions import PRECISIONS, TE_FEATURES, emulation_of
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
@@ -104,7 +104,7 @@ def test_a_gpu_is_described_for_the_tables(one_gpu):
     one_gpu(7, 5)
     (device,) = survey.survey(None, print).devices
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
-    needs = ("tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4")
+    needs = ("tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton-fp8", *TE_FEATURES)
     lacking = {name for name, one in PRECISIONS.items() if one.needs in needs or missing_package(one)}
     lacking |= {
         emulation_of(name) for name, one in PRECISIONS.items() if one.can_be_emulated

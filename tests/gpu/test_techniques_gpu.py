@@ -68,6 +68,15 @@ def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, mo
     assert (arm.graph is not None and arm.graph.graph is not None) == techniques.cuda_graphs
 
 
+@NEEDS_TRITON
+@pytest.mark.parametrize("parts", [1, 2])
+def test_graphs_of_the_compilers_own_learn_what_the_plain_step_learns(parts):
+    plain, losses = train(PLAIN)
+    arm, others = train(Techniques(compile="reduce-overhead", grad_accumulation=parts))
+    torch.testing.assert_close(others, losses, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(state(arm), state(plain), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("breaking", "raised"),
     [

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.devices.backend import backend_of
 from bench.measure import operations
@@ -112,7 +113,22 @@ def test_attention_is_seen_fused_and_not(precision, dtype):
     fused, plain = (observed(attend(need_weights), (tokens, width), precision) for need_weights in (False, True))
     assert plain == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=projections + product * (2 + 4))
     # Fused attention computes the scores again in backward.
-    assert fused == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=projections + product * (2 + 5))
+    by_hand = projections + product * (2 + 5)
+    assert fused == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=by_hand, attention="flash:1")
+
+
+def test_the_backend_that_attention_used_is_named():
+    def attend(layer, inputs):
+        heads = layer(inputs).unflatten(2, (2, -1)).transpose(1, 2)
+        out = functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        with sdpa_kernel(SDPBackend.MATH):
+            out = out + functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        return out.transpose(1, 2).flatten(2)
+
+    model = nn.Sequential(nn.Linear(8, 8), Layer(nn.Linear(8, 8), attend), Layer(nn.Linear(8, 8), attend))
+    for precision in ("fp32", "amp-bf16"):
+        assert set(observed(model, (10, 8), precision).attention.split()) == {"flash:2", "math:2"}
+    assert observed(two_layers(), (6,)).attention == ""
 
 
 def test_attention_on_a_cpu_is_counted_also_where_torch_has_no_formula_for_it(monkeypatch):

@@ -136,6 +136,8 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
         ("compiled", "There is no technique 'compiled'. Did you mean 'compile'?"),
         ("grad-accumulation", "must be a whole number above 1"),
         ("channels-last=2", "takes no value"),
+        ("compile=fast", "alone, or with one of reduce-overhead, max-autotune"),
+        ("compile,compile=max-autotune", "compile and compile=max-autotune say two things"),
         ("", "There is no technique ''"),
         ("grad-accumulation=2,grad-accumulation=4", "grad-accumulation=2 and grad-accumulation=4 say two things"),
     ],
@@ -272,7 +274,7 @@ def compiler(monkeypatch, count):
     monkeypatch.setattr(techniques, "require_compiler", lambda kind: None)
     sent, during = [], []
 
-    def compiled(model):
+    def compiled(model, mode=None):
         seen = set()
 
         def forward(inputs):

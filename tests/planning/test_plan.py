@@ -87,8 +87,16 @@ def test_the_baseline_comes_first_whatever_the_order_asked(machine):
     assert arms(plan(machine, precisions=("amp-bf16", "fp32")).trials, "speed")[0] == ("fp32", "amp-bf16")
 
 
+def test_with_a_librarys_float8_comes_the_same_library_without_it_where_the_device_can(machine):
+    asked = {"precisions": ("te-fp8", "fp32", "te-fp8:scaling=current"), "phases": ("speed",)}
+    (trial,) = {trial.precisions for trial in plan(machine, gpu(), **asked).trials}
+    assert trial == ("fp32", "te-bf16", "te-fp8", "te-fp8:scaling=current")
+    without = gpu(unsupported={"te-fp8": "none", "te-bf16": "none"})
+    assert arms(plan(machine, without, **asked, batch_sizes=(4,)).trials, "speed")[0] == ("fp32",)
+
+
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
-    with pytest.raises(UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, amp-fp16, amp-bf16"):
+    with pytest.raises(UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16"):
         plan(machine, precisions=("tf32",))
     both = plan(machine, replace(machine.devices[0], name="Other"), gpu(), precisions=("tf32",)).trials
     assert {trial.cell.placement.name for trial in both} == {"cpu", "0"}

@@ -25,6 +25,32 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
     }
 
 
+def test_transformer_engines_scaling_is_an_option_of_its_float8():
+    current = parse_precision("te-fp8:scaling=current")
+    assert (current.scaling, current.conversion, current.ability) == ("current", "te_float8", "te-fp8")
+    assert parse_precision("te-fp8:scaling=delayed") is PRECISIONS["te-fp8"]
+    assert {name for name, one in PRECISIONS.items() if "scaling" in one.options} == {"te-fp8"}
+
+
+@pytest.mark.parametrize(
+    ("name", "computed", "said"),
+    [
+        ("fp8-rowwise", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
+        ("te-mxfp8", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
+        ("te-fp8", "float8_e4m3fn:91% bfloat16:9%", ""),
+        ("fp8-tensorwise:emulated=on", "float8_e4m3fn in float32:91% bfloat16:9%", ""),
+        ("te-bf16", "float32:100%", "autocast did not reach the model, whose products ran in float32:100%"),
+        ("te-bf16", "bfloat16:100%", ""),
+        ("amp-fp16", "", ""),
+        ("te-fp8", "", ""),
+        ("nvfp4", "bfloat16:100%", ""),
+        ("bf16", "float32:100%", ""),
+    ],
+)
+def test_products_prove_that_a_precision_ran(name, computed, said):
+    assert parse_precision(name).missed(computed) == said
+
+
 def test_every_name_is_its_own_canonical_one():
     for name, plain in PRECISIONS.items():
         assert parse_precision(name) is plain

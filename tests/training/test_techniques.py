@@ -8,7 +8,8 @@ from torch import nn
 
 from bench.spec.errors import UnsupportedError
 from bench.spec.suite import Data
-from bench.spec.techniques import PLAIN, Techniques, refusal
+from bench.spec.techniques import PLAIN, Techniques, parse_techniques, refusal
+from bench.spec.techniques import techniques as named
 from bench.training.step import evaluate, train_epoch, training_step
 from bench.training.techniques import fused
 from tests.training import conftest
@@ -217,3 +218,18 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names():
     assert "numerics looks" in refusal(("compile",), "cpu", "numerics")
     assert "random generator" in refusal(("cuda-graphs", "checkpointing"), "cuda", "speed")
     assert refusal(("channels-last", "compile", "checkpointing"), "cpu", "memory") is None
+    assert "CUDA graphs, which need a GPU" in refusal(("compile=reduce-overhead",), "cpu", "memory")
+    assert refusal(("compile=max-autotune",), "cpu", "memory") is None
+    assert "graphs of its own" in refusal(("compile=max-autotune", "cuda-graphs"), "cuda", "memory")
+    assert "numerics looks" in refusal(("compile=max-autotune",), "cuda", "numerics")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("compile", None), ("compile=max-autotune", "max-autotune"), ("channels-last", "not compiled")]
+)
+def test_torchs_compiler_is_given_the_mode(monkeypatch, name, mode):
+    modes = ["not compiled"]
+    monkeypatch.setattr("bench.training.techniques.require_compiler", lambda kind: None)
+    monkeypatch.setattr(torch, "compile", lambda model, **options: modes.append(options["mode"]) or model)
+    make(named(parse_techniques(name)))
+    assert modes[-1] == mode

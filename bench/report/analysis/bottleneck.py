@@ -39,9 +39,8 @@ def reason(arm: pd.Series, baseline: pd.Series | None) -> str:
     """
     name, computed = arm["precision"], arm["compute_dtypes"]
     precision = find_precision(name)
-    wanted = precision.autocast if precision and not precision.conversion else None
-    if wanted and known(computed) and computed and wanted not in computed:
-        return f"autocast did not reach the model, whose products ran in {computed}"
+    if precision and known(computed) and (missed := precision.missed(computed)):
+        return missed
     if baseline is None:
         return ""
     if known(arm["host_ratio"]) and arm["host_ratio"] >= LAUNCH_BOUND:

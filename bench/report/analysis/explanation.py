@@ -6,7 +6,7 @@ Each rule looks at measured figures alone, and says nothing where they do not sh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -17,7 +17,7 @@ from bench.report.format import number, times
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
 from bench.spec.precisions import BASELINE, find_precision
-from bench.stats import Interval, student_interval
+from bench.stats import Interval, robust_interval
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
@@ -113,6 +113,11 @@ class Step:
         return self.profiled_ms / self.timed_ms
 
     @property
+    def lengthened_ms(self) -> float:
+        """What the profiler adds to the step in which nothing runs: it works between operators."""
+        return min(self.ms["idle"], max(0.0, self.profiled_ms - self.timed_ms))
+
+    @property
     def runs_on_gpu(self) -> bool:
         """Whether kernels were traced."""
         return self.value("step", "kernels") is not None
@@ -174,8 +179,8 @@ def _step(precision: str, rows: pd.DataFrame) -> Step | None:
 def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanation:
     before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
     rounds = before.index.intersection(after.index)
-    difference = student_interval(list(before[rounds] - after[rounds]))
-    ratio = student_interval(list(np.log(before[rounds] / after[rounds])))
+    difference = robust_interval(list(before[rounds] - after[rounds]))
+    ratio = robust_interval(list(np.log(before[rounds] / after[rounds])))
     own, other = (_by_round(step) for step in (baseline, arm))
     by_class = {work: float((own[work] - other[work]).median()) for work in CLASSES}
     certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
@@ -214,17 +219,28 @@ def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None
         kind: ``best`` of each product's times, or ``product`` for their medians, or ``cached`` for the best of those
             whose operands the cache may hold.
     """
-    own, other = (step.of(kind).set_index("name")[["value", "count"]] for step in (baseline, arm))
+    own, other = (_products_alone(step, kind) for step in (baseline, arm))
     both = own.index.intersection(other.index)
     count = own.loc[both, "count"]
     total = float((own.loc[both, "value"] * count).sum())
     return float((other.loc[both, "value"] * count).sum()) / total if total else None
 
 
-def _following_ratio(baseline: Step, arm: Step) -> float | None:
-    """Return the time that the arm's elementwise operators and norms take alone over the baseline's."""
-    own, other = (step.total("alone", FOLLOWING) for step in (baseline, arm))
+def _products_alone(step: Step, kind: str) -> pd.DataFrame:
+    rows = step.of(kind)
+    return rows[~rows["work"].isin(CLASSES)].set_index("name")[["value", "count"]]
+
+
+def _ratio_alone(baseline: Step, arm: Step, *works: WorkClass, kind: str = "alone") -> float | None:
+    """Return the time that the arm's operators of some classes take alone over the baseline's."""
+    own, other = (step.total(kind, works) for step in (baseline, arm))
     return other / own if own and other else None
+
+
+def _added_casts_alone_ms(baseline: Step, arm: Step, kind: str = "alone") -> float | None:
+    """Return what the casts and changes of layout that the arm adds take alone; None if none was measured."""
+    before, after = (step.total(kind, ("casts and layout",)) for step in (baseline, arm))
+    return max(0.0, after - before) if after else None
 
 
 def _added_casts_ms(baseline: Step, arm: Step) -> float:
@@ -238,35 +254,43 @@ def _rest(step: Step) -> float:
 def ceiling(baseline: Step, arm: Step) -> float | None:
     """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
 
-    Products take what they take alone in the arm's type, at best, with operands from memory or, if they gain more so,
-    from the cache, for a step may find them in either; elementwise operators and norms half their time, or
-    what they take alone if that is less; the optimizer half its time if the weights have 16 bits; all else stays, and
-    the casts that were added are added.
+    Products take what they take alone in the arm's type; norms and elementwise operators each half their time, or what
+    they take alone; the optimizer half its time if the weights have 16 bits; the casts that were added what they take
+    in the step, or alone. Alone is with operands from memory or from the cache, for a step may find them in either.
+    Where there are several figures the smallest counts. All else stays, without what the profiler added between
+    operators.
     """
-    rates = [rate for kind in ("best", "cached") if (rate := product_ratio(baseline, arm, kind)) is not None]
+    rates = [product_ratio(baseline, arm, kind) for kind in ("product", "best", "cached")]
     products = sum(baseline.ms[work] for work in PRODUCTS)
-    if not rates and products:
+    if rates[0] is None and products:
         return None
-    rate = min(rates, default=1.0)
-    follow = min(HALVED, _following_ratio(baseline, arm) or HALVED)
-    left = products * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
+    left = products * _smallest(rates, 1.0)
+    for work in FOLLOWING:
+        ratios = [_ratio_alone(baseline, arm, work, kind=kind) for kind in ("alone", "cached")]
+        left += baseline.ms[work] * min(HALVED, _smallest(ratios, HALVED))
     left -= 0.0 if _updates_fp32(arm) else HALVED * baseline.ms["optimizer"]
-    return baseline.profiled_ms / (_rest(baseline) + left + _added_casts_ms(baseline, arm))
+    casts = [_added_casts_alone_ms(baseline, arm, kind) for kind in ("alone", "cached")]
+    left += _smallest([_added_casts_ms(baseline, arm), *casts], 0.0)
+    as_it_is = sum(baseline.ms.values()) - baseline.lengthened_ms
+    return as_it_is / (_rest(baseline) - baseline.lengthened_ms + left)
+
+
+def _smallest(values: Iterable[float | None], otherwise: float) -> float:
+    return min((value for value in values if value is not None), default=otherwise)
 
 
 def predicted(baseline: Step, arm: Step) -> float | None:
     """Return the speedup that the baseline's step and the operators alone let expect; None if they were not measured.
 
-    Products and what follows them change as they do alone; the casts that the arm calls take what they take alone.
-    Nothing of the arm's timing is in it.
+    Products and what follows them change as they do alone; the casts that the arm calls take what they take alone; all
+    else stays as under the profiler. Nothing of the arm's timing is in it.
     """
     rate = product_ratio(baseline, arm)
     if rate is None:
         return None
-    follow = _following_ratio(baseline, arm) or 1.0
+    follow = _ratio_alone(baseline, arm, *FOLLOWING) or 1.0
     changed = sum(baseline.ms[work] for work in PRODUCTS) * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
-    casts = arm.total("alone", ("casts and layout",)) - baseline.total("alone", ("casts and layout",))
-    return baseline.profiled_ms / (_rest(baseline) + changed + max(0.0, casts))
+    return baseline.profiled_ms / (_rest(baseline) + changed + (_added_casts_alone_ms(baseline, arm) or 0.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -347,9 +371,7 @@ def reasons(baseline: Step, arm: Step) -> Iterator[Reason]:
 
 
 def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
-    # What the profiler adds to a step lies between its operators, where nothing runs.
-    added_ms = max(0.0, arm.profiled_ms - arm.timed_ms)
-    idle, growth = max(0.0, arm.ms["idle"] - added_ms) / (arm.profiled_ms - added_ms), growth_of(arm)
+    idle, growth = (arm.ms["idle"] - arm.lengthened_ms) / (arm.profiled_ms - arm.lengthened_ms), growth_of(arm)
     calls = arm.value("step", "kernels" if arm.runs_on_gpu else "operators")
     mean_us = 1e3 * arm.profiled_ms / calls if calls else None
     short = mean_us is not None and mean_us <= SHORT_US

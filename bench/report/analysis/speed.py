@@ -135,6 +135,18 @@ def _estimate(arm: _Arm, baseline: _Arm | None, noise: float) -> list[object]:
     return [ratio.center, ratio.low, ratio.high, stats.verdict(ratio, noise), measured_in]
 
 
+def between(one: object, other: object) -> Interval | None:
+    """Return how many times as fast an arm is as another, by the processes that timed both; None where none did.
+
+    Args:
+        one: its ``log_speedups``.
+        other: those of the other.
+    """
+    if not isinstance(one, dict) or not isinstance(other, dict) or not (shared := one.keys() & other.keys()):
+        return None
+    return stats.student_interval([one[process] - other[process] for process in sorted(shared)]).exp()
+
+
 def _over_processes(speedups: Values) -> Interval:
     """Return the log-speedup over processes, from the speedup of each with the ends of its interval."""
     return stats.process_interval([_interval_of(*values) for values in np.log(speedups).tolist()])
@@ -165,13 +177,13 @@ def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
 def details(trials: pd.DataFrame) -> pd.DataFrame:
     """Return how each arm of ``numbered`` trials was timed, by its number.
 
-    Figures are medians over processes, counts are summed over them, and ``compute_dtypes`` is the first one's.
+    Figures are medians over processes, counts are summed over them, and what ran is the first one's.
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
     groups = rows.groupby(ARM, sort=False)
     table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
     table["unsteady"] = rows["steady"].eq("no").groupby(rows[ARM], sort=False).sum()
-    return table.join(groups["compute_dtypes"].first())
+    return table.join(groups[["compute_dtypes", "attention"]].first())
 
 
 def bootstrap_intervals(arms: Sequence[Sequence[Values]], resamples: int = 1000, seed: int = 0) -> list[Interval]:

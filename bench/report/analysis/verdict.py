@@ -11,11 +11,11 @@ import pandas as pd
 from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.parity import MIN_SEEDS, judged_by
+from bench.report.analysis.speed import between
 from bench.report.format import change, known, number, processes, ratio, records
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, parse_precision
-from bench.stats import student_interval
 
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
@@ -174,13 +174,12 @@ def _tied(arm: pd.Series, fastest: pd.Series) -> bool:
 
     Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap.
     """
-    shared = [process for process in arm["log_speedups"] if process in fastest["log_speedups"]]
     if arm["precision"] == fastest["precision"]:
         return True
-    if len(shared) < 2:
+    ahead = between(fastest["log_speedups"], arm["log_speedups"])
+    if ahead is None or ahead.low is None:
         return bool(arm["high"] >= fastest["low"])
-    behind = student_interval([fastest["log_speedups"][one] - arm["log_speedups"][one] for one in shared])
-    return behind.low is not None and behind.low <= 0
+    return ahead.low <= 1
 
 
 def _preferred(tied: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> pd.Series:

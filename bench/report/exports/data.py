@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.matrix import Matrix
+from bench.report.analysis.speed import between
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 from bench.report.reading.load import CELL
-from bench.stats import student_interval
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
@@ -196,9 +196,8 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
     found: list[list[int | float | None]] = []
     for _, cell in timed.groupby(CELL, sort=False):
         for (one, logs), (other, beside) in itertools.combinations(cell["log_speedups"].items(), 2):
-            shared = [process for process in logs if process in beside]
-            if len(shared) > 1:
-                ratio = student_interval([logs[process] - beside[process] for process in shared]).exp()
+            ratio = between(logs, beside)
+            if ratio is not None and ratio.n > 1:
                 found.append(
                     [int(str(one)), int(str(other)), *(_rounded(end) for end in (ratio.center, ratio.low, ratio.high))]
                 )

@@ -118,6 +118,7 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
         *ARM,
         *optional(
             words("computed in", "compute_dtypes"),
+            words("attention by", "attention"),
             figures("GFLOP/step", "flops_per_step", per=1e9),
             figures("TFLOP/s", "tflops", 3),
             figures("ceiling (TFLOP/s)", "peak_tflops", 3),
@@ -127,7 +128,8 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
     ]
     about = (
         "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
-        "one step that is not timed. The ceiling is the rate of large matrix products in that precision, measured in "
+        "one step that is not timed. Attention by: the backends of scaled_dot_product_attention in that step, with "
+        "their calls. The ceiling is the rate of large matrix products in that precision, measured in "
         "the same process; a share above 100 % means that it was measured too low. Host/GPU time near 1: launching "
         "kernels limits the step."
     )

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.report.analysis import batches
+from bench.report.analysis.speed import between
 from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records
-from bench.report.reading.load import KEY, SUBJECT
+from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.numerics import error
 from bench.report.tables.table import (
     ARM,
@@ -33,7 +34,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.precisions import BASELINE
+from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
@@ -81,6 +82,15 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         is_baseline = row["precision"] == BASELINE and known(row["memory_bytes"])
         return "baseline" if is_baseline else change(row["memory_change"])
 
+    lines = records(rows)
+    arms = {(*(row[name] for name in CELL), row["precision"]): row for row in lines}
+
+    def over_library(row: Row) -> str:
+        precision = find_precision(row["precision"])
+        beside = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
+        ratio = between(row["log_speedups"], beside["log_speedups"]) if beside else None
+        return "" if ratio is None else estimate(ratio)
+
     columns = [
         *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
         *([words("placement", "placement")] if rows["placement"].nunique() > 1 else []),
@@ -91,6 +101,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         *optional(figures("tokens/s", "tokens_per_s")),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
+        *optional(figures("over its library in bf16 [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         figures(f"peak memory ({unit})", peak, status="memory_status"),
@@ -99,7 +110,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     ]
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
-    return table(title, records(rows), columns, SUM if rows["all_devices_bytes"].notna().any() else "")
+    return table(title, lines, columns, SUM if rows["all_devices_bytes"].notna().any() else "")
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:

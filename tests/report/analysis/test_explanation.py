@@ -106,6 +106,41 @@ def test_casts_lower_the_ceiling_and_the_prediction():
     assert found.predicted == pytest.approx(100 / 60, rel=1e-2)
 
 
+@pytest.mark.parametrize("kind", ["alone", "cached"])
+def test_casts_that_take_less_alone_lower_the_ceiling_by_that(kind):
+    casts = [figure("amp-bf16", kind, "_to_copy", 0.5, work="casts and layout", count=6)]
+    found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
+    assert found.ceiling == pytest.approx(100 / 57, rel=1e-2)
+
+
+def test_operators_other_than_products_do_not_change_the_products_ratio():
+    others = [figure(name, "cached", "add", 9.0, work="elementwise", count=50) for name in ALONE]
+    assert plain(extra=others).ceiling == plain().ceiling
+
+
+def test_norms_and_elementwise_operators_each_count_at_their_best():
+    norms = [
+        figure(name, "alone", "norm", ms, work="normalisation and softmax", count=1)
+        for name, ms in (("fp32", 1), ("amp-bf16", 0.2))
+    ]
+    found = plain(extra=norms, follow=(10.0, 8.0))
+    assert found.ceiling == pytest.approx(100 / (24 + 15 * 0.5 + 5 * 0.2 + 20), rel=1e-2)
+
+
+def test_what_the_profiler_adds_between_operators_does_not_lower_the_ceiling():
+    profiled = FP32 | {"idle": 25.0}
+    rows = [row for row in step("fp32", profiled) if row["name"] != "timed"]
+    timed = [row for row in step("fp32", FP32) if row["name"] == "timed"]
+    found = explain(rows, timed, step("amp-bf16", GAINS), operators(ALONE))
+    assert found.ceiling == pytest.approx(100 / 54, rel=1e-2)
+
+
+def test_one_round_that_something_befell_changes_no_speedup():
+    burst = (1.0, 1.0, 3.0, 1.0, 1.0)
+    found = explain(step("fp32", FP32, noise=burst), step("amp-bf16", GAINS, noise=(1.0,) * 5), operators(ALONE))
+    assert found.speedup.center == pytest.approx(100 / 55, rel=1e-3)
+
+
 @pytest.mark.parametrize(("cached_ms", "left"), [(0.5, 45.0), (1.5, 54.0)])
 def test_the_ceiling_takes_products_from_where_they_gain_most(cached_ms, left):
     cached = [

@@ -45,6 +45,8 @@ def install(torch):
         return made_up.replace(",", " ") if made_up else built_for()
 
     torch._C._cuda_getArchFlags = architectures
+    for kind in ("flash", "mem_efficient", "cudnn"):  # kernels of GPUs alone; the math backend's operators are replaced
+        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     if os.environ.get("SIM_NO_CUDNN"):
         torch.backends.cudnn.enabled = False
 
