@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The harness's training beside others': torchvision's loop, Lightning, accelerate, and timm's models.
+"""The harness's training beside others': loops of torchvision, Lightning, accelerate; models of timm and transformers.
 
     python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps] [--quick]
 
@@ -7,10 +7,12 @@
    two workers and PIL transforms in the usual loop, in Lightning's Trainer and in accelerate's. The loops take turns
    in palindromes; ratios are of times in the same round.
 2. The pipelines alone, without a model, over the same images.
-3. Steps of resnet50 and vit_b_16 on random batches on the device beside the usual loop, in ABBA rounds: with timm's
-   models, and with the harness's own, which separates the loop's cost from the model's. All three are timed together,
-   in six fresh processes; in every other one the harness's is built last. Intervals are over the processes. Steps come
-   first, while this process has nothing on the device.
+3. Steps of resnet50, vit_b_16 and gpt (tiny, and gpt2) on random batches on the device beside the usual loop, in ABBA
+   rounds: with timm's models, of gpt with the GPT2LMHeadModel of transformers, and with the harness's own, which
+   separates the loop's cost from the model's (but for gpt2, whose steps are too long to show it). Attention is torch's
+   scaled_dot_product_attention in all of them. All are timed together, in six fresh processes; in every other one the
+   harness's is built last. Intervals are over the processes. Steps come first, while this process has nothing on the
+   device.
 
 A ratio is the other's time over the harness's. Targets: 1, missed where the whole interval lies below it and not shown
 where only the estimate does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. What is not installed
@@ -158,6 +160,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--precisions", help="of fp32 and amp-bf16 (default: both)")
     parser.add_argument("--suites", default="resnet20,resnet18", help="for epochs (default: resnet20,resnet18)")
+    parser.add_argument("--models", help=f"for steps (default: {','.join(steps.MODELS)}; --quick: resnet50)")
     parser.add_argument("--only", default="epochs,pipelines,steps", help="parts (default: epochs,pipelines,steps)")
     parser.add_argument(
         "--quick", action="store_true", help="resnet20 alone, few images, few rounds; steps of resnet50 alone"
@@ -170,6 +173,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"there is no folder {options.folder / 'train'}")
     if unknown := set(options.only.split(",")) - {"epochs", "pipelines", "steps"}:
         parser.error(f"--only has no part {', '.join(sorted(unknown))}")
+    options.models = options.models or ("resnet50" if options.quick else ",".join(steps.MODELS))
+    if unknown := set(options.models.split(",")) - {*steps.MODELS}:
+        parser.error(f"--models has no {', '.join(sorted(unknown))}")
     on_gpu = options.device.startswith("cuda")
     options.samples = options.samples or (256 if options.quick else 50_000 if on_gpu else 1280)
     if options.samples < options.batch:

@@ -1,23 +1,59 @@
-"""Steps beside the harness's, in fresh processes: with timm's models and, in the usual loop, with the harness's own."""
+"""Steps beside the harness's, in fresh processes: with others' models and, in the usual loop, with the harness's own.
+
+The others are timm's of images, and Hugging Face's GPT-2 of tokens.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.launch.local import LocalLauncher
 from bench.spec.suite import Suite
 from perf import arms, outcome
 
 TIMED = "perf.steps:over_harness"
-MODELS = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
-"""Suites, each with timm's name for its model."""
-BATCH = {"cpu": {"resnet50": 8, "vit_b_16": 2}, "cuda": {"resnet50": 256, "vit_b_16": 64}}
-TIMM, USUAL = "timm", "the usual loop, same model,"
+TIMM, TRANSFORMERS, USUAL = "timm", "transformers", "the usual loop, same model,"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A suite's model whose steps are timed, and the package that has it too."""
+
+    suite: str
+    package: str
+    parameters: dict[str, object] = field(default_factory=dict)
+    """Of the suite."""
+    batch: dict[str, int]
+    """Samples in a batch, by the kind of device."""
+    usual: bool = True
+    """Whether the suite's own model in the usual loop is timed, too: in steps of seconds a loop's own cost is lost."""
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """What its steps are timed beside."""
+        return (self.package, USUAL) if self.usual else (self.package,)
+
+
+MODELS = {
+    "resnet50": Model(suite="resnet50", package=TIMM, batch={"cpu": 8, "cuda": 256}),
+    "vit_b_16": Model(suite="vit_b_16", package=TIMM, batch={"cpu": 2, "cuda": 64}),
+    "gpt-tiny": Model(suite="gpt", package=TRANSFORMERS, parameters={"preset": "tiny"}, batch={"cpu": 32, "cuda": 512}),
+    "gpt2": Model(
+        suite="gpt",
+        package=TRANSFORMERS,
+        parameters={"preset": "gpt2"},
+        batch={"cpu": 1, "cuda": 12},
+        usual=False,
+    ),
+}
+TIMM_NAMES = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
+"""What timm calls the models of suites."""
 
 
 def timm_model(suite: Suite) -> nn.Module:
@@ -27,22 +63,67 @@ def timm_model(suite: Suite) -> nn.Module:
     from suites._cifar import cifar_stem
 
     torch.manual_seed(0)
-    model: nn.Module = timm.create_model(MODELS[suite.name], num_classes=suite.data.classes)
+    model: nn.Module = timm.create_model(TIMM_NAMES[suite.name], num_classes=suite.data.classes)
     return cifar_stem(model) if suite.data.input_shape[1] == 32 else model
+
+
+class Logits(nn.Module):
+    """A language model of Hugging Face's that returns its logits alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits, (B, length, vocabulary), of tokens, (B, length)."""
+        logits: Tensor = self.model(tokens).logits
+        return logits
+
+
+def huggingface_model(suite: Suite, preset: str) -> nn.Module:
+    """Return Hugging Face's GPT-2 in the sizes of a preset of the suite gpt, without dropout and cache.
+
+    Its GELU is torch's own tanh approximation, as the suite's is: the one that its configuration names otherwise is the
+    same function in several operators, which is slower.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from suites.gpt import PRESETS
+
+    sizes = PRESETS[preset]
+    config = GPT2Config(
+        vocab_size=suite.data.classes,
+        n_positions=suite.data.input_shape[0],
+        n_embd=sizes.width,
+        n_layer=sizes.layers,
+        n_head=sizes.heads,
+        activation_function="gelu_pytorch_tanh",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    torch.manual_seed(0)
+    return Logits(GPT2LMHeadModel(config))
 
 
 def over_harness(comparison: arms.Comparison, _send: object = None) -> dict[str, float]:
     """Return the log-ratio of each peer's step time to the harness's, as this process measures it.
 
-    All are timed in the same rounds. Where timm is not installed, it is left out.
+    All are timed in the same rounds. A peer whose package is not installed is left out.
     """
     arguments = comparison.arguments()
-    builders: dict[str, Callable[[], arms.TorchRunner | arms.HandRunner]] = {
+    asked = (comparison.suite, comparison.parameters)
+    model = next(one for one in MODELS.values() if (one.suite, one.parameters) == asked)
+    make = {TIMM: timm_model, TRANSFORMERS: huggingface_model}[model.package]
+    builders: dict[str, Callable[[], arms.TrainingRunner | arms.HandRunner]] = {
         arms.HARNESS: lambda: arms.harness(*arguments)
     }
-    if importlib.util.find_spec("timm"):
-        builders[TIMM] = lambda: arms.by_hand(*arguments, model=timm_model(arguments[0]))
-    builders[USUAL] = lambda: arms.by_hand(*arguments)
+    if importlib.util.find_spec(model.package):
+        builders[model.package] = lambda: arms.by_hand(*arguments, model=make(arguments[0], **comparison.parameters))
+    if model.usual:
+        builders[USUAL] = lambda: arms.by_hand(*arguments)
     return arms.log_ratios(comparison, builders, arms.HARNESS)
 
 
@@ -52,29 +133,30 @@ def steps(
     """Compare steps of one precision with each peer's.
 
     Args:
-        options: the script's: the device, the number of processes, seconds an arm in all of them together, and
-            whether to be quick, with the first model alone.
+        options: the script's: the device, the models, the number of processes, and seconds an arm in all of them
+            together.
         launcher: starts the processes.
         precision: of all arms.
         notes: takes what is left out.
     """
     outcomes = []
-    for suite, batch_size in list(BATCH[torch.device(options.device).type].items())[: 1 if options.quick else None]:
+    for name in options.models.split(","):
+        model = MODELS[name]
         comparison = arms.Comparison(
-            suite=suite,
-            parameters={},
+            suite=model.suite,
+            parameters=model.parameters,
             precision=precision,
             device=options.device,
-            batch_size=batch_size,
+            batch_size=model.batch[torch.device(options.device).type],
             budget_s=options.budget / options.processes,
         )
         ratios = arms.over_processes(launcher, TIMED, comparison, options.processes)
-        if TIMM not in ratios:
-            notes.append("timm is left out: it is not installed.")
-        for peer in (TIMM, USUAL):
+        for peer in model.peers:
             if peer in ratios:
-                name = f"step of {suite}, batch {batch_size}, {precision}: {peer} ÷ harness"
-                outcomes.append(
-                    outcome.Outcome(name=name, interval=ratios[peer], least=1.0, by_interval=True, unit="×")
-                )
+                what = f"step of {name}, batch {comparison.batch_size}, {precision}: {peer} ÷ harness"
+                row = outcome.Outcome(name=what, interval=ratios[peer], least=1.0, by_interval=True, unit="×")
+                outcomes.append(row)
+        missing = f"{model.package} is left out: it is not installed."
+        if model.package not in ratios and missing not in notes:
+            notes.append(missing)
     return outcomes

@@ -55,6 +55,8 @@ def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkey
     for word in words:
         if word.startswith("folder:"):
             (tmp_path / word.removeprefix("folder:") / "train" / "class").mkdir(parents=True)
+        if word.startswith("text:"):
+            (tmp_path / word.removeprefix("text:")).touch()
     monkeypatch.chdir(tmp_path)
     parse(words)
 

@@ -28,6 +28,7 @@ examples:
   run_bench.py --suite mlp --gpus cpu             no GPU needed
   run_bench.py --suite my_model.py --quick        a model of your own (docs/adding-a-suite.md)
   run_bench.py --suite resnet20 --data folder:DIR real images: DIR/train/CLASS/*, DIR/test/CLASS/*
+  run_bench.py --suite gpt --data text:FILE       a transformer on the bytes of a text of your own
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
@@ -314,7 +315,9 @@ def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
     )
     data = parser.add_argument_group("data")
     data.add_argument(
-        "--data", metavar="SOURCE", help="cifar10, digits, markov, synthetic or folder:PATH (default: the suite's)"
+        "--data",
+        metavar="SOURCE",
+        help="cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)",
     )
     data.add_argument(
         "--data-dir", metavar="DIR", default="data", help="for downloads and decoded images (default: data)"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from bench.data.markov import SYMBOLS, chain
 from bench.data.prepare import is_synthetic, load, with_classes
 from bench.data.sampling import WHOLE, Augmentation, Shard, token_generator, value_generator
 from bench.data.storage import Images, Storage, choose_storage, free_bytes, open_images
+from bench.data.text import BYTES, Text, Tokens
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
@@ -54,6 +57,9 @@ def open_batches(
     shard.require_even(batch_size)
     if is_synthetic(data, source):
         return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+    if source.kind == "text":
+        text = Text(str(source.path), data.input_shape[0])
+        return TextBatches(text, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     if data.tokens:
         return MarkovBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     dataset = load(data, source)
@@ -142,14 +148,57 @@ class ImageBatches:
         return images if images.shape[2:] == self._size else resize(images, self._size)
 
 
-class MarkovBatches:
-    """Epochs of sequences of the Markov chain, each seen once, and others to validate on.
-
-    The chain is the same for all seeds; which of its sequences are trained and validated on follows from the seed.
-    """
+class TokenBatches(ABC):
+    """Epochs of sequences of tokens, and others to validate on."""
 
     has_test = True
     storage: Storage = "device"
+    entropy_nats: float | None = None
+
+    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
+        """Take the shape of the sequences; an epoch has as many batches as the suite says."""
+        self.data = data
+        self.steps_per_epoch = data.steps_per_epoch
+        self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
+
+    @abstractmethod
+    def _training(self, epoch: int, count: int) -> Tokens:
+        """Return an epoch's sequences, (count, length + 1)."""
+
+    @abstractmethod
+    def _validation(self, count: int) -> Tokens:
+        """Return the sequences that are validated on, (count or fewer, length + 1)."""
+
+    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
+
+        Yields:
+            Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
+        """
+        yield from self._batches(self._training(epoch, self.steps_per_epoch * self._batch_size), self._shard)
+
+    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every sequence that is validated on once, or a shard of every batch."""
+        yield from self._batches(self._validation(max(1, VALIDATION_TOKENS // self.data.input_shape[0])), shard)
+
+    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield nothing: accuracy alone is evaluated on what was trained on, and tokens have none."""
+        del shard
+        return iter(())
+
+    def _batches(self, sequences: Tokens, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
+        tokens, size = torch.from_numpy(sequences).to(self._device), self._batch_size
+        for start in range(0, len(tokens), size):
+            part = shard.of(start, min(start + size, len(tokens)))
+            if part.start < part.stop:
+                yield _shifted(tokens[part])
+
+
+class MarkovBatches(TokenBatches):
+    """Sequences of the Markov chain, each seen once.
+
+    The chain is the same for all seeds; which of its sequences are trained and validated on follows from the seed.
+    """
 
     def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
         """Take the shape of the sequences.
@@ -162,35 +211,32 @@ class MarkovBatches:
                 f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {data.classes}. "
                 f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
             )
-        self.data = data
-        self.steps_per_epoch = data.steps_per_epoch
-        self.entropy_nats: float | None = chain().entropy_nats
-        self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
+        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        self.entropy_nats = chain().entropy_nats
 
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
+    def _training(self, epoch: int, count: int) -> Tokens:
+        return chain().sample(count, self.data.input_shape[0] + 1, token_generator(self._seed, epoch))
 
-        Yields:
-            Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
-        """
-        return self._batches(epoch, self.steps_per_epoch * self._batch_size, self._shard)
+    def _validation(self, count: int) -> Tokens:
+        return chain().sample(count, self.data.input_shape[0] + 1, token_generator(self._seed, None))
 
-    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every sequence that is validated on once, or a shard of every batch."""
-        return self._batches(None, max(1, VALIDATION_TOKENS // self.data.input_shape[0]), shard)
 
-    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield nothing: no sequence is trained on twice, so the training loss tells the same."""
-        del shard
-        return iter(())
+class TextBatches(TokenBatches):
+    """Windows of a text: those trained on are drawn anew for every epoch, those validated on are the same for all."""
 
-    def _batches(self, epoch: int | None, total: int, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
-        rng, size = token_generator(self._seed, epoch), self._batch_size
-        tokens = torch.from_numpy(chain().sample(total, self.data.input_shape[0] + 1, rng)).to(self._device)
-        for start in range(0, total, size):
-            part = shard.of(start, min(start + size, total))
-            if part.start < part.stop:
-                yield _shifted(tokens[part])
+    def __init__(
+        self, text: Text, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
+    ) -> None:
+        """Take the text; the vocabulary is that of the bytes."""
+        data = replace(data, classes=BYTES)
+        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        self._text = text
+
+    def _training(self, epoch: int, count: int) -> Tokens:
+        return self._text.windows(count, token_generator(self._seed, epoch))
+
+    def _validation(self, count: int) -> Tokens:
+        return self._text.validation_windows(count)
 
 
 def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +277,7 @@ class SyntheticBatches:
     train_sample = test
 
 
-Batches = ImageBatches | MarkovBatches | SyntheticBatches
+Batches = ImageBatches | TokenBatches | SyntheticBatches
 
 
 def random_batches(

@@ -129,7 +129,7 @@ def open_loader(samples: ImageFiles | TensorDataset, *, batch_size: int, seed: i
 
 def steps_per_epoch(data: Data, source: DataSource, batch_size: int, samples: int) -> int:
     """Return the batches in an epoch: the whole ones of ``samples`` files, or as many as the suite says."""
-    if source.generated or is_synthetic(data, source):
+    if data.tokens or is_synthetic(data, source):
         return data.steps_per_epoch
     return max(1, samples // batch_size)
 

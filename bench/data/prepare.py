@@ -8,19 +8,29 @@ import torch
 
 from bench.data import cifar10, digits, folder
 from bench.data.cache import Dataset, Split
+from bench.data.text import BYTES, Text
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource
 
 
 def prepare(data: Data, source: DataSource) -> Prepared:
-    """Download or decode what ``source`` names, once, and keep it in the source's directory.
+    """Download or decode what ``source`` names, once, and keep it in the source's directory; a text is only read.
 
     Raises:
         UsageError: the samples cannot be had.
     """
     if source.generated or is_synthetic(data, source):
         return Prepared(data=data, train_samples=None)
+    if source.kind == "text":
+        text = Text(str(source.path), data.input_shape[0])
+        return Prepared(
+            data=replace(data, classes=BYTES),
+            train_samples=None,
+            train_tokens=len(text.training),
+            validation_tokens=len(text.validation),
+            fingerprint=text.fingerprint(),
+        )
     dataset = load(data, source)
     return Prepared(
         data=with_classes(data, dataset),
@@ -32,7 +42,7 @@ def prepare(data: Data, source: DataSource) -> Prepared:
 
 def is_synthetic(data: Data, source: DataSource) -> bool:
     """Return whether samples are random: because that was asked, or because the model does not take what there is."""
-    return source.kind == "synthetic" or not (data.tokens if source.kind == "markov" else data.is_image)
+    return source.kind == "synthetic" or not (data.tokens if source.of_tokens else data.is_image)
 
 
 def with_classes(data: Data, dataset: Dataset) -> Data:

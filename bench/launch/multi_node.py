@@ -177,7 +177,7 @@ def agreed(target: str, values: Mapping[str, Any]) -> Any:
     if any(other != first for other in others):
         text = "; ".join(f"{node}: {value}" for node, value in values.items())
         raise UsageError(
-            f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same images and suites."
+            f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same data and suites."
         )
     return first
 

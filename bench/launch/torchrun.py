@@ -581,7 +581,7 @@ def _answer(channel: Channel, local: LocalLauncher, order: Order, number: int) -
 
 
 def _translated(value: Any, request: Request) -> Any:
-    """Return an order, or a part of it, with the suite files and images of this node."""
+    """Return an order, or a part of it, with the suite files and data of this node."""
     if isinstance(value, tuple):
         return tuple(_translated(part, request) for part in value)
     if isinstance(value, Order):
@@ -594,7 +594,7 @@ def _translated(value: Any, request: Request) -> Any:
         files = {Path(word).name: str(Path(word).resolve()) for word in request.suites if word.endswith(".py")}
         return replace(value, file=files[Path(value.file).name])
     if isinstance(value, DataSource):
-        word = request.data if value.kind == "folder" else None
+        word = request.data if value.path else None
         return DataSource.parse(word or str(value), request.data_dir, elsewhere=True)
     return value
 

@@ -43,9 +43,13 @@ class PreparedData:
     source: DataSource
     classes: int | None = None
     train_samples: int | None = None
-    """None for synthetic data, whose number of batches is the suite's."""
+    """None where the number of batches in an epoch is the suite's."""
+    train_tokens: int | None = None
+    """Bytes of a text that are trained on; None for other data."""
+    validation_tokens: int | None = None
+    """Bytes of it that are validated on."""
     fingerprint: str | None = None
-    """Identifies a folder's images on every machine; None for data that are the same everywhere."""
+    """Identifies a folder's images or a text on every machine; None for data that are the same everywhere."""
     left_out: int = 0
     """How many images cannot be read."""
     first_left_out: str = ""

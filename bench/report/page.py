@@ -20,6 +20,7 @@ from bench.report.analysis import ablation, bottleneck, comparability, explanati
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.literature import load_published
 from bench.report.analysis.memory import memory_change
+from bench.report.analysis.parity import QUALITIES
 from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, Sentence, sentences
@@ -52,7 +53,7 @@ from bench.spec.precisions import BASELINE, precision_rank
 
 STRIP = "speedup over fp32, 95 % interval"
 OVERVIEW = ""
-OVERVIEWS = (devices.ACROSS, overview.MEMORY, overview.ACCURACY)
+OVERVIEWS = (devices.ACROSS, overview.MEMORY, *overview.FIGURES.values())
 """The figures of the whole report, in order."""
 MOST_PLOTS = 3
 """Most figures of single devices in report.md; the others are in details.md."""
@@ -84,8 +85,8 @@ HOW_TO_READ = (
     "boards, and another board of the same name may differ by more.",
     '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
     "a figure that could not be measured; the notes say why.",
-    "A verdict on parity of accuracy needs at least 5 seeds: two runs that differ only in their seed differ "
-    "by some tenths of a point, too.",
+    "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs that differ only in "
+    "their seed differ, too, in accuracy by some tenths of a point.",
 )
 
 
@@ -408,7 +409,8 @@ def _draw(
     Those of no section have ``OVERVIEW`` for a title.
     """
     charts, left_out = devices.charts(summary, epochs, memory, figures)
-    charts += [(OVERVIEW, chart) for chart in (devices.across(summary), overview.accuracy_differences(summary))]
+    charts += [(OVERVIEW, devices.across(summary))]
+    charts += [(OVERVIEW, overview.differences(summary, quality)) for quality in QUALITIES]
     charts += [(_title(one), matrix_figures.heat_map(one)) for one in matrices]
     charts += [(one.name, ablation_figures.waterfall(one)) for one in ablations]
     charts += [(one.title, comparison_figures.against_value(one)) for one in sweeps]

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from bench.report.analysis.summary import PARITY_MARGIN_POINTS
+from bench.report.analysis.parity import ACCURACY, LOSS
 from bench.report.figures.figure import colour
 
 LONGEST = 20
@@ -40,7 +40,8 @@ def render(report: Any, mark: str) -> dict[str, str]:
         "script": Markup(script),
         "data": embedded(report.data),
         "policy": Markup(policy),
-        "margin": PARITY_MARGIN_POINTS,
+        "margin": ACCURACY.margin,
+        "margin_nats": LOSS.margin,
         "longest": LONGEST,
         "most": MOST,
     }

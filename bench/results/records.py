@@ -125,8 +125,8 @@ class Identity:
     batch_size: Annotated[int, Column(sign=ABOVE_ZERO)]
     """Samples in a step; fit: the largest that fits."""
     data: Name
-    """Where training samples come from: cifar10, synthetic or folder:PATH; memory and speed are measured on random
-    batches of the same shape."""
+    """Where training samples come from, as `--data` names it; memory and speed are measured on random batches of the
+    same shape."""
     phase: Annotated[str, Column(words=tuple(PHASES))]
     """What was measured, see above."""
     replicate: int | None

@@ -40,11 +40,13 @@ class PlannedTrial:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedSource:
-    """A source of data whose images were looked at."""
+    """A source of data whose images or text were looked at."""
 
     source: str
     classes: int | None
     train_samples: int | None
+    train_tokens: int | None
+    validation_tokens: int | None
     fingerprint: str | None
 
 

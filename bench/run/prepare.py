@@ -67,7 +67,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += [
         f"{name} is not trained on images, so it uses {data[ref].source} data whatever --data says."
         for name, ref in named.items()
-        if request.data and not suites[ref].data.is_image and request.data != data[ref].source.kind
+        if request.data and not suites[ref].data.is_image and request.data.partition(":")[0] != data[ref].source.kind
     ]
     warnings += [
         f"{name} is trained on synthetic data, which have no test set, so nothing reaches --target-accuracy."
@@ -77,7 +77,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += [
         f"{name} is trained on tokens, which have no accuracy, so nothing reaches --target-accuracy."
         for name, ref in named.items()
-        if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "markov"
+        if request.target_accuracy_pct and "train" in request.phases and data[ref].source.of_tokens
     ]
     flops = {ref: _count_flops(ref, launcher) for ref in suites}
 
@@ -125,29 +125,45 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
 
 
 def choose_source(suite: Suite, request: Request) -> DataSource:
-    """Return where a suite's data come from: the request's source, if the suite can use it, else the suite's."""
-    named: str | None = request.data if suite.data.is_image else "synthetic"
-    if suite.data.tokens:
-        named = request.data if request.data in ("markov", "synthetic") else suite.data.source
-    elif suite.data.is_image and named == "markov":
-        raise UsageError(f"--data markov is a stream of tokens, and {suite.name} is trained on images.")
-    return DataSource.parse(named or suite.data.source, request.data_dir, elsewhere=request.on is not None)
+    """Return where a suite's data come from: the request's source, if the suite can use it, else the suite's.
+
+    Raises:
+        UsageError: tokens were asked for, and the suite has none.
+    """
+    data, kind = suite.data, (request.data or "").partition(":")[0]
+    named: str | None = request.data if data.is_image else "synthetic"
+    if data.tokens:
+        named = request.data if kind in ("markov", "synthetic", "text") else data.source
+    elif kind == "text" or (data.is_image and kind == "markov"):
+        what = "is the bytes of a text" if kind == "text" else "is a stream of tokens"
+        raise UsageError(
+            f"--data {kind} {what}, and {suite.name} is trained on {'images' if data.is_image else 'vectors'}."
+        )
+    return DataSource.parse(named or data.source, request.data_dir, elsewhere=request.on is not None)
 
 
 def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
-    """Download or decode a suite's images before any trial runs, if trials train on them."""
+    """Download or decode a suite's images, or look at its text, before any trial runs, if trials train on them."""
     source = choose_source(suite, request)
     trained = any(PHASES[phase].trains_on_data for phase in request.phases)
     if source.generated or (source.kind == "cifar10" and not trained):
         return PreparedData(source=source)
-    if request.dry_run:  # what is not here is not fetched for a plan
+    if request.dry_run and source.kind != "text":  # what is not here is not fetched for a plan
         return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
-    say(f"Preparing the images of {source}.")
+    if source.kind != "text":
+        say(f"Preparing the images of {source}.")
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
+    if prepared.train_tokens is not None:
+        split = (
+            f"the first {prepared.train_tokens:,} are trained on, the last {prepared.validation_tokens:,} validated on"
+        )
+        say(f"Of the bytes of {source}, {split}.")
     return PreparedData(
         source=source,
         classes=prepared.data.classes,
         train_samples=prepared.train_samples,
+        train_tokens=prepared.train_tokens,
+        validation_tokens=prepared.validation_tokens,
         fingerprint=prepared.fingerprint,
         left_out=len(prepared.left_out),
         first_left_out=next(iter(prepared.left_out), ""),

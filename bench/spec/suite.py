@@ -28,7 +28,7 @@ class Data:
     """Shape of one sample: (channels, height, width) of an image, (features,), or (length,) of a sequence of tokens."""
     classes: int | None = None
     """Number of classes, or size of the vocabulary; None for regression. A folder of images replaces it by its own
-    count."""
+    count, and a text by that of the bytes."""
     target_shape: tuple[int, ...] | None = None
     """Shape of one regression target."""
     tokens: bool = False
@@ -83,9 +83,13 @@ class Prepared:
     data: Data
     """As asked, with the number of classes that the source really has."""
     train_samples: int | None
-    """Images to train on; None for synthetic data."""
+    """Images to train on; None where the number of batches in an epoch is the suite's."""
+    train_tokens: int | None = None
+    """Bytes of a text that are trained on, its first ones; None for other data."""
+    validation_tokens: int | None = None
+    """Bytes of it that are validated on, its last ones."""
     fingerprint: str | None = None
-    """Of a folder's images; None for data that are the same everywhere."""
+    """Of a folder's images or a text; None for data that are the same everywhere."""
     left_out: tuple[str, ...] = ()
     """The images that cannot be read."""
 

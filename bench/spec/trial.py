@@ -20,9 +20,9 @@ from bench.spec.techniques import AblationStep, rebase
 class DataSource:
     """Where the samples come from: ``--data`` and ``--data-dir``."""
 
-    kind: Literal["cifar10", "digits", "markov", "synthetic", "folder"]
+    kind: Literal["cifar10", "digits", "markov", "synthetic", "folder", "text"]
     path: str | None = None
-    """The folder of ``folder:PATH``, absolute."""
+    """The folder of ``folder:PATH``, or the file of ``text:FILE``, absolute."""
     directory: str = "data"
     """Where downloads and decoded images are kept, absolute."""
 
@@ -31,23 +31,34 @@ class DataSource:
         """Whether samples are computed, so that there is nothing to download or to decode."""
         return self.kind in ("markov", "synthetic")
 
+    @property
+    def of_tokens(self) -> bool:
+        """Whether samples are sequences of tokens."""
+        return self.kind in ("markov", "text")
+
     def __str__(self) -> str:
-        return f"folder:{self.path}" if self.kind == "folder" else self.kind
+        return self.kind if self.path is None else f"{self.kind}:{self.path}"
 
     @staticmethod
     def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
-        """Parse a word such as ``cifar10``, or ``folder:PATH``; a folder ``elsewhere`` is on other machines.
+        """Parse a word such as ``cifar10``, or ``folder:PATH``; a path ``elsewhere`` is on other machines.
 
         Raises:
-            UsageError: it is none of these, or the folder does not exist.
+            UsageError: it is none of these, or the folder or file does not exist.
         """
         home = str(Path(directory).resolve())
         for plain in ("cifar10", "digits", "markov", "synthetic"):
             if word == plain:
                 return DataSource(kind=plain, directory=home)
         kind, _, path = word.partition(":")
-        if kind != "folder" or not path:
-            raise UsageError(f"--data must be cifar10, digits, markov, synthetic or folder:PATH, not '{word}'.")
+        if kind not in ("folder", "text") or not path:
+            allowed = "cifar10, digits, markov, synthetic, folder:PATH or text:FILE"
+            raise UsageError(f"--data must be {allowed}, not '{word}'.")
+        if kind == "text":
+            if not elsewhere and not Path(path).is_file():
+                lacking = "is no file" if Path(path).exists() else "does not exist"
+                raise UsageError(f"The text '{path}' {lacking}. Give text:FILE, whose bytes are the tokens.")
+            return DataSource(kind="text", path=str(Path(path).resolve()), directory=home)
         if not elsewhere and not Path(path).is_dir():
             lacking = "is a file" if Path(path).exists() else "does not exist"
             raise UsageError(f"The data folder '{path}' {lacking}. Give folder:PATH of a folder with train/ and test/.")

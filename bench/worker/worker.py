@@ -120,11 +120,11 @@ def run_rank(
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
-    """Download or decode a suite's images, if they are not there yet."""
+    """Download or decode a suite's images, if they are not there yet, or look at its text."""
     try:
         return prepare(data, source)
     except OSError as error:
-        raise UsageError(f"The images of {source} cannot be prepared in '{source.directory}': {error}.") from error
+        raise UsageError(f"The data of {source} cannot be prepared in '{source.directory}': {error}.") from error
 
 
 def _print_to(log: str) -> None:

@@ -144,7 +144,8 @@ def options(*words):
 
 def test_the_interval_is_over_processes_in_every_other_of_which_the_harness_is_built_last(built):
     launcher, notes = Launcher(built), []
-    outcomes = steps.steps(options("--processes", "4", "--budget", "2"), launcher, "fp32", notes)
+    words = ("--processes", "4", "--budget", "2", "--models", "resnet50,vit_b_16")
+    outcomes = steps.steps(options(*words), launcher, "fp32", notes)
     assert [one.suite for one in launcher.comparisons] == ["resnet50"] * 4 + ["vit_b_16"] * 4
     assert [one.own_first for one in launcher.comparisons] == [True, False] * 4
     assert {(one.budget_s, one.precision, one.device) for one in launcher.comparisons} == {(0.5, "fp32", "cpu")}
@@ -160,6 +161,52 @@ def test_the_interval_is_over_processes_in_every_other_of_which_the_harness_is_b
     )
     assert interval.n == 4
     assert notes == []
+
+
+def test_gpt_is_timed_beside_transformers_and_timm_is_not_missed(built, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__spec__=SimpleNamespace()))
+    monkeypatch.setattr(steps, "huggingface_model", lambda suite, preset: nn.ReLU())
+    notes = []
+    rows = steps.steps(options("--quick", "--models", "gpt-tiny,gpt2"), Launcher(built), "fp32", notes)
+    assert [row.name for row in rows] == [
+        "step of gpt-tiny, batch 32, fp32: transformers ÷ harness",
+        "step of gpt-tiny, batch 32, fp32: the usual loop, same model, ÷ harness",
+        "step of gpt2, batch 1, fp32: transformers ÷ harness",
+    ]
+    assert notes == []
+
+
+def bring_over(theirs, ours):
+    """Give a model of the suite gpt the weights of Hugging Face's, whose matrices lie the other way round."""
+    body = theirs.transformer
+    pairs = [(ours.tokens, body.wte), (ours.positions, body.wpe), (ours.norm, body.ln_f)]
+    for own, other in zip(ours.blocks, body.h, strict=True):
+        pairs += [(own.norm1, other.ln_1), (own.norm2, other.ln_2)]
+        pairs += [(own.attention.qkv, other.attn.c_attn), (own.attention.projection, other.attn.c_proj)]
+        pairs += [(own.expansion, other.mlp.c_fc), (own.projection, other.mlp.c_proj)]
+    for own, other in pairs:
+        own.weight.data.copy_(other.weight.T if type(other).__name__ == "Conv1D" else other.weight)
+        if getattr(own, "bias", None) is not None:
+            own.bias.data.copy_(other.bias)
+
+
+def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_after_step():
+    pytest.importorskip("transformers")
+    suite = arms.open_suite("gpt", preset="tiny")
+    theirs, ours = steps.huggingface_model(suite, "tiny"), suite.model(suite.data)
+    assert theirs.model.config._attn_implementation == "sdpa"
+    with torch.no_grad():  # biases begin at 0 and norms at 1, which would hide a mistake
+        for weight in theirs.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.05)
+    bring_over(theirs.model, ours)
+    assert sum(one.numel() for one in ours.parameters()) == sum(one.numel() for one in theirs.parameters())
+    runners = [arms.by_hand(suite, "fp32", CPU, 2, model=model) for model in (ours, theirs)]
+    for _ in range(3):
+        for runner in runners:
+            runner.run(1)
+        own, other = (runner.last.item() for runner in runners)
+        assert own == pytest.approx(other, rel=2e-6)
 
 
 def test_without_timm_its_row_is_left_out_and_the_usual_loops_stays(built, monkeypatch):
@@ -181,7 +228,7 @@ def test_timms_model_has_the_suites_classes_and_for_small_images_its_stem(monkey
         return model
 
     monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
-    small, large = (steps.timm_model(arms.open_suite(name)) for name in steps.MODELS)
+    small, large = (steps.timm_model(arms.open_suite(name)) for name in steps.TIMM_NAMES)
     assert created == [("resnet50", 10), ("vit_base_patch16_224", 10)]
     assert (small.conv1.stride, type(small.maxpool)) == ((1, 1), nn.Identity)
     assert (large.conv1.stride, type(large.maxpool)) == ((2, 2), nn.MaxPool2d)

@@ -36,6 +36,14 @@ def test_a_training_has_the_entropy_beside_its_loss_and_no_accuracy(trial, cpu):
     assert (training.test_accuracy_pct, epoch.train_accuracy_pct, epoch.samples) == (None, None, 12)
 
 
+def test_a_training_on_a_text_has_a_loss_and_neither_entropy_nor_accuracy(trial, cpu, tmp_path):
+    (tmp_path / "mine.txt").write_bytes(b"to be or not to be; " * 100)
+    cell = replace(trial.cell, data=DataSource.parse(f"text:{tmp_path / 'mine.txt'}"), classes=SYMBOLS)
+    training = result_of(run_phase(replace(trial, cell=cell), cpu, "train", "fp32")).training
+    assert training.test_loss > 0
+    assert (training.entropy_nats, training.test_accuracy_pct) == (None, None)
+
+
 def test_speed_is_in_tokens_too(trial, cpu):
     found = result_of(run_phase(trial, cpu, "speed", "fp32")).speed
     assert found.tokens_per_s == LENGTH * found.samples_per_s

@@ -21,6 +21,7 @@ from bench.run.prepare import (
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Request
+from bench.worker.worker import prepare_data
 from tests.arms import arms
 from tests.planning.test_plan import SUITE, gpu, plan
 
@@ -147,6 +148,34 @@ def test_tokens_come_from_the_chain_unless_random_ones_are_asked_for(tmp_path):
     assert {word: choose_source(words, Request(data=word)).kind for word in asked} == asked
     with pytest.raises(UsageError, match="tokens"):
         choose_source(SUITE, Request(data="markov"))
+    (tmp_path / "mine.txt").touch()
+    text = Request(data=f"text:{tmp_path / 'mine.txt'}")
+    assert choose_source(words, text).kind == "text"
+    for suite, has in ((SUITE, "images"), (VECTORS, "vectors")):
+        with pytest.raises(UsageError, match=f"--data text .*, and .* is trained on {has}"):
+            choose_source(suite, text)
+
+
+class Reading(Surveyed):
+    """The same, which looks at data in this process."""
+
+    def call(self, target, *arguments):
+        return prepare_data(*arguments, None) if target == "bench.worker.worker:prepare_data" else None
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_texts_split_is_told_its_bytes_are_the_vocabulary_and_a_short_one_is_refused(machine, tmp_path, capsys, dry):
+    words = ["--suite", "gpt", "--phases", "train", "--precisions", "fp32", *dry]
+    (tmp_path / "mine.txt").write_bytes(b"a" * 1000)
+    prepared = prepare(parse([*words, "--data", f"text:{tmp_path / 'mine.txt'}"]), Reading(machine))
+    assert "the first 900 are trained on, the last 100 validated on" in " ".join(capsys.readouterr().out.split())
+    (source,) = prepared.data
+    assert (source.train_tokens, source.validation_tokens) == (900, 100)
+    assert source.fingerprint is not None
+    assert {trial.cell.classes for trial in prepared.plan.trials} == {256}
+    (tmp_path / "short.txt").write_bytes(b"a" * 600)
+    with pytest.raises(UsageError, match="has 600 bytes"):
+        prepare(parse([*words, "--data", f"text:{tmp_path / 'short.txt'}"]), Reading(machine))
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,24 @@ def test_a_wrong_field_is_named(make, field):
         make()
 
 
-def test_data_sources_are_parsed(tmp_path):
+def test_data_sources_are_parsed(tmp_path, monkeypatch):
     assert DataSource.parse("cifar10").kind == "cifar10"
     folder = DataSource.parse(f"folder:{tmp_path}")
     assert (folder.kind, folder.path, str(folder)) == ("folder", str(tmp_path), f"folder:{tmp_path}")
+    (tmp_path / "mine.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    text = DataSource.parse("text:mine.txt")
+    assert (text.kind, text.path, str(text)) == ("text", str(tmp_path / "mine.txt"), f"text:{tmp_path / 'mine.txt'}")
+    assert DataSource.parse("text:/no/such", elsewhere=True).path == "/no/such"
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("mnist", "must be cifar10, digits, markov, synthetic or folder:PATH, not 'mnist'"),
+        ("mnist", "must be cifar10, digits, markov, synthetic, folder:PATH or text:FILE, not 'mnist'"),
+        ("text:", "must be cifar10"),
+        ("text:/no/such", "'/no/such' does not exist"),
+        ("text:/", "'/' is no file"),
         (f"folder:{__file__}", "is a file"),
         ("folder:/no/such", "'/no/such' does not exist"),
     ],

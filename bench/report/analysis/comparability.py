@@ -234,12 +234,12 @@ def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         values={str(run): str(names) for run, names in sources.items()},
         why="Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
     )
-    folders = [run for run in runs if str(sources.get(run.label, "")).startswith("folder:")]
-    hosts = {run.environment.get("host") for run in folders}
-    if len(hosts) > 1 and len({sources[run.label] for run in folders}) == 1:
-        known = {run.label: ", ".join(run.fingerprints.values()) or None for run in folders}
-        why = "One path on two machines may hold other images."
-        yield Fact(name="images (fingerprint)", values=known, why=why, needed=True)
+    own = [run for run in runs if str(sources.get(run.label, "")).startswith(("folder:", "text:"))]
+    hosts = {run.environment.get("host") for run in own}
+    if len(hosts) > 1 and len({sources[run.label] for run in own}) == 1:
+        known = {run.label: ", ".join(run.fingerprints.values()) or None for run in own}
+        why = "One path on two machines may hold other data."
+        yield Fact(name="data (fingerprint)", values=known, why=why, needed=True)
 
 
 def _arms(rows: pd.DataFrame) -> Iterable[Fact]:

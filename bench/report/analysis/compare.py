@@ -17,12 +17,8 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.summary import (
-    MIN_SEEDS,
-    PARITY_MARGIN_POINTS,
-    RESIDENT_RESOLUTION,
-    summarise,
-)
+from bench.report.analysis.parity import ACCURACY, MIN_SEEDS
+from bench.report.analysis.summary import RESIDENT_RESOLUTION, summarise
 from bench.report.format import known, ratio, records, signed
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, Runs, load
@@ -226,7 +222,7 @@ class _Estimate:
         """What a change may be and still count as none; of too few samples none is too small."""
         if not self.decides:
             return -1.0
-        return PARITY_MARGIN_POINTS if self.metric.points else math.log1p(stats.MARGIN)
+        return ACCURACY.margin if self.metric.points else math.log1p(stats.MARGIN)
 
     @property
     def interval(self) -> Interval:
@@ -444,7 +440,7 @@ def _estimates(pair: dict[Hashable, Any], samples: Sequence[_Samples]) -> Iterat
         yield _Estimate(
             metric=metric,
             difference=difference,
-            margin=PARITY_MARGIN_POINTS,
+            margin=ACCURACY.margin,
             values=_values(pair, metric),
             samples=(tuple(was.values()), tuple(now.values())),
             statuses=_statuses(pair, metric),

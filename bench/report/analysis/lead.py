@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.report.analysis.parity import judged_by
 from bench.report.analysis.verdict import NOT_WORSE, Answer
 from bench.report.format import change, known, number, signed, times
 from bench.spec.precisions import BASELINE, find_precision
@@ -152,15 +153,17 @@ def _memory(least: float, most: float) -> str:
 
 
 def _accuracy(gains: Sequence[Answer]) -> str:
-    compared = [one for one in gains if one.training and known(one.training["delta_points"])]
+    compared = [one for one in gains if one.training and judged_by(one.training)]
     shown = [one for one in gains if one.accuracy == NOT_WORSE]
     if len(gains) == 1:
-        if not compared:
-            return "its accuracy was not compared"
         training = gains[0].training
+        quality = judged_by(training) if training else None
+        if quality is None:
+            return "its accuracy was not compared"
         seeds = training["delta_seeds"]
-        points = f"{signed(training['delta_points'])} points over {seeds:.0f} seed{'s' * (seeds != 1)}"
-        return f"its accuracy is {'not worse' if shown else 'not shown to be the same'} ({points})"
+        size = f"{signed(training[quality.changed], quality.decimals)} {quality.unit}"
+        over = f"{size} over {seeds:.0f} seed{'s' * (seeds != 1)}"
+        return f"its {quality.name} is {'not worse' if shown else 'not shown to be the same'} ({over})"
     if not compared:
         return "accuracy was not compared"
     open_, alone = len(compared) - len(shown), sum(bool(one.training) for one in gains) - len(compared)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report.analysis.parity import ACCURACY, JUDGED, LOSS, QUALITIES
 from bench.report.analysis.speed import ARM, IN_CELL, details, numbered, numbers, speeds, status_of
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import KEY, SUBJECT, is_emulated
@@ -25,18 +25,11 @@ RESIDENT_RESOLUTION = 5 * 2**20
 ENERGY_FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
-PARITY_MARGIN_POINTS = 0.5
-"""Accuracy may differ from fp32's by this many points and still count as the same."""
-MIN_SEEDS = 5
-"""With fewer paired seeds there is no parity verdict."""
-Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
-"""``trainings`` replaces it with ``diverged`` where a seed diverged."""
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
 FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats"]
-DELTA = ["delta_points", "delta_low", "delta_high", "delta_seeds", "parity"]
-ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high", "perplexity"]
+ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 EPOCHS = ["epoch_speedup", "epoch_low", "epoch_high", "epoch_seeds"]
 
 
@@ -144,10 +137,9 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm of ``numbered`` trials that was trained, by its number.
 
     Figures are means over the seeds that finished; ``time_to_accuracy_s`` is the mean over those that reached
-    ``target_accuracy_pct``, and ``reached`` is their number. ``delta_points`` is the mean over seeds of the paired
-    difference arm − fp32, with its 90 % interval in ``delta_low`` and ``delta_high``. ``diverged`` counts the seeds
-    that diverged where fp32 did not, ``fp32_diverged`` those in which fp32 did. The columns of ``_epoch_speedups`` and
-    ``_above_entropy`` are joined.
+    ``target_accuracy_pct``, and ``reached`` is their number. ``diverged`` counts the seeds that diverged where fp32 did
+    not, ``fp32_diverged`` those in which fp32 did. ``perplexity`` of tokens is e to the power of the mean test loss.
+    The columns of ``_deltas``, ``_epoch_speedups`` and ``_above_entropy`` are joined.
     """
     rows = trials[trials["phase"] == "train"]
     trained = rows["time_per_epoch_s"].notna() | is_emulated(rows["precision"])  # those have no times
@@ -164,6 +156,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
     deltas = _deltas(rows[usable]).reindex(table.index)
     deltas.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
+    table["perplexity"] = np.exp(table["test_loss"].where(table["accuracy_pct"].isna()).astype(float))
     others = [_epoch_speedups(rows[usable]), _above_entropy(rows[usable])]
     return table.join([deltas, *(other.reindex(table.index) for other in others)])
 
@@ -204,8 +197,7 @@ def _epoch_speedups(done: pd.DataFrame) -> pd.DataFrame:
 def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
     """Return how far each arm's test loss lies above the data's entropy rate, where that is known, by its number.
 
-    ``above_entropy`` is the mean over seeds in nats a token, with Student's 95 % interval; ``perplexity`` is e to the
-    power of the mean test loss.
+    ``above_entropy`` is the mean over seeds in nats a token, with Student's 95 % interval.
     """
     rows = done[done["entropy_nats"].notna() & done["test_loss"].notna()]
 
@@ -213,9 +205,7 @@ def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
         interval = stats.student_interval(differences)
         return interval.center, interval.low, interval.high
 
-    table = _over_seeds(rows, rows["test_loss"] - rows["entropy_nats"], ENTROPY[:-1], above).astype(float)
-    table["perplexity"] = np.exp(rows.groupby(ARM, sort=False)["test_loss"].mean().astype(float))
-    return table
+    return _over_seeds(rows, rows["test_loss"] - rows["entropy_nats"], ENTROPY, above).astype(float)
 
 
 def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -233,31 +223,17 @@ def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _deltas(done: pd.DataFrame) -> pd.DataFrame:
-    """Return each arm's accuracy less fp32's in points, with the verdict of ``parity``."""
-    pairs = _paired(done, "test_accuracy_pct")
-    points = pairs["test_accuracy_pct"] - pairs["test_accuracy_pct_fp32"]
-    return _over_seeds(pairs, points, DELTA, parity)
+    """Return how each arm differs from fp32 in accuracy, or in the loss of tokens, by its number.
 
-
-def parity(deltas: Values) -> tuple[float, float | None, float | None, int, Parity]:
-    """Judge accuracy differences in points, one per seed: equivalence by two one-sided tests at 5 %.
-
-    Returns:
-        Mean, both ends of its 90 % interval (None with one seed), the number of seeds and the verdict.
-        The lower end is also the one-sided 95 % bound that non-inferiority asks for.
-
-    Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
-    Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
+    It has the columns of each quality, which are the mean of arm − fp32 over the seeds that both finished and the ends
+    of its 90 % interval, and those of ``JUDGED``.
     """
-    interval = stats.student_interval(deltas, 0.90)
-    return interval.center, interval.low, interval.high, interval.n, _parity_word(interval)
-
-
-def _parity_word(delta: stats.Interval) -> Parity:
-    if delta.n < MIN_SEEDS or delta.low is None or delta.high is None:
-        return "insufficient seeds"
-    if delta.high < -PARITY_MARGIN_POINTS:
-        return "WORSE"
-    if delta.low <= -PARITY_MARGIN_POINTS:
-        return "INCONCLUSIVE"
-    return "EQUIVALENT" if delta.high < PARITY_MARGIN_POINTS else "NON-INFERIOR"
+    classified = done.groupby(ARM)["test_accuracy_pct"].transform("count") > 0
+    judged = []
+    for quality, own in ((ACCURACY, done[classified]), (LOSS, done[~classified])):
+        pairs = _paired(own, quality.figure)
+        deltas = pairs[quality.figure] - pairs[f"{quality.figure}_fp32"]
+        table = _over_seeds(pairs, deltas, [*quality.columns, *JUDGED], quality.judge)
+        judged.append(table.astype(dict.fromkeys(quality.columns, float)))
+    columns = [name for quality in QUALITIES for name in quality.columns]
+    return pd.concat([one for one in judged if len(one)] or judged).reindex(columns=[*columns, *JUDGED])

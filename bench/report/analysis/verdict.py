@@ -10,9 +10,9 @@ import pandas as pd
 
 from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
+from bench.report.analysis.parity import MIN_SEEDS, judged_by
 from bench.report.analysis.speed import between
-from bench.report.analysis.summary import MIN_SEEDS, PARITY_MARGIN_POINTS
-from bench.report.format import change, known, number, processes, ratio, records, signed
+from bench.report.format import change, known, number, processes, ratio, records
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, parse_precision
@@ -300,23 +300,18 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     fp32 = f"fp32 diverged in {_counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
     if row["train_status"] not in MEASURED:
         return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
-    if not known(row["delta_points"]):
+    quality = judged_by(row)
+    if quality is None:
         outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
         return f"{outcome} ({fp32})" if fp32 else outcome
     judgement = {
         "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
-        "EQUIVALENT": f"EQUIVALENT within ±{PARITY_MARGIN_POINTS} points",
-        "NON-INFERIOR": f"NON-INFERIOR at a margin of {PARITY_MARGIN_POINTS} points",
+        "EQUIVALENT": f"EQUIVALENT within ±{quality.margin} {quality.unit}",
         "diverged": f"{row['diverged']:.0f} of its trainings diverged",
-    }.get(row["parity"], f"{row['parity']} at a margin of {PARITY_MARGIN_POINTS} points")
+    }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
     judgement += f"; {fp32}" if fp32 else ""
     over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
-    return f"test accuracy {_delta(row)} over {over} ({judgement}){at}"
-
-
-def _delta(row: Mapping[Hashable, Any]) -> str:
-    interval = f" [90 %: {signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
-    return f"{signed(row['delta_points'])} points{interval}"
+    return f"{quality.name} {quality.write(row, quality.unit, '90 %: ')} over {over} ({judgement}){at}"
 
 
 def _counted(count: float, what: str) -> str:

@@ -86,12 +86,23 @@ FIELDS = {
     "accuracy_pct": Field("accuracy_pct", "number", "Test accuracy: mean over seeds."),
     "accuracy_sd_points": Field("accuracy_sd", "number", "Its standard deviation over seeds."),
     "accuracy_change_points": Field("delta_points", "number", "Accuracy less fp32's, paired by seed: mean."),
-    "accuracy_change_low_points": Field("delta_low", "number", "Lower end of that difference's 90 % interval."),
-    "accuracy_change_high_points": Field("delta_high", "number", "Upper end of it."),
+    "accuracy_change_low_points": Field("delta_points_low", "number", "Lower end of that difference's 90 % interval."),
+    "accuracy_change_high_points": Field("delta_points_high", "number", "Upper end of it."),
     "accuracy_verdict": Field(
-        "parity", "string", "EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or why there is none."
+        "parity",
+        "string",
+        "EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or why there is none; of tokens by their loss.",
     ),
     "test_loss": Field("test_loss", "number", "Loss on test data: mean over seeds."),
+    "loss_change_nats": Field("delta_nats", "number", "Loss of tokens less fp32's, paired by seed: mean."),
+    "loss_change_low_nats": Field("delta_nats_low", "number", "Lower end of that difference's 90 % interval."),
+    "loss_change_high_nats": Field("delta_nats_high", "number", "Upper end of it."),
+    "loss_above_entropy_nats": Field(
+        "above_entropy", "number", "Loss of tokens less the entropy rate of their source, where it is known: mean."
+    ),
+    "loss_above_entropy_low_nats": Field("above_entropy_low", "number", "Lower end of its 95 % interval over seeds."),
+    "loss_above_entropy_high_nats": Field("above_entropy_high", "number", "Upper end of it."),
+    "perplexity": Field("perplexity", "number", "Of tokens: e to the power of the mean test loss."),
     "time_to_accuracy_s": Field("time_to_accuracy_s", "number", "Training time to the accuracy that was asked for."),
 }
 """The keys of a row, in order."""
@@ -113,7 +124,7 @@ DETAILS = {
     "train_samples_per_s": Field("train_samples_per_s", "number", "Throughput of an epoch: mean over seeds."),
     "train_loss": Field("train_loss", "number", "Training loss: mean over seeds."),
     "accuracy_evaluated_in_fp32_pct": Field("accuracy_fp32_pct", "number", "The same weights evaluated in fp32."),
-    "accuracy_change_seeds": Field("delta_seeds", "integer", "Seeds that the change of accuracy is over."),
+    "accuracy_change_seeds": Field("delta_seeds", "integer", "Seeds that the change of accuracy, or of loss, is over."),
     "diverged_seeds": Field("diverged", "integer", "Seeds that diverged where fp32 did not."),
     "fp32_diverged_seeds": Field("fp32_diverged", "integer", "Seeds in which fp32 diverged."),
     "target_accuracy_pct": Field("target_accuracy_pct", "number", "The accuracy that was asked for."),
@@ -139,6 +150,8 @@ PAGE = {
         *("host_ratio", "measured_in", "accuracy_sd_points", "test_loss", "data_wait_pct", "label", "train_status"),
         *("memory_change_ratio", "energy_status", "energy_change_ratio", "epochs", "seeds", "time_to_accuracy_s"),
         *("accuracy_change_low_points", "accuracy_change_high_points"),
+        *("loss_change_low_nats", "loss_change_high_nats"),
+        *("loss_above_entropy_low_nats", "loss_above_entropy_high_nats"),
     }
 }
 """What the page carries with it: what its script shows."""

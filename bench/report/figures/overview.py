@@ -1,4 +1,4 @@
-"""Figures over all recipes of a report: what memory is used for, and how accuracy differs from fp32's."""
+"""Figures over all recipes of a report: what memory is used for, and how accuracy, or the loss of tokens, differs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 import pandas as pd
 
 from bench.report.analysis.memory import COLUMNS
-from bench.report.analysis.summary import PARITY_MARGIN_POINTS
+from bench.report.analysis.parity import ACCURACY, LOSS, Quality
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
 from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
-from bench.report.format import memory_unit, number, records, signed
+from bench.report.format import memory_unit, number, records
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
-MEMORY, ACCURACY = "memory", "accuracy"
+MEMORY = "memory"
+FIGURES = {ACCURACY: "accuracy", LOSS: "loss"}
 """The names of the figures."""
 MOST_ROWS = 24
 """Most rows of a panel."""
@@ -76,35 +77,37 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
     )
 
 
-def accuracy_differences(summary: pd.DataFrame) -> Chart | None:
-    """Describe each precision's accuracy less fp32's, with its 90 % interval and the margin; None without any."""
-    compared = summary[summary["delta_points"].notna() & summary["delta_low"].notna()]
+def differences(summary: pd.DataFrame, quality: Quality) -> Chart | None:
+    """Describe each precision's accuracy or loss less fp32's, with its interval and the margin; None without any."""
+    center, low, high = quality.columns
+    compared = summary[summary[center].notna() & summary[low].notna()]
     rows = compared.head(MOST_ROWS)
     if rows.empty:
         return None
     marks: list[Mark] = [
-        Bar(x=(-PARITY_MARGIN_POINTS, PARITY_MARGIN_POINTS), y=(0, len(rows)), tint=SOFT, faint=True),
+        Bar(x=(-quality.margin, quality.margin), y=(0, len(rows)), tint=SOFT, faint=True),
         Rule(at=0.0, axis="x"),
     ]
     several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
     ticks, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
     for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
         y, name = place + 0.5, str(row["precision"])
-        says = f"{signed(row['delta_points'])} points [{signed(row['delta_low'])}, {signed(row['delta_high'])}]"
-        marks.append(Line(points=[(row["delta_low"], y), (row["delta_high"], y)], tint=name, dots=False))
-        marks.append(Line(points=[(row["delta_points"], y)], tint=name, says=f"{says}, {row['parity']}"))
+        says = f"{quality.write(row, quality.unit)}, {row['parity']}"
+        marks.append(Line(points=[(row[low], y), (row[high], y)], tint=name, dots=False))
+        marks.append(Line(points=[(row[center], y)], tint=name, says=says))
         parts = [str(row[column]) for column in ("workload", "label") if several[column]]
         parts += [f"batch {row['batch_size']}"] if many else []
         ticks.append((y, " ".join([*parts, name])))
+    better = "more" if quality.more_is_better else "less"
     return Chart(
-        name=ACCURACY,
-        caption="Test accuracy less fp32's",
-        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{PARITY_MARGIN_POINTS} points."
-        + _cut(len(compared)),
+        name=FIGURES[quality],
+        caption=f"{quality.name.capitalize()} less fp32's",
+        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{quality.margin} {quality.unit}, and "
+        f"{better} is better." + _cut(len(compared)),
         panels=[
             Panel(
                 title="",
-                x=Axis(label="points"),
+                x=Axis(label=quality.unit),
                 y=Axis(scale="words", ticks=ticks),
                 marks=marks,
                 rows=len(rows),

@@ -22,6 +22,8 @@ PATHS = ("data_dir", "out", "resume")
 """Keys of a request that hold paths; on the command line, options."""
 WITH_PATH = ("--data", "--data-dir", "--out", "--resume", "--weights", "--on", "--suite")
 """Options whose word may hold a path or an address."""
+WITH_COLON = ("folder:", "text:")
+"""How sources of data with a path begin."""
 IDENTIFYING = {"uuid", "uuids", "directory", "fingerprint"}
 """Keys of run.json that identify a board or a folder."""
 PATTERNS = (
@@ -29,7 +31,7 @@ PATTERNS = (
     (re.compile(r"^.* is a copy of it", re.DOTALL), "Another folder is a copy of it"),
     (re.compile(r'File "[^"\n]*"'), 'File "[path]"'),
     (re.compile(r"""(?P<quote>['"])(?:~|\.{0,2}/|[A-Za-z]:\\)[^'"\n]*(?P=quote)"""), r"\g<quote>[path]\g<quote>"),
-    (re.compile(r"folder:[^\s,;)]+"), "folder:[path]"),
+    (re.compile(r"\b(folder|text):[^\s,;)]+"), r"\1:[path]"),
     (re.compile(r"\w+://[^\s,;)'\"]+"), "[address]"),
     (re.compile(r"(?<![\w.\]/])(?:~[\w.-]*|\.{0,2})/[^\s,:;()<>|'\"\]]+"), "[path]"),
     (re.compile(r"(?<![\w.])[A-Za-z]:\\[^\s,;()<>|'\"]+"), "[path]"),
@@ -54,8 +56,10 @@ def anonymous(runs: Runs) -> Runs:
     """Return runs without what identifies people or machines; they are called by numbers."""
     labels = {run.label: f"no. {number}" for number, run in enumerate(runs.runs, 1)}
     hosts = _numbered("host", (name for run in runs.runs for name in _hosts(run)))
-    sources = _numbered("folder:", (name for name in runs.trials["data"].astype(str).unique() if ":" in name))
-    sources |= _numbered("folder:", (one for run in runs.runs for one in run.fingerprints if ":" in one), sources)
+    sources: dict[str, str] = {}
+    for kind in WITH_COLON:
+        named = [*runs.trials["data"].astype(str).unique(), *(one for run in runs.runs for one in run.fingerprints)]
+        sources = _numbered(kind, (name for name in named if name.startswith(kind)), sources)
     scrub = _scrubber(runs, labels, hosts, sources)
 
     def of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -193,7 +197,7 @@ def _open(option: str, value: str, sources: Mapping[str, str], scrub: Scrub) -> 
     if option in ("--out", "--resume", "--data-dir"):
         return "DIR"
     if option == "--data" and ":" in value:
-        return sources.get(value, "folder:DIR")
+        return sources.get(value, f"{value.partition(':')[0]}:PATH")
     if option == "--suite":
         return ",".join("FILE.py" if "/" in name or name.endswith(".py") else name for name in value.split(","))
     return scrub(value) if option != "--weights" or value in ("none", "imagenet") else "FILE"

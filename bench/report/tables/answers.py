@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from bench.report.analysis.parity import judged_by
 from bench.report.analysis.verdict import Answer, Sentence
 from bench.report.format import UNKNOWN, change, known, number, records, signed, spread, times
 from bench.report.reading.labels import short
@@ -82,7 +83,7 @@ class Line:
     epoch: str
     accuracy: str
     points: str
-    """The difference in accuracy."""
+    """The difference in accuracy, or in the loss of tokens."""
     standing: str
     """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
     marks: list[Mark] = field(default_factory=list)
@@ -158,11 +159,12 @@ def _line(
 
 
 def _accuracy(answer: Answer) -> tuple[str, str, str]:
-    """Return a word on accuracy, the difference in points, and what it means for the advice."""
+    """Return a word on accuracy, the difference with its unit, and what it means for the advice."""
     training = answer.training
     if not answer.arm or answer.precision == BASELINE or not training:
         return ("not trained" if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""
-    points = f"{signed(training['delta_points'])} pt" if known(training["delta_points"]) else ""
+    quality = judged_by(training)
+    points = f"{signed(training[quality.changed], quality.decimals)} {quality.short}" if quality else ""
     if answer.accuracy in STANDING:
         return answer.accuracy, points, STANDING[answer.accuracy]
     if training["train_status"] not in MEASURED:

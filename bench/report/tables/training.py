@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.summary import MIN_SEEDS, PARITY_MARGIN_POINTS
+from bench.report.analysis.parity import MIN_SEEDS, QUALITIES, Quality, judged_by
 from bench.report.format import MIB, UNKNOWN, estimate, known, number, records, signed, source
 from bench.report.tables.table import (
     ARM,
@@ -60,23 +61,31 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
-            figures("difference (points) [90 % interval]", _difference),
+            *(figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one)) for one in QUALITIES),
             words("parity", "parity"),
         ),
     ]
-    margin = PARITY_MARGIN_POINTS
-    about = (
-        "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed. Parity is judged "
-        f"from {MIN_SEEDS} seeds on, at a margin of ±{margin} points that was fixed beforehand. EQUIVALENT: the "
-        f"interval lies within ±{margin}. NON-INFERIOR: it lies above −{margin} but reaches beyond +{margin}. WORSE: "
-        f"it lies below −{margin}. INCONCLUSIVE: it holds −{margin}."
-    )
+    about = "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed."
+    found = [judged_by(row) for row in rows]
+    about += " ".join(["", *(_how_judged(one) for one in QUALITIES if one in found)])
     if any(known(row["entropy_nats"]) for row in rows):
         about += (
             " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
             "above it the loss lies is averaged over seeds, each with sequences of its own."
         )
     return table("Training", rows, columns, about)
+
+
+def _how_judged(quality: Quality) -> str:
+    margin = quality.margin
+    worse, better = ("−", "+") if quality.more_is_better else ("+", "−")
+    below, above = ("below", "above") if quality.more_is_better else ("above", "below")
+    return (
+        f"Parity of {quality.name} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {quality.unit} that "
+        f"was fixed beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it lies {above} "
+        f"{worse}{margin} but reaches beyond {better}{margin}. WORSE: it lies {below} {worse}{margin}. INCONCLUSIVE: "
+        f"it holds {worse}{margin}."
+    )
 
 
 def _above_entropy(row: Row) -> str:
@@ -92,11 +101,8 @@ def _accuracy(row: Row) -> str:
     return f"{decimals(row['accuracy_pct'])}{spread}"
 
 
-def _difference(row: Row) -> str:
-    if row["precision"] == BASELINE:
-        return "baseline"
-    interval = f" [{signed(row['delta_low'])}, {signed(row['delta_high'])}]" if known(row["delta_low"]) else ""
-    return f"{signed(row['delta_points'])}{interval}"
+def _difference(quality: Quality, row: Row) -> str:
+    return "baseline" if row["precision"] == BASELINE else quality.write(row)
 
 
 def _cost(rows: list[Row]) -> Table | None:

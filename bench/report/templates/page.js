@@ -32,7 +32,7 @@ function change(ratio) {
   const percent = 100 * (ratio - 1), text = percent.toFixed(Math.abs(percent) >= 9.5 ? 0 : 1);
   return `${percent < 0 ? "" : "+"}${text} %`.replace("-", "−");
 }
-const signed = value => `${value.toFixed(2) < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
+const signed = (value, digits = 2) => `${value.toFixed(digits) < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 const interval = one => known(one.low) ? ` [${number(one.low, 3)}, ${number(one.high, 3)}]` : "";
 const gib = bytes => known(bytes) ? bytes >= 2 ** 30 ? `${number(bytes / 2 ** 30, 3)} GiB` : `${number(bytes / 2 ** 20, 3)} MiB` : "–";
 const className = name => "p-" + name.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "");
@@ -118,16 +118,24 @@ function cells(view, reach) {
   const { best, base, batch } = view, row = best?.row;
   const against = metric => row ? over(row, base, metric) : null;
   const epoch = against("epoch"), size = METRICS[state.metric].ends;
-  const change_ = best && state.baseline === data.baseline && known(row.accuracy_change_points);
+  const quality = best && state.baseline === data.baseline ? qualityChange(row) : null;
   return {
     use: best ? element("span", { class: `chip shown ${className(row.precision)}` }, element("bdi", {}, row.precision)) : status(view),
     faster: best ? element("strong", {}, size ? `${number(best.value.center, 3)}×` : change(best.value.center)) : "–",
     strip: strip(view.marks, reach),
     memory: change(against("memory")?.center), energy: change(against("energy")?.center),
     epoch: epoch ? `${number(base.epoch_s, 3)} → ${number(row.epoch_s, 3)} s` : "–",
-    accuracy: change_ ? `${signed(row.accuracy_change_points)} pt, ${row.accuracy_verdict}` : "–",
+    accuracy: quality ? `${quality.text}, ${row.accuracy_verdict}` : "–",
     batch: String(batch),
   };
+}
+
+// The change from fp32 in accuracy, or in the loss of tokens, of which less is a gain.
+
+function qualityChange(row) {
+  const points = row.accuracy_change_points, nats = row.loss_change_nats;
+  if (known(points)) return { gain: points, text: `${signed(points)} pt` };
+  return known(nats) ? { gain: -nats, text: `${signed(nats, 4)} nats` } : null;
 }
 function status({ cell, base }) {
   if (!cell.length) return "not measured";
@@ -142,7 +150,7 @@ function key(line, column) {
   if (column === "device") return line.order;
   if (column === "use") return best ? best.row.precision : line.answer.use ?? "";
   if (column === "batch") return batch;
-  if (column === "accuracy") return best?.row.accuracy_change_points ?? null;
+  if (column === "accuracy") return best ? qualityChange(best.row)?.gain ?? null : null;
   if (column === "faster" || column === "strip") return best ? (advised() ? 1 : METRICS[state.metric].better) * best.value.center : null;
   return best ? over(best.row, base, column)?.center ?? null : null;
 }
@@ -197,7 +205,8 @@ const DETAIL = {
   "speedup [95 %]": row => known(row.speedup) ? number(row.speedup) + interval({ low: row.speedup_low, high: row.speedup_high }) : "–",
   verdict: row => row.speed_verdict ?? "–", "peak memory": row => gib(row.peak_memory_bytes),
   "energy/step (J)": row => number(row.energy_j_per_step), "epoch (s)": row => number(row.epoch_s),
-  "accuracy (%)": row => known(row.accuracy_pct) ? row.accuracy_pct.toFixed(2) : "–",
+  "accuracy (%)": row => known(row.accuracy_pct) ? row.accuracy_pct.toFixed(2) : "–", perplexity: row => number(row.perplexity),
+  "above the entropy (nats)": row => known(row.loss_above_entropy_nats) ? signed(row.loss_above_entropy_nats, 4) : "–",
   "products in": row => row.compute_dtypes || "–", "% of ceiling": row => number(row.pct_of_peak, 3), rounds: row => known(row.rounds) ? String(row.rounds) : "–",
 };
 function toggle(line) {

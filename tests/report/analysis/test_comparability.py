@@ -206,7 +206,7 @@ def test_one_path_on_two_hosts_without_fingerprints_is_doubted(pair):
     for host, folder in zip("xy", pair, strict=True):
         fleet.edit_rows(folder, lambda row: row.update(data="folder:/images"))
         fleet.edit_run(folder, lambda run, host=host: run["environment"].update(host=host))
-    assert "Unknown images (fingerprint): not known in a and b." in one(told(*pair))
+    assert "Unknown data (fingerprint): not known in a and b." in one(told(*pair))
     for folder in pair:
         fleet.edit_run(folder, lambda run: run.update(data=[{"source": "folder:/images", "fingerprint": "f1"}]))
     assert told(*pair) == []

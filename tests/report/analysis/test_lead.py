@@ -28,6 +28,13 @@ def test_one_answer_names_precision_speedup_memory_and_accuracy(gain):
     assert "not worse (+0.10 points over 5 seeds)" in cost
 
 
+def test_tokens_are_told_by_their_loss(tmp_path):
+    run = RunBuilder(tmp_path / "one").speed()
+    for name, loss in (("fp32", 3.1), ("amp-bf16", 3.102)):
+        run.train(name, [None] * 5, test_loss=loss)
+    assert "Its test loss is not worse (+0.0020 nats over 5 seeds)." in said(run.folder)[1]
+
+
 def test_devices_of_like_gains_share_a_range_and_others_are_named_apart(gain, tmp_path):
     other = RunBuilder(tmp_path / "slow").speed(speedups=[1.5, 1.51, 1.49]).folder
     near = RunBuilder(tmp_path / "near").speed(speedups=[1.6, 1.61, 1.59]).folder

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
+from bench.report.analysis.parity import ACCURACY, LOSS
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.figures import devices, figure, files, overview, svg
@@ -127,7 +128,7 @@ def test_one_device_has_no_figure_of_all_and_what_nobody_measured_has_none(summa
     bare = summary.assign(**dict.fromkeys(columns, float("nan")))
     assert across(bare) is None
     assert single(bare, {}, name="none") is None
-    assert overview.accuracy_differences(bare) is None
+    assert overview.differences(bare, ACCURACY) is None
 
 
 def test_intervals_memory_of_the_device_and_what_did_not_fit_are_drawn(tmp_path):
@@ -156,12 +157,16 @@ def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary
     assert first[-1].x[1] * MIB == pytest.approx(row[["parameter_bytes", "gradient_bytes", "optimizer_bytes"]].sum())
 
 
-def test_accuracy_is_beside_its_margin(tmp_path):
+def test_accuracy_and_the_loss_of_tokens_are_beside_their_margins(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
-    (panel,) = overview.accuracy_differences(run.summary()).panels
-    assert points(panel, "amp-bf16") == [(pytest.approx(0.3), 0.5)]
-    assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
-    assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-0.5, 0.5)]
+    tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
+    tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
+    for one, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
+        (panel,) = overview.differences(one.summary(), quality).panels
+        assert points(panel, "amp-bf16") == [(pytest.approx(change), 0.5)]
+        assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
+        assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
+    assert overview.differences(run.summary(), LOSS) is None
 
 
 def test_axes_reach_beyond_their_marks_and_have_round_ticks(summary):

@@ -139,6 +139,17 @@ def test_the_figures_are_those_of_the_report_and_the_runs_are_still_told_apart(p
     assert len(names[0]) == len(names[1])
 
 
+def test_a_text_of_ones_own_is_a_number_wherever_it_is_named(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [None], test_loss=3.0)
+    run.lost("train", "amp-bf16", "failed", "text:/home/alice/diary.txt cannot be read")
+    fleet.edit_rows(run.folder, lambda row: row.update(data="text:/home/alice/diary.txt"))
+    fleet.edit_run(run.folder, lambda info: info["request"].update(argv=["--data", "text:diary.txt"]))
+    found = anonymous(load([run.folder]))
+    assert set(found.trials["data"]) == {"text:1"}
+    assert found.runs[0].info["request"]["argv"] == ["--data", "text:PATH"]
+    assert "diary" not in " ".join(found.trials["detail"])
+
+
 def test_what_identifies_nobody_stays(tmp_path):
     run = RunBuilder(tmp_path / "run").memory("fp32", 100)
     run.lost("speed", "fp32", "failed", "512 samples/s of 1/2, CUDA error: 700 (see docs) and/or x")

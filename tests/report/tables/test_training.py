@@ -63,8 +63,9 @@ def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds_with_its_interval(t
         "+0.1000",
     ]
     assert column(learned, "perplexity") == ["24.53", "22.20"]
+    assert column(learned, "difference (nats) [90 % interval]") == ["baseline", "+0.0000"]
     others, _ = training(RunBuilder(tmp_path / "other").train("fp32", [90.0]).summary())
-    assert not [header for header in others.headers if re_any(header, "entropy", "perplexity")]
+    assert not [header for header in others.headers if re_any(header, "entropy", "perplexity", "nats")]
 
 
 def re_any(text, *words):

@@ -1,0 +1,116 @@
+"""A text as tokens: the split by position, the windows of a seed, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bench.data import Shard, open_batches, prepare
+from bench.data import batches as batches_module
+from bench.data.prepare import is_synthetic
+from bench.data.text import BYTES, Text
+from bench.spec.errors import UsageError
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource
+
+CPU = torch.device("cpu")
+LENGTH = 4
+DATA = Data(input_shape=(LENGTH,), classes=50_304, tokens=True, source="markov", steps_per_epoch=3)
+TRAINED, VALIDATED = 180, 20
+TEXT = bytes(range(TRAINED)) + bytes(range(200, 200 + VALIDATED))
+"""Each byte tells where it stands, and those that are validated on are above all others."""
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "text").write_bytes(TEXT)
+    return DataSource.parse(f"text:{tmp_path / 'text'}")
+
+
+def opened(source, *, data=DATA, **changes):
+    return open_batches(data, source, **{"batch_size": 8, "device": CPU, "seed": 0, **changes})
+
+
+def joined(batches):
+    return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+
+def test_the_first_bytes_are_trained_on_the_last_tenth_is_validated_on_and_the_split_is_told(source):
+    prepared = prepare(DATA, source)
+    assert (prepared.train_tokens, prepared.validation_tokens) == (TRAINED, VALIDATED)
+    assert (prepared.data.classes, prepared.train_samples) == (BYTES, None)
+    batches = opened(source, data=replace(DATA, steps_per_epoch=300))
+    inputs, targets = joined(batches.train(1))
+    assert (int(inputs.min()), int(targets.max())) == (0, TRAINED - 1)  # both ends are reached, and not passed
+    inputs, targets = joined(batches.test())
+    assert (int(inputs.min()), int(targets.max())) == (200, 200 + VALIDATED - 4)
+
+
+def test_targets_are_the_next_bytes_whatever_vocabulary_the_suite_has(source):
+    batches = opened(source)
+    assert batches.data.classes == BYTES
+    found = list(batches.train(1))
+    assert len(found) == batches.steps_per_epoch == 3
+    for inputs, targets in found:
+        assert inputs.shape == targets.shape == (8, LENGTH)
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(targets, inputs + 1)
+    assert (batches.has_test, batches.entropy_nats) == (True, None)
+
+
+def test_windows_follow_from_the_seed_and_the_epoch_and_those_validated_on_from_neither(source):
+    one = joined(opened(source).train(1))[0]
+    assert torch.equal(one, joined(opened(source).train(1))[0])
+    assert not torch.equal(one, joined(opened(source).train(2))[0])
+    assert not torch.equal(one, joined(opened(source, seed=1).train(1))[0])
+    assert torch.equal(joined(opened(source).test())[0], joined(opened(source, seed=1).test())[0])
+
+
+def test_the_ranks_shards_are_the_batch(source):
+    shards = [next(opened(source, shard=Shard(rank=rank, ranks=2)).train(1))[0] for rank in (0, 1)]
+    assert torch.equal(torch.cat(shards), next(opened(source).train(1))[0])
+
+
+def test_of_a_long_text_evenly_spaced_windows_are_validated_on(source, monkeypatch):
+    whole = joined(opened(source).test())[1]
+    assert whole.flatten().tolist() == list(range(201, 201 + 4 * LENGTH))  # every byte at most once
+    monkeypatch.setattr(batches_module, "VALIDATION_TOKENS", 2 * LENGTH)
+    assert joined(opened(source).test())[0][:, 0].tolist() == [200, 208]
+
+
+@pytest.mark.parametrize("size", [0, 1, 10 * (LENGTH + 1) - 1])
+def test_a_text_that_is_too_short_is_refused_with_what_it_would_need(tmp_path, size):
+    (tmp_path / "short").write_bytes(b"x" * size)
+    source = DataSource.parse(f"text:{tmp_path / 'short'}")
+    for refused in (lambda: prepare(DATA, source), lambda: opened(source)):
+        with pytest.raises(UsageError, match=f"has {size} bytes.* need at least 50"):
+            refused()
+
+
+def test_a_text_just_long_enough_has_a_window_in_both_parts(tmp_path):
+    (tmp_path / "least").write_bytes(b"x" * 10 * (LENGTH + 1))
+    text = Text(str(tmp_path / "least"), LENGTH)
+    assert text.windows(3, np.random.default_rng(0)).shape == (3, LENGTH + 1)
+    assert text.validation_windows(9).shape == (1, LENGTH + 1)
+
+
+def test_a_text_that_is_gone_is_a_sentence(tmp_path):
+    with pytest.raises(UsageError, match=r"text '/no/such' cannot be read: No such file"):
+        prepare(DATA, DataSource(kind="text", path="/no/such"))
+
+
+def test_another_text_has_another_fingerprint(source, tmp_path):
+    (tmp_path / "other").write_bytes(TEXT[:-1] + b"x")
+    (tmp_path / "copy").write_bytes(TEXT)
+    prints = [
+        prepare(DATA, DataSource(kind="text", path=str(tmp_path / name))).fingerprint
+        for name in ("text", "copy", "other")
+    ]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_images_are_never_read_as_a_text():
+    source = DataSource(kind="text", path="/x")
+    assert is_synthetic(Data(input_shape=(3, 8, 8), classes=2), source)
+    assert not is_synthetic(DATA, source)

@@ -1,0 +1,101 @@
+"""Parity: what differences over seeds show, in accuracy and in the loss of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.report.analysis.parity import ACCURACY, LOSS, QUALITIES, Quality, judged_by
+from bench.report.analysis.verdict import sentences
+from tests.report.builders import RunBuilder
+
+
+@pytest.mark.parametrize("quality", QUALITIES, ids=lambda one: one.unit)
+def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(quality: Quality) -> None:
+    rng, margin = np.random.default_rng(1), quality.margin
+    better, worse = ("greater", "less") if quality.more_is_better else ("less", "greater")
+    bad = -margin if quality.more_is_better else margin
+    words = []
+    for _ in range(300):
+        spread = margin * rng.uniform(0.2, 1.8)
+        deltas = rng.normal(margin * rng.uniform(-2.4, 2.4), spread, size=rng.integers(5, 9))
+        shown = {
+            side: scipy_stats.ttest_1samp(deltas, at, alternative=side_of).pvalue < 0.05
+            for side, at, side_of in (("sound", bad, better), ("near", -bad, worse), ("worse", bad, worse))
+        }
+        expected = "WORSE" if shown["worse"] else "INCONCLUSIVE"
+        if shown["sound"]:
+            expected = "EQUIVALENT" if shown["near"] else "NON-INFERIOR"
+        mean, low, high, count, word = quality.judge(deltas)
+        words.append(word)
+        assert (mean, count, word) == (deltas.mean(), deltas.size, expected)
+        interval = scipy_stats.t.interval(0.90, count - 1, loc=mean, scale=scipy_stats.sem(deltas))
+        assert (low, high) == pytest.approx(interval)
+    assert set(words) == {"EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE"}
+
+
+def test_fewer_than_five_seeds_get_a_difference_and_its_interval_but_no_verdict() -> None:
+    mean, low, high, count, word = ACCURACY.judge(np.array([0.1, 0.2, 0.3, 0.2]))
+    assert (mean, count, word) == (pytest.approx(0.2), 4, "insufficient seeds")
+    assert low is not None
+    assert high is not None
+    assert ACCURACY.judge(np.array([0.1]))[1:3] == (None, None)
+
+
+def test_equal_accuracies_in_every_seed_are_equivalent() -> None:
+    assert ACCURACY.judge(np.zeros(5)) == (0.0, 0.0, 0.0, 5, "EQUIVALENT")
+
+
+def trained(folder: Path, *deltas: float) -> RunBuilder:
+    """A run of tokens, whose losses differ from fp32's by so many nats, seed by seed."""
+    losses = [3.1, 3.3, 3.2, 3.05, 3.4][: len(deltas)]
+    run = RunBuilder(folder).train("fp32", [None] * len(deltas), test_loss=losses, entropy_nats=3.0)
+    own = [loss + delta for loss, delta in zip(losses, deltas, strict=True)]
+    return run.train("amp-bf16", [None] * len(deltas), test_loss=own, entropy_nats=3.0)
+
+
+@pytest.mark.parametrize(
+    ("deltas", "word"),
+    [
+        ((0.001, -0.001, 0.0, 0.002, -0.002), "EQUIVALENT"),
+        ((-0.02, -0.03, 0.0, -0.01, -0.02), "NON-INFERIOR"),
+        ((0.02, 0.021, 0.022, 0.019, 0.02), "WORSE"),
+        ((0.0, 0.02, -0.01, 0.01, 0.0), "INCONCLUSIVE"),
+        ((0.0, 0.0), "insufficient seeds"),
+    ],
+)
+def test_tokens_are_judged_by_their_loss_of_which_less_is_better(tmp_path: Path, deltas, word: str) -> None:
+    found = trained(tmp_path / "run", *deltas).row()
+    assert found["parity"] == word
+    assert found["delta_nats"] == pytest.approx(np.mean(deltas), abs=1e-12)
+    assert judged_by(found) is LOSS
+    assert np.isnan(found["delta_points"])
+
+
+def test_classes_are_judged_by_their_accuracy_alone(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0] * 5, test_loss=1.0)
+    found = run.train("amp-bf16", [90.0] * 5, test_loss=2.0).row()
+    assert (found["parity"], judged_by(found)) == ("EQUIVALENT", ACCURACY)
+    assert found[["delta_nats", "perplexity"]].isna().all()
+
+
+def test_accuracy_and_loss_are_judged_side_by_side_in_one_report(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", *[0.02] * 5)
+    run.train("fp32", [90.0] * 5, batch=64).train("amp-bf16", [90.1] * 5, batch=64)
+    assert (run.row()["parity"], run.row(batch=64)["parity"]) == ("WORSE", "EQUIVALENT")
+
+
+def test_a_loss_that_is_shown_worse_rules_a_precision_out_and_the_sentence_is_in_nats(tmp_path: Path) -> None:
+    def said(run: RunBuilder) -> str:
+        (sentence,) = sentences(run.speed().summary())
+        return str(sentence)
+
+    sound = said(trained(tmp_path / "sound", 0.001, -0.001, 0.0, 0.002, -0.002))
+    assert ": use amp-bf16" in sound
+    assert "test loss +0.0000 nats [90 %: −0.0015, +0.0015] over 5 seeds of 2 epochs (EQUIVALENT within" in sound
+    worse = said(trained(tmp_path / "worse", *[0.02] * 5))
+    assert ": stay with fp32 — its training rules out amp-bf16" in worse
+    assert "(WORSE at a margin of 0.01 nats)" in worse
