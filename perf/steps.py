@@ -31,13 +31,26 @@ class Model:
     """Of the suite."""
     batch: dict[str, int]
     """Samples in a batch, by the kind of device."""
+    usual: bool = True
+    """Whether the suite's own model in the usual loop is timed, too: in steps of seconds a loop's own cost is lost."""
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """What its steps are timed beside."""
+        return (self.package, USUAL) if self.usual else (self.package,)
 
 
 MODELS = {
     "resnet50": Model(suite="resnet50", package=TIMM, batch={"cpu": 8, "cuda": 256}),
     "vit_b_16": Model(suite="vit_b_16", package=TIMM, batch={"cpu": 2, "cuda": 64}),
     "gpt-tiny": Model(suite="gpt", package=TRANSFORMERS, parameters={"preset": "tiny"}, batch={"cpu": 32, "cuda": 512}),
-    "gpt2": Model(suite="gpt", package=TRANSFORMERS, parameters={"preset": "gpt2"}, batch={"cpu": 1, "cuda": 12}),
+    "gpt2": Model(
+        suite="gpt",
+        package=TRANSFORMERS,
+        parameters={"preset": "gpt2"},
+        batch={"cpu": 1, "cuda": 12},
+        usual=False,
+    ),
 }
 TIMM_NAMES = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
 """What timm calls the models of suites."""
@@ -101,15 +114,16 @@ def over_harness(comparison: arms.Comparison, _send: object = None) -> dict[str,
     All are timed in the same rounds. A peer whose package is not installed is left out.
     """
     arguments = comparison.arguments()
-    suite, preset = arguments[0], str(comparison.parameters.get("preset"))
+    asked = (comparison.suite, comparison.parameters)
+    model = next(one for one in MODELS.values() if (one.suite, one.parameters) == asked)
+    make = {TIMM: timm_model, TRANSFORMERS: huggingface_model}[model.package]
     builders: dict[str, Callable[[], arms.TrainingRunner | arms.HandRunner]] = {
         arms.HARNESS: lambda: arms.harness(*arguments)
     }
-    if suite.name in TIMM_NAMES and importlib.util.find_spec(TIMM):
-        builders[TIMM] = lambda: arms.by_hand(*arguments, model=timm_model(suite))
-    if suite.name == "gpt" and importlib.util.find_spec(TRANSFORMERS):
-        builders[TRANSFORMERS] = lambda: arms.by_hand(*arguments, model=huggingface_model(suite, preset))
-    builders[USUAL] = lambda: arms.by_hand(*arguments)
+    if importlib.util.find_spec(model.package):
+        builders[model.package] = lambda: arms.by_hand(*arguments, model=make(arguments[0], **comparison.parameters))
+    if model.usual:
+        builders[USUAL] = lambda: arms.by_hand(*arguments)
     return arms.log_ratios(comparison, builders, arms.HARNESS)
 
 
@@ -137,7 +151,7 @@ def steps(
             budget_s=options.budget / options.processes,
         )
         ratios = arms.over_processes(launcher, TIMED, comparison, options.processes)
-        for peer in (model.package, USUAL):
+        for peer in model.peers:
             if peer in ratios:
                 what = f"step of {name}, batch {comparison.batch_size}, {precision}: {peer} ÷ harness"
                 row = outcome.Outcome(name=what, interval=ratios[peer], least=1.0, by_interval=True, unit="×")

@@ -154,7 +154,9 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         say(f"Preparing the images of {source}.")
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     if prepared.train_tokens is not None:
-        split = f"the first {prepared.train_tokens:,} are trained on, the last {prepared.validation_tokens:,} tested on"
+        split = (
+            f"the first {prepared.train_tokens:,} are trained on, the last {prepared.validation_tokens:,} validated on"
+        )
         say(f"Of the bytes of {source}, {split}.")
     return PreparedData(
         source=source,

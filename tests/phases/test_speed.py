@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from bench.data import random_batches
 from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
@@ -16,7 +17,7 @@ from bench.phases import paired, speed
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
 from bench.phases.speed import _observe
-from bench.results.records import Block, TrialResult
+from bench.results.records import Block, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
@@ -24,10 +25,11 @@ from bench.stats import Interval
 from bench.training import distributed
 from bench.training.step import build_arm
 from tests.arms import arms
-from tests.phases.conftest import CUT, of_kind, result_of, run_phase
+from tests.phases.conftest import CUT, of_kind, result_of, run_phase, use_suite
 from tests.processes import together
 from tests.training.test_distributed import SUITE
 
+__all__ = ["use_suite"]
 ARMS = ("fp32", "amp-fp16")
 CPU = torch.device("cpu")
 MS = 1_000_000
@@ -51,6 +53,15 @@ def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     shared = min(len(one), len(other))
     assert shared >= 4 * Protocol().fewest_rounds
     assert one[:shared] != other[:shared]
+
+
+@pytest.mark.parametrize("found", ["bfloat16:100%", "float8_e4m3fn:60% bfloat16:40%"])
+def test_an_arm_whose_products_all_ran_in_other_types_is_no_figure_of_its_precision(run, use_suite, monkeypatch, found):
+    use_suite(lambda _data: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Linear(32, 2)))
+    monkeypatch.setattr(speed, "_observe", lambda _runner: Operations(compute_dtypes=found, flops_per_step=1e6))
+    row = run(names=("fp32", "fp8-rowwise:emulated=on"))[1][1]
+    said = (row.status, row.detail) == ("invalid", "no product ran in float8, but in bfloat16:100%")
+    assert said == ("float8" not in found)
 
 
 def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, monkeypatch):

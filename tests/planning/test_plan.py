@@ -96,7 +96,9 @@ def test_with_a_librarys_float8_comes_the_same_library_without_it_where_the_devi
 
 
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
-    with pytest.raises(UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16"):
+    with pytest.raises(
+        UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16"
+    ):
         plan(machine, precisions=("tf32",))
     both = plan(machine, replace(machine.devices[0], name="Other"), gpu(), precisions=("tf32",)).trials
     assert {trial.cell.placement.name for trial in both} == {"cpu", "0"}

@@ -168,7 +168,7 @@ def test_a_texts_split_is_told_its_bytes_are_the_vocabulary_and_a_short_one_is_r
     words = ["--suite", "gpt", "--phases", "train", "--precisions", "fp32", *dry]
     (tmp_path / "mine.txt").write_bytes(b"a" * 1000)
     prepared = prepare(parse([*words, "--data", f"text:{tmp_path / 'mine.txt'}"]), Reading(machine))
-    assert "the first 900 are trained on, the last 100 tested on" in " ".join(capsys.readouterr().out.split())
+    assert "the first 900 are trained on, the last 100 validated on" in " ".join(capsys.readouterr().out.split())
     (source,) = prepared.data
     assert (source.train_tokens, source.validation_tokens) == (900, 100)
     assert source.fingerprint is not None

@@ -12,7 +12,7 @@ from torch import nn
 from bench.measure.memory import tensor_bytes
 from bench.measure.operations import observe
 from bench.phases import numerics
-from bench.phases.arms import compile_s
+from bench.phases.arms import compile_s, missed_autocast
 from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -120,6 +120,14 @@ def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(n
     twin.weights.load_state_dict(arm.weights.state_dict())
     assert plain == pytest.approx(evaluate(twin, iter([inputs]))[0], rel=1e-6)
     assert own != plain
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_products_in_evaluation_prove_that_layers_were_converted(name):
+    arm = make(f"{name}:emulated=on", model=wide)
+    assert missed_autocast(arm, batch()[0]) == ""
+    with arm.weights.in_fp32():
+        assert missed_autocast(arm, batch()[0]) == "no product ran in float8, but in bfloat16:100%"
 
 
 def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit():

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bench.measure.operations import observe
+from bench.phases.arms import missed_autocast
 from bench.results.records import Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -92,6 +93,7 @@ def test_products_past_torchs_dispatcher_are_counted_with_the_types_that_they_sa
     assert library.entered == ([] if recipe is None else [recipe])
     assert library.recipe is None
     assert library.extension.generic_gemm is multiply
+    assert missed_autocast(arm, batch()[0]) == ""
 
 
 @pytest.mark.parametrize("name", ARMS)
