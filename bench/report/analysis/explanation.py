@@ -262,7 +262,7 @@ def ceiling(baseline: Step, arm: Step) -> float | None:
     """
     rates = [product_ratio(baseline, arm, kind) for kind in ("product", "best", "cached")]
     products = sum(baseline.ms[work] for work in PRODUCTS)
-    if rates[0] is None and products:
+    if products and not any(rates):
         return None
     left = products * _smallest(rates, 1.0)
     for work in FOLLOWING:
