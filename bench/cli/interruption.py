@@ -110,11 +110,14 @@ class Interruption:
     def _tidy(self, number: int) -> None:
         """Remove the ^C that a terminal has shown; stop writing to one that is gone."""
         for descriptor in self._terminals:
-            if number == signal.SIGHUP and not _is_terminal(descriptor):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-            elif number == signal.SIGINT:
-                os.write(descriptor, b"\n" if os.environ.get("TERM", "dumb") == "dumb" else CLEAR_LINE)
-                return
+            if number == signal.SIGINT:
+                try:
+                    os.write(descriptor, b"\n" if os.environ.get("TERM", "dumb") == "dumb" else CLEAR_LINE)
+                    return
+                except OSError:
+                    _silence_if_gone(descriptor)
+            elif number == signal.SIGHUP:
+                _silence_if_gone(descriptor)
 
     def _swallowed(self, report: Any) -> None:
         """Raise again what Python ignores where nobody could catch it, as in a callback of an import."""
@@ -158,6 +161,15 @@ def _imports(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _silence_if_gone(descriptor: int) -> None:
+    """Let what is written to a terminal that is gone go nowhere, so that it is no error."""
+    if not _is_terminal(descriptor):
+        try:  # noqa: SIM105 - contextlib takes a moment to import
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        except OSError:  # no descriptor is left
+            pass
 
 
 def _is_terminal(descriptor: int) -> bool:

@@ -46,6 +46,12 @@ EXPLAINED = {
 }
 """The same of explain.csv."""
 NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
+CALLED = "operator|alone|product|best|cached|flops|channels-last|padded"
+"""The kinds of explain.csv that are of calls of an operator."""
+ABOVE_ZERO = {"value": rf"step (timed|profiled|doubled)|({CALLED}|rate) .+", "count": rf"({CALLED}) .+"}
+"""The columns of explain.csv that are above 0 in some of its figures, and in which, as kind and name."""
+ROUNDED = r"step (timed|profiled|kernels|operators|hidden communication)|class .+"
+"""Its figures that every round has."""
 
 
 def read(path: Path, words: str = "object") -> pd.DataFrame:
@@ -199,6 +205,23 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
         named = (frame["kind"] + " " + frame["name"]).astype(str)
         right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in kinds.items()))
         _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
+        if path.name == "explain.csv":
+            _check_explained(path, frame, named)
+
+
+def _check_explained(path: Path, frame: pd.DataFrame, named: pd.Series) -> None:
+    """Refuse figures of the explain phase that cannot be 0, or lack what all of their kind have.
+
+    Args:
+        path: explain.csv.
+        frame: its rows.
+        named: the kind and the name of each.
+    """
+    for name, which in ABOVE_ZERO.items():
+        of_these = named.str.fullmatch(which).astype(bool)
+        _refuse(path, frame, of_these & frame[name].isna(), name, "is missing")
+        _refuse(path, frame, of_these & (frame[name] <= 0), name, "must be above 0")
+    _refuse(path, frame, named.str.fullmatch(ROUNDED).astype(bool) & frame["round"].isna(), "round", "is missing")
 
 
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
@@ -213,8 +236,12 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
         bad = {cell for cell in frame[name].unique() if cell and not _holds(cell, field.container)}
         wanted = "an object" if field.container is dict else "a list"
         _refuse(path, frame, frame[name].isin(bad), name, f"is not {wanted} in JSON")
-    if field.kind != "number":
-        return
+    if field.kind == "number":
+        _check_numbers(path, frame, field)
+
+
+def _check_numbers(path: Path, frame: pd.DataFrame, field: Field) -> None:
+    name, column = field.name, field.column
     values = frame[name].to_numpy()  # arrays: on a small frame a Series takes fifty times as long
     if field.always:
         _refuse(path, frame, np.isnan(values), name, "is missing, so the line was cut off")
@@ -224,6 +251,8 @@ def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
         _refuse(path, frame, lacking, name, f"is missing in a measured row of phase {phase}")
     if not column.may_diverge:
         _refuse(path, frame, np.isinf(values), name, "is infinite")
+    if field.whole:
+        _refuse(path, frame, np.floor(values) < values, name, "is no whole number")
     if column.sign == "above 0":
         _refuse(path, frame, values <= 0, name, "must be above 0")
     elif column.sign == "0 or more":
@@ -306,6 +335,25 @@ def repeated(path: Path, frame: pd.DataFrame, key: list[str]) -> str:
     return (
         f"{path.name} has {len(twice)} rows twice, first {first['trial']} in {first['precision']}, line "
         f"{line_of(path, int(twice.index[0]))}; of each the last counts."
+    )
+
+
+def of_no_arm(path: Path, rows: pd.DataFrame, trials: pd.DataFrame) -> str:
+    """Warn of rows whose trial is in trials.csv, but not in their precision.
+
+    Args:
+        path: the CSV beside trials.csv that they are of.
+        rows: its rows.
+        trials: the run's rows of trials.csv.
+    """
+    known = pd.MultiIndex.from_frame(trials[PAIR])
+    odd = rows[rows["trial"].isin(trials["trial"]) & ~pd.MultiIndex.from_frame(rows[PAIR]).isin(known)]
+    if odd.empty:
+        return ""
+    first = odd.iloc[0]
+    return (
+        f"{path.name} has {len(odd)} rows in precisions that trials.csv does not have of their trials, first "
+        f"{first['trial']} in {first['precision']}, line {line_of(path, int(odd.index[0]))}; they are left out."
     )
 
 

@@ -607,7 +607,7 @@ class Explained:
     """Types and sizes of the operands of an operator in the step; of one alone the module that called it first."""
     count: float | None = None
     """Times in a step, of an operator."""
-    value: Annotated[float, Column(sign=ANY)]
+    value: float
     """The figure."""
 
 

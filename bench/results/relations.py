@@ -62,6 +62,14 @@ def _same(column: str, other: str, **where: str) -> Relation:
     return Relation(column=column, value=_column(other), says=f"is not {other}", where=where)
 
 
+def _whole(column: str, most: float, **where: str) -> Relation:
+    """Return the relation of a share to the whole, from which rounding may part it."""
+    says = "is a share of more than the whole"
+    return Relation(
+        column=column, value=lambda row: most + 0 * row[column], how="at most", says=says, within=EXACT, where=where
+    )
+
+
 def _rounded_steps(row: Row) -> Any:
     """Return by which share a figure of a window may differ: its steps are written as a whole number."""
     return DISAGREE + 0.5 / row["energy_steps"]
@@ -142,6 +150,11 @@ WITHIN: dict[str, tuple[Relation, ...]] = {
         _at_most("train_s", "elapsed_s"),
         _same("test_loss_fp32", "test_loss", precision="fp32"),
         _same("test_accuracy_fp32_pct", "test_accuracy_pct", precision="fp32"),
+    ),
+    "explain.csv": (
+        *(_whole("value", 100, kind="step", name=name) for name in ("skipped", "waiting", "foreign load")),
+        _whole("value", 100, kind="types"),
+        *(_whole("count", 1, kind=kind) for kind in ("channels-last", "padded")),
     ),
 }
 """The relations of each CSV whose rows have any."""

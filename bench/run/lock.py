@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from bench.spec.errors import UsageError
 
@@ -17,8 +20,8 @@ WAIT_S, POLL_S = 0.2, 0.05
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which must exist.
 
-    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more;
-    whether one on another host has ended cannot be known.
+    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more,
+    even where its parent has not noticed; whether one on another host has ended cannot be known.
 
     Raises:
         UsageError: another process holds it; the message says which, and what to do.
@@ -29,7 +32,13 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     lock = SoftFileLock(path, timeout=WAIT_S, poll_interval=POLL_S)
     try:
-        lock.acquire()
+        try:
+            lock.acquire()
+        except Timeout:  # filelock takes a process that has ended for alive until its parent has noticed
+            if not _has_ended(path):
+                raise
+            lock.break_lock()
+            lock.acquire()
     except Timeout as error:
         raise UsageError(f"The run in '{folder}' {_holder(path)}") from error
     try:
@@ -38,10 +47,36 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def _has_ended(path: Path) -> bool:
+    """Say whether a lock's owner has ended on this host, and its parent has not noticed: whether it is a zombie."""
+    owner = _owner(path)
+    with suppress(ValueError, psutil.Error):
+        return (
+            len(owner) > 1
+            and psutil.Process(int(owner[0])).status() == psutil.STATUS_ZOMBIE
+            and owner[1] == _host()
+            and owner == _owner(path)  # nobody has taken it meanwhile
+        )
+    return False
+
+
+def _host() -> str:
+    """Return what a lock calls this host, containers told apart: what it says where this process holds one."""
+    from filelock import SoftFileLock
+
+    with tempfile.TemporaryDirectory(prefix="ampmeter-") as place, SoftFileLock(Path(place, LOCK)):
+        return _owner(Path(place, LOCK))[1]
+
+
+def _owner(path: Path) -> list[str]:
+    """Return the words of a lock: its owner's process and host, and more; none where nobody can tell."""
+    with suppress(OSError, UnicodeDecodeError):  # it ended just now, or is no text
+        return path.read_text().split()
+    return []
+
+
 def _holder(path: Path) -> str:
     """Say who holds a lock, and what to do."""
-    lines: list[str] = []
-    with suppress(OSError, UnicodeDecodeError):  # it ended just now, or is no text
-        lines = path.read_text().split()
+    lines = _owner(path)
     owner = f" by process {lines[0]} on {lines[1].partition('?')[0]}" if len(lines) > 1 else ""
     return f"is in use{owner}. Wait until that has ended; if it has, and left '{path}' behind, remove that file."

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import bench
 from bench import report as reporter
@@ -31,6 +31,11 @@ from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request
+
+if TYPE_CHECKING:
+    from bench.report.analysis.verdict import Sentence
+    from bench.report.tables.table import Table
+    from bench.report.tables.why import Why
 
 SAMPLE_PERIOD_S = 0.2
 MOST_FAILURES = 8
@@ -256,6 +261,8 @@ def skippable(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except Interrupted:  # it has been said where the report is
+        raise
     except KeyboardInterrupt as stop:
         where = shlex.quote(str(folder))
         tell(f"No report was written. What was measured is in {folder}: {invocation()} report {where} writes one.")
@@ -300,9 +307,12 @@ def report(
     figures: Literal["overview", "all", "none"] = "overview",
     anonymise: bool = False,
 ) -> None:
-    """Write the report of some runs; print its ablations, its answers and where it is."""
-    from bench.report.tables import answers, why
+    """Write the report of some runs; print its ablations, its answers and where it is.
 
+    Raises:
+        UsageError: it cannot be written.
+        Interrupted: it was while it was printed; it has been said where the report is.
+    """
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
         page, verdicts, ladders, failures, explained = reporter.report(
@@ -316,6 +326,25 @@ def report(
             f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
             f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
         ) from error
+    place = f"Report: {page} and {page.with_suffix('.html')}"
+    try:
+        _show(page, verdicts, ladders, failures, explained)
+    except KeyboardInterrupt as stop:
+        tell(place)
+        raise Interrupted from stop
+    say(place)
+
+
+def _show(
+    page: Path,
+    verdicts: Sequence[Sentence],
+    ladders: Sequence[Table],
+    failures: Sequence[str],
+    explained: Sequence[Why],
+) -> None:
+    """Print what ``bench.report.report`` returned of a report."""
+    from bench.report.tables import answers, why
+
     for ladder in ladders:
         say(ladder.title)
         ladder.show()
@@ -333,7 +362,6 @@ def report(
         more = len(failures) - MOST_FAILURES
         also = f"{more} more lines like these, and the reasons," if more > 0 else "The reasons"
         say(f"{also} are under Notes in {page.with_name('details.md')}.")
-    say(f"Report: {page} and {page.with_suffix('.html')}")
 
 
 def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:

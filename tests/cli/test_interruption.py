@@ -73,6 +73,17 @@ def test_a_signal_that_the_user_has_switched_off_stays_off():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_ctrl_c_at_a_terminal_that_is_gone_is_answered_and_what_is_written_there_is_no_error():
+    master, terminal = os.openpty()
+    with Interruption(for_good=False) as signals:
+        signals._terminals = [terminal]
+        os.close(master)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert os.write(terminal, b"stopped") == 7
+    os.close(terminal)
+
+
 def test_an_interruption_that_python_swallows_is_raised_again():
     class Swallowing:
         def __del__(self):
@@ -209,3 +220,21 @@ def test_what_is_said_of_a_stopped_run_is_what_is_finished_and_how_to_go_on(tmp_
     assert f"ampmeter --resume '{folder}'" in capsys.readouterr().out
     session.tell_interrupted(folder, "torchrun")
     assert f"the same torchrun command, and --resume '{folder}'" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_a_report_is_printed_says_where_it_is_and_before_that_there_is_none(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    def said():
+        with pytest.raises(Interrupted), session.skippable(tmp_path):
+            session.report([tmp_path], tmp_path)
+        return capsys.readouterr().out.replace("\n", " ")
+
+    monkeypatch.setattr(session.reporter, "report", interrupted)
+    assert "No report was written" in said()
+    monkeypatch.setattr(session.reporter, "report", lambda *_, **__: (tmp_path / "report.md", [], [], [], [None]))
+    monkeypatch.setattr("bench.report.tables.why.show", interrupted)
+    out = said()
+    assert "No report was written" not in out
+    assert "report.html" in out

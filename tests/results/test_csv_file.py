@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS, SCHEMA
-from bench.results.records import Block, Column, TrialResult
+from bench.results.records import Block, Column, Explained, TrialResult
 from bench.results.store import Store
 from bench.spec.errors import UsageError
 from tests.report import fleet
@@ -96,6 +97,7 @@ def remarks(folder: Path) -> tuple[str, ...]:
         ({"status": "fine"}, "status 'fine' is none of ok, unconverged"),
         ({"phase": "nap"}, "phase 'nap' is none of fit, memory"),
         ({"batch_size": ""}, "batch_size is missing"),
+        ({"batch_size": "64.5"}, "batch_size '64.5' is no whole number"),
         ({"precision": ""}, "precision is empty"),
         ({"foreign_load_pct": "130"}, "foreign_load_pct '130' cannot be above 100"),
         ({"speedup": "9"}, "speedup '9' lies outside its own interval"),
@@ -280,6 +282,58 @@ def test_figures_of_numerics_that_are_none_of_their_kind_are_refused(tmp_path):
     assert len(load([run]).numerics) == len(fleet.FIGURES)
     fleet.edit_rows(run, lambda row: row["name"] == "-20" and row.update(name="-2e1"), "numerics.csv")
     refused(run, "line 3: name '-2e1' is no figure of its kind")
+
+
+@pytest.fixture
+def explained(tmp_path: Path) -> Path:
+    """A run with a figure of each sort of the explain phase, from line 2 on."""
+    builder = RunBuilder(tmp_path / "run")
+    trial = builder.trial("explain", ["fp32"], 64)
+    figures: list[dict[str, Any]] = [
+        {"kind": "step", "name": "timed", "round": 0, "value": 9.5},
+        {"kind": "class", "name": "communication", "round": 0, "value": 0.0},
+        {"kind": "best", "name": "mm float32[8x8]", "count": 2, "value": 0.1},
+        {"kind": "step", "name": "waiting", "value": 0.0},
+        {"kind": "types", "name": "float32", "value": 100.00000000000001},
+        {"kind": "padded", "name": "mm float32[8x8]", "count": 1.0, "value": 0.9},
+        {"kind": "bytes", "name": "_to_copy float32[0]", "value": 0.0},
+    ]
+    with Store(builder.folder) as store:
+        store.add([Explained(trial=trial.id, precision="fp32", **figure) for figure in figures])
+    return builder.add(trial, TrialResult(precision="fp32", status="ok")).folder
+
+
+@pytest.mark.parametrize(
+    ("line", "values", "message"),
+    [
+        (2, {"value": "0"}, "value '0' must be above 0"),
+        (2, {"value": "-5"}, "value '-5' cannot be below 0"),
+        (2, {"round": "1.5"}, "round '1.5' is no whole number"),
+        (2, {"round": "-1"}, "round '-1' cannot be below 0"),
+        (2, {"round": ""}, "round is missing"),
+        (3, {"value": "-0.1"}, "value '-0.1' cannot be below 0"),
+        (4, {"value": "0"}, "value '0' must be above 0"),
+        (4, {"kind": "product", "value": "0"}, "value '0' must be above 0"),
+        (4, {"kind": "cached", "value": "0"}, "value '0' must be above 0"),
+        (4, {"count": "0"}, "count '0' must be above 0"),
+        (4, {"count": ""}, "count is missing"),
+        (5, {"value": "101"}, "value '101' is a share of more than the whole, 100"),
+        (6, {"value": "101"}, "value '101' is a share of more than the whole, 100"),
+        (7, {"count": "2"}, "count '2' is a share of more than the whole, 1"),
+    ],
+)
+def test_a_figure_of_the_explain_phase_that_is_impossible_is_refused(explained, line, values, message):
+    assert len(load([explained]).explained) == 7
+    spoil(explained, line, "explain.csv", **values)
+    refused(explained, f"explain.csv', line {line}: {message}")
+
+
+def test_figures_in_a_precision_that_their_trial_did_not_have_are_told_and_left_out(explained):
+    assert remarks(explained) == ()
+    spoil(explained, 4, "explain.csv", precision="bf32")
+    (remark,) = remarks(explained)
+    assert re.search(r"explain.csv has 1 rows .* in bf32, line 4; they are left out", remark)
+    assert len(load([explained]).explained) == 6
 
 
 # Blocks that are not those that the speeds were made from.

@@ -17,6 +17,7 @@ from bench.results.csv_file import (
     PAIR,
     cut_off,
     is_torn,
+    of_no_arm,
     read,
     refuse_too_much_memory,
     repeated,
@@ -135,6 +136,10 @@ def load(folders: list[Path]) -> Runs:
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         courses = read(folder / "epochs.csv").drop_duplicates([*PAIR, "seed", "epoch"], keep="last")
         odd += _contradictions(folder, rows, infos[folder], every_block, courses)
+        figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
+        which = [*PAIR, "kind", "name", "round", "work", "detail"]
+        reasons = read(folder / "explain.csv").drop_duplicates(which, keep="last")
+        odd += [of_no_arm(folder / "numerics.csv", figures, rows), of_no_arm(folder / "explain.csv", reasons, rows)]
         rows, courses = _without_emulated_cost(rows, TRAIN_COST), _without_emulated_cost(courses, EPOCH_COST)
         run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
         refuse_too_much_memory(path, rows, run.devices)
@@ -142,10 +147,7 @@ def load(folders: list[Path]) -> Runs:
         trials.append(rows)
         epochs.append(_with_cells(folder / "epochs.csv", courses, rows))
         blocks.append(timed)
-        figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
         numerics.append(_with_cells(folder / "numerics.csv", figures, rows, more=["seed"]))
-        which = [*PAIR, "kind", "name", "round", "work", "detail"]
-        reasons = read(folder / "explain.csv").drop_duplicates(which, keep="last")
         explained.append(_with_cells(folder / "explain.csv", reasons, rows))
     names = _data_names(runs)
     frames = [
