@@ -48,7 +48,7 @@ EXPLAINED = {
 NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
 CALLED = "operator|alone|product|best|cached|flops|channels-last|padded"
 """The kinds of explain.csv that are of calls of an operator."""
-ABOVE_ZERO = {"value": rf"step (timed|profiled|doubled)|({CALLED}|rate) .+", "count": rf"({CALLED}) .+"}
+ABOVE_ZERO = {"value": rf"step (timed|profiled|doubled|not doubled)|({CALLED}|rate) .+", "count": rf"({CALLED}) .+"}
 """The columns of explain.csv that are above 0 in some of its figures, and in which, as kind and name."""
 ROUNDED = r"step (timed|profiled|kernels|operators|hidden communication)|class .+"
 """Its figures that every round has."""

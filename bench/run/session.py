@@ -326,13 +326,13 @@ def report(
             f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
             f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
         ) from error
-    place = f"Report: {page} and {page.with_suffix('.html')}"
+    written = f"Report: {page} and {page.with_suffix('.html')}"
     try:
         _show(page, verdicts, ladders, failures, explained)
     except KeyboardInterrupt as stop:
-        tell(place)
+        tell(written)
         raise Interrupted from stop
-    say(place)
+    say(written)
 
 
 def _show(
