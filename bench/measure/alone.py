@@ -30,8 +30,9 @@ from bench.results.records import WorkClass
 COVERED = 0.98
 """Operators are measured, the largest first, until so much of their FLOPs and of their bytes is covered."""
 COLD_BYTES = 64 * 2**20
-"""Operands are taken in turn from copies of so many bytes together, so that a cache does not keep them."""
 MOST_COPIES = 8
+"""Operands are taken in turn from copies of so many bytes together, or from so many copies if those are less: a cache
+does not keep large ones, and may keep small ones, as it may in a step."""
 FEWEST_CALLS, MOST_CALLS = 3, 200
 SHORTEST_S = 2e-4
 """A call that takes less is timed in groups that take as long, so that the clock does not count."""
@@ -136,12 +137,18 @@ class Call:
         return _changed(self, cast)
 
     def padded(self, multiple: int) -> Call:
-        """Return the same call with every odd size, of more than ``multiple``, rounded up to a multiple."""
+        """Return the same call with every size above ``multiple`` rounded up to a multiple.
+
+        Of convolutions only batch and channels are: more pixels would be other work.
+        """
+        dimensions = 2 if "convolution" in self.name else None
 
         def pad(leaf: Any) -> Any:
             if not isinstance(leaf, Operand):
                 return leaf
-            shape = tuple(size if size <= multiple else math.ceil(size / multiple) * multiple for size in leaf.shape)
+            sizes = leaf.shape[:dimensions]
+            shape = tuple(size if size <= multiple else math.ceil(size / multiple) * multiple for size in sizes)
+            shape += leaf.shape[len(sizes) :]
             return replace(leaf, shape=shape, stride=_strides_like(leaf, shape))
 
         return _changed(self, pad)

@@ -53,7 +53,7 @@ ALIGNMENT = 64
 LARGEST_TRIED = 3
 """Products that are tried in another layout and with other sizes, the largest."""
 LOADER_STEPS = (5, 30)
-DOUBLED_BLOCKS = 3
+DOUBLED_BLOCKS = 5
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -215,7 +215,7 @@ class _Explanation:
             self._send(runner, "operator", name, ms, work=work, detail=detail, count=count)
 
     def double_the_batch(self) -> None:
-        """Time steps of twice the batch: where work is what takes the time, they take about twice as long.
+        """Time steps of twice the batch beside steps as they are: where work takes the time, they take twice as long.
 
         Arms that are compiled or captured are left out: they would have to be compiled again for that size, and what
         runs neither way cannot be set beside their steps.
@@ -236,18 +236,20 @@ class _Explanation:
                 twice.activate()
                 twice.run(SETTLING_STEPS)
                 twice.synchronize()
-                times = []
-                for _ in range(DOUBLED_BLOCKS):
+                beside_ms, doubled_ms = list[float](), list[float]()
+                steps = max(1, self.steps[runner.name] // 2)
+                for one, found in ((runner, beside_ms), (twice, doubled_ms)) * DOUBLED_BLOCKS:
                     start = time.perf_counter()
-                    twice.run(steps := max(1, self.steps[runner.name] // 2))
-                    twice.synchronize()
-                    times.append(1e3 * (time.perf_counter() - start) / steps)
+                    one.run(steps)
+                    one.synchronize()
+                    found.append(1e3 * (time.perf_counter() - start) / steps)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 backend_of(context.device).release_cached_memory()
                 continue
-            self._send(runner, "step", "doubled", statistics.median(times))
+            self._send(runner, "step", "doubled", statistics.median(doubled_ms))
+            self._send(runner, "step", "not doubled", statistics.median(beside_ms))
 
     def _has_room(self) -> bool:
         """Say whether a CPU has the memory for steps of twice the batch: where it has not, the system would kill us."""

@@ -107,6 +107,13 @@ def test_padding_rounds_odd_sizes_up_and_keeps_the_order_of_the_strides():
     assert even.padded(64) == even
 
 
+def test_padding_a_convolution_adds_channels_and_no_pixels():
+    (call,) = calls_of(lambda: torch.conv2d(torch.ones(4, 65, 100, 100), torch.ones(130, 65, 3, 3)))
+    images, weights = call.padded(64).operands
+    assert images.shape == (4, 128, 100, 100)
+    assert weights.shape == (192, 128, 3, 3)
+
+
 def test_channels_last_turns_images_and_nothing_else(calls):
     (forward,) = find(calls, "convolution")
     images, weights, bias = forward.channels_last().operands

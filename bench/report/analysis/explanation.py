@@ -28,12 +28,14 @@ HALVED = 0.5
 
 BUSY_PCT = 10.0
 """Share of a CPU's cores from which other programs are worth saying."""
-STRETCHED = 1.5
-"""How many times as long a step takes under the profiler, from which that is worth saying."""
+STRETCHED, SHORTENED = 1.5, 0.8
+"""How many times as long a step takes under the profiler, from which, or up to which, that is worth saying."""
 MOST_UNKNOWN = 0.10
 """Share of a step in operators of unknown kind above which no reason is given."""
 GROWTH = 1.3
 """A step of twice the batch takes so many times as long at least, unless launching is what takes the time."""
+LEAST_GROWTH = 0.9
+"""A step of twice the batch that takes less of the time of the step itself was disturbed, or that one was."""
 LAUNCHING = 0.25
 """Share of a step in which nothing is computed, from which that may be so; where the doubled batch is unknown, twice as
 much."""
@@ -382,19 +384,17 @@ def _launching(_baseline: Step, arm: Step) -> Iterator[Reason]:
     if not bound:
         return
     if arm.runs_on_gpu:
-        what = f"the GPU waits for the host in {_percent(idle)} of the step"
+        what = [f"the GPU waits for the host in {_percent(idle)} of the step"]
     else:
-        what = f"no operator runs in {_percent(idle)} of the step"
+        what = [f"no operator runs in {_percent(idle)} of the step"] if idle >= 0.01 else []
     called = "kernel" if arm.runs_on_gpu else "operator"
-    each = f", there is one {called} every {number(mean_us, 2)} µs" if mean_us is not None else ""
-    grown = ""
+    if mean_us is not None:
+        what.append(f"there is one {called} every {number(mean_us, 2)} µs")
     if growth is not None:
-        grown = (
-            f", and with twice the batch the step takes {number(growth, 3)} times as long, optimizer and casts apart"
-        )
+        what.append(f"with twice the batch the step takes {number(growth, 3)} times as long, optimizer and casts apart")
     yield Reason(
         rule="launch-bound",
-        sentence=f"launching limits it: {what}{each}{grown}",
+        sentence=f"launching limits it: {', and '.join([', '.join(what[:-1]), what[-1]] if what[1:] else what)}",
         techniques=("cuda-graphs", "compile") if arm.runs_on_gpu else ("compile",),
     )
 
@@ -405,10 +405,12 @@ def growth_of(step: Step) -> float | None:
     These two go by the number of weights, whatever the batch.
     """
     doubled = step.value("step", "doubled")
+    beside = step.value("step", "not doubled") or step.timed_ms
     fixed = (step.ms["optimizer"] + step.ms["casts and layout"]) * min(1.0, step.timed_ms / step.profiled_ms)
-    if doubled is None or min(doubled, step.timed_ms) <= fixed:
+    if doubled is None or min(doubled, beside) <= fixed:
         return None
-    return (doubled - fixed) / (step.timed_ms - fixed)
+    growth = (doubled - fixed) / (beside - fixed)
+    return growth if growth >= LEAST_GROWTH else None
 
 
 def _memory_bound(baseline: Step, _arm: Step) -> Iterator[Reason]:

@@ -19,7 +19,7 @@ from bench.spec.precisions import BASELINE, parse_precision
 
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
-NOT_WORSE = "not worse"
+NOT_WORSE, NOT_SHOWN = "not worse", "not shown"
 BAD = ("WORSE", "diverged")
 """Parity verdicts that rule out a precision, whatever its speed."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
@@ -41,7 +41,8 @@ class Answer:
     arm: Mapping[Hashable, Any]
     """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
-    """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself."""
+    """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself. Where no precision is advised,
+    the words on all that were trained, each after its name."""
     ties: tuple[str, ...] = ()
     """Other precisions that are as fast."""
     training: Mapping[Hashable, Any] = field(default_factory=dict)
@@ -102,6 +103,10 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     if known(first["ieee"]) and not first["ieee"]:
         evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
     arm = choice.arm
+    if arm is None:
+        accuracy = _accuracy_words(trained)
+    else:
+        accuracy = "" if choice.stay else accuracy_word(trained, str(arm["precision"]))
     answer = Answer(
         workload=first["workload"],
         where=first["where"],
@@ -110,7 +115,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
         advice=choice.advice,
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
         arm={} if arm is None else arm.to_dict(),
-        accuracy="" if arm is None or choice.stay else accuracy_word(trained, str(arm["precision"])),
+        accuracy=accuracy,
         ties=choice.ties,
         training={} if arm is None else trained.get(str(arm["precision"]), {}),
     )
@@ -118,11 +123,17 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
 
 
+def _accuracy_words(trained: Mapping[str, Mapping[Hashable, Any]]) -> str:
+    """Return what is shown of all precisions' accuracy, as in ``amp-bf16 not worse, bf16 worse``."""
+    words = {name: accuracy_word(trained, name) for name in trained if name != BASELINE}
+    return ", ".join(f"{name} {word}" for name, word in words.items() if word != NOT_SHOWN)
+
+
 def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str) -> str:
     """Return what the trainings show of a precision's accuracy beside fp32's."""
     parity = trained[precision]["parity"] if precision in trained else None
     words = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
-    return words.get(str(parity), "not shown")
+    return words.get(str(parity), NOT_SHOWN)
 
 
 def _use(trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str) -> _Choice:
@@ -200,7 +211,7 @@ def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame)
         return _use(_trained(rows), best, f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
     observed_phases = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
     if observed_phases and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
-        advice = f"no verdict, only {' and '.join(observed_phases)} were observed_phases at"
+        advice = f"no verdict, only {' and '.join(observed_phases)} were looked at"
         return _Choice(advice=advice, evidence=_outcomes(cell, observed_phases))
     words = [f"{name} {word}" for name, word in _lost(cell).items()]
     why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"

@@ -53,7 +53,8 @@ def stacked(name: str, workload: str, found: Sequence[tuple[Explanation, str]]) 
         name=name,
         caption=f"Where a step's time goes: {workload}",
         about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
-        "without the profiler, the dashed one fp32's step if all that can gain did." + left_out,
+        "without the profiler, the dashed one fp32's step if all that can gain did. Panels have axes of their own."
+        + left_out,
         panels=panels,
         columns=columns,
         legend=[*legend, ("reached, not profiled", SOLID), ("ceiling", DASHED)],

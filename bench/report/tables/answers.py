@@ -30,7 +30,7 @@ def row(answer: Answer) -> tuple[str, ...]:
     """Return the cells of an answer, in the order of ``HEADERS``."""
     arm = answer.arm
     if not arm:
-        return (answer.advice, *(UNKNOWN for _ in HEADERS[1:4]), str(answer.batch), UNKNOWN)
+        return (answer.advice, UNKNOWN, UNKNOWN, answer.accuracy or UNKNOWN, str(answer.batch), UNKNOWN)
     if answer.precision == BASELINE:
         rival = f"{arm['precision']} {times(arm['speedup'], arm['low'], arm['high'])}"
         return (BASELINE, rival, UNKNOWN, UNKNOWN, str(answer.batch), UNKNOWN)
@@ -161,6 +161,9 @@ def _line(
 def _accuracy(answer: Answer) -> tuple[str, str, str]:
     """Return a word on accuracy, the difference with its unit, and what it means for the advice."""
     training = answer.training
+    if not answer.arm and answer.accuracy:  # trained, and not timed
+        found = {means for word, means in STANDING.items() if f" {word}" in answer.accuracy}
+        return answer.accuracy, "", "bad" if "bad" in found else "good"
     if not answer.arm or answer.precision == BASELINE or not training:
         return ("not trained" if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""
     quality = judged_by(training)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.analysis.explanation import BUSY_PCT, CLASSES, STRETCHED, Explanation
+from bench.report.analysis.explanation import BUSY_PCT, CLASSES, SHORTENED, STRETCHED, Explanation
 from bench.report.analysis.memory import Held, MemoryChange
 from bench.report.format import MIB, change, memory_unit, number, times
 from bench.report.tables.explanation import signed_ms
@@ -60,7 +60,8 @@ class Why:
     def gain(self) -> str:
         """What was reached, and of what."""
         speedup = self.one.speedup
-        parts = [f"{times(speedup.center, speedup.low, speedup.high)} in the rounds of this phase"]
+        ends = f" [{number(speedup.low, 3)}, {number(speedup.high, 3)}]" if speedup.low and speedup.high else ""
+        parts = [f"{times(speedup.center, speedup.low, speedup.high)}{ends} in the rounds of this phase"]
         if self.one.ceiling is not None:
             parts.append(f"ceiling{': at best' if self.one.ceiling < 1 else ''} {times(self.one.ceiling)}")
         parts += [] if self.one.predicted is None else [f"predicted {times(self.one.predicted)}"]
@@ -93,7 +94,8 @@ class Why:
 
     def _doubts(self) -> Iterator[str]:
         baseline, arm = self.one.baseline, self.one.arm
-        if max(baseline.stretched, arm.stretched) >= STRETCHED:
+        stretched = (baseline.stretched, arm.stretched)
+        if max(stretched) >= STRETCHED or min(stretched) <= SHORTENED:
             yield (
                 f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long "
                 f"and {arm.precision}'s {number(arm.stretched, 2)} times, so the classes, and what follows from them, "

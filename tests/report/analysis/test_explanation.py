@@ -253,15 +253,25 @@ def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     assert [row[3] for row in operators_alone([(found, "H100")]).rows] == ["mm", "relu"]
 
 
+def test_a_doubled_batch_is_compared_with_the_steps_beside_it_and_cannot_take_less():
+    slow = {"elementwise": 10.0}
+    beside = [figure(name, "step", "not doubled", 20.0) for name in ("fp32", "amp-bf16")]
+    for doubled_ms, growth in ((24.0, 1.2), (15.0, None)):
+        doubled = [figure(name, "step", "doubled", doubled_ms) for name in ("fp32", "amp-bf16")]
+        found = explain(step("fp32", slow), step("amp-bf16", slow), doubled, beside)
+        assert growth_of(found.arm) == (growth and pytest.approx(growth))
+
+
 def test_what_the_profiler_adds_is_not_launching():
     """A third of the profiled step is idle, and as much as the profiler has added."""
     slow = {"other products": 20.0, "idle": 10.0}
-    doubled = [figure(name, "step", "doubled", 21.0) for name in ("fp32", "amp-bf16")]
+    doubled = [figure(name, "step", "doubled", 30.0) for name in ("fp32", "amp-bf16")]
     kernels = [figure(name, "step", "operators", 100) for name in ("fp32", "amp-bf16")]
     rows = [step("fp32", slow, gpu=False), step("amp-bf16", slow, gpu=False), operators({"fp32": 0.6, "amp-bf16": 0.2})]
     assert "launch-bound" in {one.rule for one in explain(*rows, doubled, kernels).reasons}
     for row in (one for part in rows[:2] for one in part if one["name"] == "timed"):
         row["value"] *= 2 / 3
+    doubled = [figure(name, "step", "doubled", 21.0) for name in ("fp32", "amp-bf16")]
     assert "launch-bound" not in {one.rule for one in explain(*rows, doubled, kernels).reasons}
 
 

@@ -42,6 +42,17 @@ def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path
     assert row(answers(big)[0]) == ("amp-bf16", "–", "–", "fp32 oom", "128", "–")
 
 
+def test_without_a_speedup_the_answer_says_what_trainings_have_shown(tmp_path):
+    run = (
+        RunBuilder(tmp_path / "trained")
+        .train("fp32", [90.0] * 5)
+        .train("amp-bf16", [90.0] * 5)
+        .train("bf16", [80.0] * 5)
+    )
+    (answer,) = answers(run)
+    assert row(answer)[3] == "amp-bf16 not worse, bf16 worse"
+
+
 @pytest.mark.parametrize(("width", "last"), [(60, "batch"), (54, "accuracy"), (42, "memory"), (30, "faster")])
 def test_columns_are_left_out_from_the_right_where_the_terminal_is_narrow(gain, width, last):
     header, _, line, *caption = (line for line in drawn(answers(gain), width).splitlines() if line.strip())
