@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.report.reading.load import load
+from bench.results.columns import COLUMNS
 from bench.results.records import Energy, MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
 from tests.report import fleet
@@ -31,7 +32,8 @@ def scale(folder: Path, phase: str, column: str, factor: float, *, precision: st
     def change(row: dict[str, str]) -> None:
         if row.get("phase", phase) == phase and row["precision"] == precision and row[column] and not done:
             done.append(row)
-            row[column] = repr(float(row[column]) * factor)
+            figure = float(row[column]) * factor
+            row[column] = repr(round(figure) if COLUMNS[name][column].whole else figure)
 
     fleet.edit_rows(folder, change, name)
     assert done
