@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from bench.cli.interruption import Interruption
     from bench.spec.trial import Request
@@ -88,6 +89,11 @@ def run(request: Request, signals: Interruption) -> int:
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
             session.tell_what_remains(prepared, folder)
+            if request.tries:
+                say(
+                    "More runs follow, beyond this estimate: a ladder for each precision whose explanation names a "
+                    "technique to try."
+                )
             if request.dry_run:
                 return 0
             folder, fine = session.execute(prepared, folder, launcher)
@@ -95,15 +101,35 @@ def run(request: Request, signals: Interruption) -> int:
         session.report_interrupted(stop.folder, signals)
         raise
     except KeyboardInterrupt as stop:
-        session.tell_interrupted(folder)
+        session.tell_interrupted(folder, tries=request.tries)
         raise Interrupted from stop
     with session.skippable(folder):
-        session.report([folder], session.report_folder([folder]))
+        session.report([folder], session.report_folder([folder]), tried=request.tries)
     if request.tries:
-        codes = [run(ladder, signals) for ladder in session.ladders_to_try(request, folder)]
-        return max([0 if fine else 1, *codes])
+        return max(0 if fine else 1, climb(request, folder, signals))
     say(f"Next: {session.next_step(folder, fine)}")
     return 0 if fine else 1
+
+
+def climb(request: Request, folder: Path, signals: Interruption) -> int:
+    """Run the ladders that a run's explanation points at, and return the worst exit code; one may be refused."""
+    from bench.cli.interruption import Interrupted
+    from bench.run import session
+    from bench.spec.errors import UsageError
+    from bench.spec.text import print_plain
+
+    codes = [0]
+    try:
+        for ladder in session.ladders_to_try(request, folder):
+            try:
+                codes.append(run(ladder, signals))
+            except UsageError as error:
+                print_plain(f"run_bench: {error}", error=True)
+                codes.append(2)
+    except KeyboardInterrupt as stop:
+        session.tell_ladders_interrupted(folder)
+        raise Interrupted from stop
+    return max(codes)
 
 
 def report(options: argparse.Namespace) -> int:

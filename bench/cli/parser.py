@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from bench.spec.trial import DataSource, Placement, Protocol, Request
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
 MAX = "max"
-TRY = "--try"
 """Among the batch sizes: the largest that fits."""
+TRY = "--try"
 NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 EXAMPLES = """
 examples:
@@ -73,8 +74,14 @@ def parse(argv: Sequence[str]) -> Any:
         )
     if name == "run":
         return parse_run(words)
-    if name == "explain" and (not words or words[0].startswith("-")):
-        return _parse_explained_run(words)
+    if name == "explain":
+        first = next((word for word in words if word != TRY), "-")
+        if first.startswith("-"):
+            return _parse_explained_run(words)
+        if TRY in words:
+            raise UsageError(
+                f"{TRY} goes on with a run, by --resume: run_bench.py explain --resume {shlex.quote(first)} {TRY}."
+            )
     options = parsers[name].parse_args(words, argparse.Namespace(command=name))
     changed = [one for one in PAGE if getattr(options, one, None) != parsers[name].get_default(one)]
     if name == "report" and (options.json or options.export) and changed:
@@ -89,8 +96,17 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
     """Parse ``explain`` with the options of a run: the phases are others, and the explain phase is among them.
 
     The request has the words of a run with these phases, so that whatever repeats a run repeats it.
+
+    Raises:
+        UsageError: an option is invalid, or the precisions leave nothing to explain.
     """
     options = run_parser(explained=True).parse_args(argv)
+    if (named := options.precisions) and (BASELINE not in named or len(named) == 1):
+        others = [name for name in named if name != BASELINE] or ["amp-bf16"]
+        raise UsageError(
+            f"explain compares {BASELINE} with another precision, and --precisions names only {', '.join(named)}: "
+            f"name both, as in --precisions {','.join((BASELINE, *others))}."
+        )
     words = [word for word in argv if word != TRY]
     if options.suite:
         phases = dict.fromkeys((*(options.phases or EXPLAIN), "explain"))
@@ -101,6 +117,8 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
 def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:
     """Return the request for a ladder from fp32 to a precision and to more techniques than a request has.
 
+    Its words are those of that request, with others for these and for the folder.
+
     Raises:
         UsageError: it cannot be climbed with the other options of that request.
     """
@@ -110,7 +128,12 @@ def parse_ladder(request: Request, precision: str, techniques: Sequence[str], ou
         "--techniques": ",".join(dict.fromkeys((*request.techniques, *techniques))),
         "--out": str(out),
     }
-    return parse_run([*request.argv, "--ladder", *(word for pair in more.items() for word in pair)])
+    replaced = Parser(add_help=False)
+    for name in (*more, "--resume"):
+        replaced.add_argument(name)
+    _, words = replaced.parse_known_args(request.argv)
+    ladder = parse_run([*words, "--ladder", *(word for pair in more.items() for word in pair)])
+    return replace(ladder, suites=request.suites)
 
 
 class Parser(argparse.ArgumentParser):

@@ -18,7 +18,7 @@ import bench
 from bench import report as reporter
 from bench.cli.display import open_display, say, show_remaining
 from bench.cli.interruption import Interrupted, Interruption, invocation
-from bench.cli.parser import parse_ladder, parse_run
+from bench.cli.parser import TRY, parse_ladder, parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
@@ -35,6 +35,8 @@ from bench.spec.trial import Request
 SAMPLE_PERIOD_S = 0.2
 MOST_FAILURES = 8
 """Lines on what failed that a terminal shows."""
+UNEXPLAINED = "Why? has no answer"
+"""How a line on what failed starts that gives its reason itself."""
 MOST_EXPLAINED = 6
 """Precisions of which a terminal shows why they gain."""
 LARGE = ("blocks.csv", "telemetry.csv")
@@ -198,19 +200,20 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                 store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
             except KeyboardInterrupt as stop:
                 display.close()
-                tell_interrupted(folder, launcher.started_by)
+                tell_interrupted(folder, launcher.started_by, tries=prepared.request.tries)
                 raise Interrupted(folder if execution.done else None) from stop
     finally:
         display.close()
     return fine
 
 
-def tell_interrupted(folder: Path | None, started_by: str = "") -> None:
+def tell_interrupted(folder: Path | None, started_by: str = "", *, tries: bool = False) -> None:
     """Say that a run was stopped, what of it is finished, and how to go on.
 
     Args:
         folder: the run's; None if it has none yet.
         started_by: what starts its processes, if that is not the command line alone.
+        tries: whether ladders were to follow it.
     """
     finished, total = _progress(folder) if folder is not None else (0, 0)
     if finished:
@@ -221,8 +224,19 @@ def tell_interrupted(folder: Path | None, started_by: str = "") -> None:
         tell("Start it again with the same command.")
     elif started_by:
         tell(f"Go on with the same {started_by} command, and --resume {shlex.quote(str(folder))}")
+    elif tries:
+        tell(f"Go on with {_again_with_ladders(folder)}")
     else:
         tell(f"Go on with {invocation()} --resume {shlex.quote(str(folder))}")
+
+
+def tell_ladders_interrupted(folder: Path) -> None:
+    """Say how to go on with the ladders that follow a run, all of them."""
+    tell(f"Go on with all that was to be tried: {_again_with_ladders(folder)}")
+
+
+def _again_with_ladders(folder: Path) -> str:
+    return f"{invocation()} explain --resume {shlex.quote(str(folder))} {TRY}"
 
 
 def _progress(folder: Path) -> tuple[int, int]:
@@ -299,8 +313,12 @@ def report(
     layers: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
     anonymise: bool = False,
+    tried: bool = False,
 ) -> None:
-    """Write the report of some runs; print its ablations, its answers and where it is."""
+    """Write the report of some runs; print its ablations, its answers and where it is.
+
+    With ``tried``, what the reasons point at is tried next, so it is not said how.
+    """
     from bench.report.tables import answers, why
 
     runs = list(dict.fromkeys(run.resolve() for run in runs))
@@ -324,12 +342,12 @@ def report(
             say(str(sentence))
     answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
     if explained:
-        why.show(explained[:MOST_EXPLAINED])
+        why.show(explained[:MOST_EXPLAINED], tried=tried)
     if len(explained) > MOST_EXPLAINED:
         say(f"{len(explained) - MOST_EXPLAINED} more like these are in the report.")
     for line in failures[:MOST_FAILURES]:
         say(line)
-    if failures:
+    if any(not line.startswith(UNEXPLAINED) for line in failures):
         more = len(failures) - MOST_FAILURES
         also = f"{more} more lines like these, and the reasons," if more > 0 else "The reasons"
         say(f"{also} are under Notes in {page.with_name('details.md')}.")
@@ -337,7 +355,10 @@ def report(
 
 
 def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
-    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at."""
+    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at.
+
+    One that was started before goes on.
+    """
     techniques: dict[str, list[str]] = {}
     for why in reporter.explain([folder]):
         techniques.setdefault(why.precision, []).extend(why.techniques)
@@ -345,10 +366,13 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
         if not names:
             say(f"Nothing to try for {precision}: no reason points at a technique.")
             continue
+        out = folder.with_name(f"{folder.name}-try-{precision}")
         try:
-            yield parse_ladder(request, precision, names, folder.with_name(f"{folder.name}-try-{precision}"))
+            ladder = parse_ladder(request, precision, names, out)
         except UsageError as error:
             say(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
+            continue
+        yield replace(ladder, out=None, resume=out) if (out / "run.json").exists() else ladder
 
 
 def next_step(folder: Path, fine: bool) -> str:

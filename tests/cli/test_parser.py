@@ -69,6 +69,27 @@ def test_a_ladder_to_try_is_of_what_was_explained_with_more_techniques():
     assert ladder.phases == ("memory", "ladder_memory", "ladder")
 
 
+def test_a_ladder_to_try_of_a_run_that_goes_on_is_a_run_of_its_own():
+    words = ["explain", "--suite", "mlp", "--precisions=fp32,amp-bf16", "--resume", "results/a", "--try"]
+    ladder = parse_ladder(parse(words), "amp-bf16", ["compile"], Path("results/a-try"))
+    assert (ladder.resume, ladder.out) == (None, Path("results/a-try"))
+    assert parse_run(ladder.argv, recorded=True) == ladder
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--try"]])
+@pytest.mark.parametrize("named", ["fp32", "32-true,fp32", "amp-bf16", "amp-fp16,amp-bf16"])
+def test_explain_refuses_precisions_that_leave_nothing_to_compare(named, more):
+    with pytest.raises(UsageError, match=r"--precisions fp32,amp-"):
+        parse(["explain", "--suite", "mlp", "--precisions", named, *more])
+    parse(["explain", "--suite", "mlp", "--precisions", "fp32,amp-fp16", *more])
+
+
+@pytest.mark.parametrize("words", [["results/a", "--try"], ["--try", "results/a"], ["results/a", "results/b", "--try"]])
+def test_try_of_a_folder_names_the_command_that_does_it(words):
+    with pytest.raises(UsageError, match=r"explain --resume results/a --try\."):
+        parse(["explain", *words])
+
+
 def test_explain_of_folders_starts_no_run():
     options = parse(["explain", "results/a", "results/b"])
     assert (options.command, options.runs) == ("explain", [Path("results/a"), Path("results/b")])

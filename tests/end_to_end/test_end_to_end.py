@@ -199,6 +199,7 @@ def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
         *SHORT, "--precisions", "fp32", "--phases", "explain", "--batch-sizes", "4", "--out", "alone", cwd=place
     )
     assert "Why? has no answer: it takes fp32 and another precision." in alone.stdout
+    assert "under Notes" not in alone.stdout
     assert call("explain", "alone", cwd=place).returncode == 2
 
 

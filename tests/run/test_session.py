@@ -7,12 +7,14 @@ import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import run_bench
+from bench.cli.interruption import Interrupted
 from bench.planning.plan import Plan
 from bench.report.reading.load import load
 from bench.results.records import Environment
@@ -214,6 +216,15 @@ def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path
     assert str(page.with_name("details.md")) in said.replace(" ", "")
 
 
+def test_a_reason_that_is_said_already_is_not_looked_for_elsewhere(tmp_path, capsys, monkeypatch):
+    lines = ["Why? has no answer: it takes fp32 and another precision."]
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: (tmp_path / "report.md", [], [], lines, []))
+    report([tmp_path], tmp_path)
+    said = capsys.readouterr().out
+    assert "Why? has no answer" in said
+    assert "under Notes" not in said
+
+
 def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp_path):
     request = Request(suites=("mlp",), out=tmp_path)
     assert open_folder(request) == (request, tmp_path)
@@ -324,6 +335,64 @@ def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkey
     assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
     assert ladder.out == tmp_path / "run-try-amp-fp16"
     assert "amp-bf16" in capsys.readouterr().out
+
+
+def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, monkeypatch):
+    found = [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
+    monkeypatch.setattr(session.reporter, "explain", lambda _folders: found)
+    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
+    first, second = session.ladders_to_try(request, tmp_path / "run")
+    started = tmp_path / "run-try-amp-fp16"
+    assert open_folder(first) == (first, started)
+    run_nothing(started, machine, first)
+    again, other = session.ladders_to_try(request, tmp_path / "run")
+    assert open_folder(again) == (again, started)
+    run_nothing(started, machine, again)
+    assert other == second
+    assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
+    found[0].techniques.append("channels-last")  # what was started is another request's
+    with pytest.raises(UsageError, match="with other techniques"):
+        run_nothing(started, machine, next(session.ladders_to_try(request, tmp_path / "run")))
+
+
+def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_how_to_go_on(monkeypatch, capsys):
+    names, came = ["refused", "fine", "stopped", "never"], []
+
+    def climb(request, _signals):
+        came.append(request.suites[0])
+        if came[-1] == "refused":
+            raise UsageError("It is another run's.")
+        if came[-1] == "stopped":
+            raise KeyboardInterrupt
+        return 1
+
+    monkeypatch.setattr(session, "ladders_to_try", lambda *_: (Request(suites=(name,)) for name in names))
+    monkeypatch.setattr(run_bench, "run", climb)
+    with pytest.raises(Interrupted):
+        run_bench.climb(REQUEST, Path("results/a"), None)
+    assert came == names[:3]
+    told = capsys.readouterr()
+    assert "explain --resume results/a --try" in " ".join(told.out.split())
+    assert "another run's" in told.err
+    names[2:] = []
+    assert run_bench.climb(REQUEST, Path("results/a"), None) == 2
+
+
+def test_a_plan_says_that_ladders_follow(machine, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bench.run.prepare.prepare", lambda request, _: prepared(machine, request))
+    monkeypatch.setattr("bench.launch.launcher.open_launcher", lambda *_: StringIO())
+    for tries in (False, True):
+        assert run_bench.run(replace(REQUEST, dry_run=True, tries=tries), None) == 0
+        assert ("More runs follow" in capsys.readouterr().out) is tries
+
+
+def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_nothing(Path("run"), machine)
+    for tries, way in ((False, "--resume run"), (True, "explain --resume run --try")):
+        session.tell_interrupted(Path("run"), tries=tries)
+        assert capsys.readouterr().out.endswith(f" {way}\n")
 
 
 def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, monkeypatch, capsys):

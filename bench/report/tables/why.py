@@ -71,10 +71,15 @@ class Why:
 
     @property
     def reasons(self) -> list[str]:
-        """The causes, what to try against them, and what to doubt, as whole sentences."""
+        """The causes, what to try against them and how, and what to doubt, as whole sentences."""
+        return self.sentences()
+
+    def sentences(self, *, tried: bool = False) -> list[str]:
+        """Return the reasons; without how to try what they point at where it is tried next."""
         lines = [_sentence(reason.sentence) for reason in self.one.reasons] or ["No rule found a cause."]
         if tries := ",".join(self.techniques):
-            lines.append(f"Worth trying: {tries}. explain --try, or --ladder --techniques {tries}, measures it.")
+            how = "" if tried else f" explain --try, or --ladder --techniques {tries}, measures it."
+            lines.append(f"Worth trying: {tries}.{how}")
         return [*lines, *self._doubts()]
 
     @property
@@ -175,13 +180,13 @@ def _has_slack(held: Held) -> bool:
     return held.slack is not None and held.slack >= max(SLACK * held.peak, LEAST_SLACK)
 
 
-def show(found: Sequence[Why]) -> None:
-    """Print the explanations as a terminal shows them."""
+def show(found: Sequence[Why], *, tried: bool = False) -> None:
+    """Print the explanations as a terminal shows them; with ``tried``, what they point at is tried next."""
     print_plain("Why?")
     for why in found:
         print_plain(f"\n{why.title}\n{why.gain}.")
         short(why).show()
-        for sentence in [*why.reasons, *why.of_memory]:
+        for sentence in [*why.sentences(tried=tried), *why.of_memory]:
             print_plain(f"- {sentence}")
     print_plain("")
 

@@ -34,6 +34,7 @@ def test_reasons_are_sentences_and_techniques_are_named_once():
     assert found.reasons[0].startswith("Launching limits it")
     assert found.techniques == ["compile"]
     assert "--techniques compile, " in found.reasons[-1]
+    assert found.sentences(tried=True)[-1] == "Worth trying: compile."
     found.one.cell["techniques"] = "channels-last+compile"
     assert (found.techniques, len(found.reasons)) == ([], 1)
     assert len(why(plain()).reasons) == 1
