@@ -60,7 +60,11 @@ class Why:
     def gain(self) -> str:
         """What was reached, and of what."""
         speedup = self.one.speedup
-        ends = f" [{number(speedup.low, 3)}, {number(speedup.high, 3)}]" if speedup.low and speedup.high else ""
+        ends = ""
+        if speedup.low and speedup.high:
+            slower = speedup.center < 0.5  # which ``times`` writes the other way round
+            low, high = (1 / speedup.high, 1 / speedup.low) if slower else (speedup.low, speedup.high)
+            ends = f" [{number(low, 3)}, {number(high, 3)}]"
         parts = [f"{times(speedup.center, speedup.low, speedup.high)}{ends} in the rounds of this phase"]
         if self.one.ceiling is not None:
             parts.append(f"ceiling{': at best' if self.one.ceiling < 1 else ''} {times(self.one.ceiling)}")

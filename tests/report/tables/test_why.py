@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.measure.trace import decompose
 from bench.report.tables import why as tables
 from bench.report.tables.why import Why, short
+from bench.stats import Interval
 from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, operators, plain, step
 from tests.traces import FP16, FP32, Trace
 
@@ -59,6 +62,15 @@ def test_the_table_fits_the_terminal(width, capsys, monkeypatch):
     tables.show([why(plain())])
     lines = capsys.readouterr().out.split("\n")
     assert max(len(line.rstrip()) for line in lines if "  " in line) <= width
+
+
+@pytest.mark.parametrize(
+    ("center", "low", "high", "says"),
+    [(1.5, 1.25, 1.75, "1.50× [1.25, 1.75] in"), (0.16, 0.125, 0.2, "slower [5, 8] in")],
+)
+def test_the_interval_of_a_gain_is_in_the_scale_of_the_gain(center, low, high, says):
+    one = replace(board("with tensor cores"), speedup=Interval(center=center, low=low, high=high, n=7))
+    assert says in Why(workload="mlp", where="here", one=one, memory=None).gain
 
 
 # What two boards would show, made up. On the first, kernels of products read half the bytes and compute in fp32; on the
