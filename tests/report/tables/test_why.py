@@ -66,7 +66,7 @@ def test_the_table_fits_the_terminal(width, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("center", "low", "high", "says"),
-    [(1.5, 1.25, 1.75, "1.50× [1.25, 1.75] in"), (0.16, 0.125, 0.2, "slower [5, 8] in")],
+    [(1.5, 1.25, 1.75, "1.50× [1.25, 1.75] in"), (0.16, 0.125, 0.2, "slower [5.00, 8.00] in")],
 )
 def test_the_interval_of_a_gain_is_in_the_scale_of_the_gain(center, low, high, says):
     one = replace(board("with tensor cores"), speedup=Interval(center=center, low=low, high=high, n=7))
