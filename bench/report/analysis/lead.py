@@ -73,6 +73,9 @@ def _rival(stay: Answer) -> str:
     """Say what the best other precision does."""
     arm = stay.arm
     size = times(arm["speedup"], arm["low"], arm["high"])
+    if arm["verdict"] == "INCONCLUSIVE" and known(arm["low"]) and arm["low"] < 1 < arm["high"]:
+        ends = f"{number(arm['low'], 3)} and {number(arm['high'], 3)}"
+        return f": {arm['precision']} is not shown to be faster, but between {ends} times as fast"
     return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast")
 
 

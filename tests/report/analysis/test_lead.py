@@ -54,5 +54,10 @@ def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(tmp_path):
     ]
 
 
+def test_a_speedup_that_may_be_none_is_no_gain_that_is_left(tmp_path):
+    (found,) = said(RunBuilder(tmp_path / "run").speed(speedups=[0.7, 1.5, 1.6]).folder)
+    assert found.startswith("Stay with fp32 on Test 1: amp-bf16 is not shown to be faster, but between 0.")
+
+
 def test_a_range_of_one_value_is_one_figure():
     assert (span(1.09, 1.1049), span(1.1, 1.1), span(2.61, 3.73)) == ("1.09–1.10×", "1.10×", "2.6–3.7×")
