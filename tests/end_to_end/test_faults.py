@@ -106,7 +106,7 @@ PHASES = ("memory", "speed", "train", "numerics", "inference")
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     (tmp_path / "faulty.py").write_text(FAULTY)
-    monkeypatch.setattr(session, "report", lambda *_: None)
+    monkeypatch.setattr(session, "report", lambda *_, **__: None)
     return tmp_path
 
 
