@@ -83,7 +83,7 @@ def test_a_text_or_folder_whose_content_changed_is_refused_and_named(tmp_path, m
     launcher = SimpleNamespace(overlapping=False, notes=[])
     execute(run, tmp_path, launcher)
     execute(run, tmp_path, launcher)  # the same text
-    with pytest.raises(UsageError, match="another content of text:/book.txt"):
+    with pytest.raises(UsageError, match=r"another content of text:/book\.txt"):
         execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, launcher)
 
 

@@ -248,8 +248,8 @@ class _Estimate:
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
-    A change is said to be one where its 95 % interval clears the A/A noise (accuracy and loss: the margin of parity), and where
-    that is no chance among so many: of the changes that are said, at most 5 % are expected to be chance
+    A change is said to be one where its 95 % interval clears the A/A noise (accuracy and loss: the margin of parity),
+    and where that is no chance among so many: of the changes that are said, at most 5 % are expected to be chance
     (``stats.discoveries``).
 
     Args:

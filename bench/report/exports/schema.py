@@ -35,8 +35,8 @@ def schema() -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Documents of ampmeter, version {VERSION}",
         "description": "Units are in the names: _ms, _s, _bytes, _j, _w, _pct (0 to 100), _ratio (shares of 1), "
-        "_points (of accuracy, in per cent) and _nats (of a loss of tokens). What is unknown is null or left out, and so is a figure that is not "
-        "finite. Keys may be added without another version.",
+        "_points (of accuracy, in per cent) and _nats (of a loss of tokens). What is unknown is null or left out, and "
+        "so is a figure that is not finite. Keys may be added without another version.",
         "oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds],
         "$defs": {**kinds, "result": _result(), "trial": _trial()},
     }

@@ -33,10 +33,9 @@ def comparison(rows: Sequence[Row]) -> Table:
         "Figures are NEW ÷ OLD, of accuracy and loss NEW − OLD. REGRESSED and IMPROVED: the 95 % interval clears the "
         f"A/A noise (energy and memory: 1 %; accuracy: {ACCURACY.margin:g} points; loss: {LOSS.margin:g} nats), and so "
         "clearly that at most 5 % of such verdicts in this table are expected to be chance. SAME: the interval lies "
-        "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two processes in both, for energy two "
-        "trials, for accuracy and loss five seeds. Intervals "
-        "are Welch's over processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; "
-        "two processes on a CPU differ by up to 5 MiB."
+        "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two processes in both, for energy "
+        "two trials, for accuracy and loss five seeds. Intervals are Welch's over processes, and Student's over the "
+        "seeds that both have. A peak of memory is exact on a GPU; two processes on a CPU differ by up to 5 MiB."
     )
     compared = table("NEW against OLD", rows, columns, about)
     assert compared is not None
