@@ -218,16 +218,16 @@ def _trials_on(
     if suite.trainer != "plain":  # it has a loop of its own to train with; all else would be measured twice
         phases = [name for name in phases if name == "train"]
     elif request.largest_batch and largest is None:
-        trials = _trials(request, suite, cell, "fit", device, names)
+        trials = _trials(request, suite, cell, "fit", device=device, precisions=names)
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
         at = replace(cell, batch_size=size)
         for name in phases:
             phase = PHASES[name]
             if size in sizes[name]:
-                trials += _trials(request, suite, at, name, device, names)
+                trials += _trials(request, suite, at, name, device=device, precisions=names)
             elif size in fitting and not phase.recipe_batch and (phase.arms != "baseline" or BASELINE in fitting[size]):
-                trials += _trials(request, suite, at, name, device, fitting[size])
+                trials += _trials(request, suite, at, name, device=device, precisions=fitting[size])
     return trials
 
 
@@ -269,7 +269,7 @@ def _beside(name: str, device: Device) -> list[str]:
 
 
 def _trials(
-    request: Request, suite: Suite, cell: Cell, name: str, device: Device, precisions: tuple[str, ...]
+    request: Request, suite: Suite, cell: Cell, name: str, *, device: Device, precisions: tuple[str, ...]
 ) -> list[Trial]:
     """Return the trials of one phase in one cell; arms that the device does not support get a trial each.
 

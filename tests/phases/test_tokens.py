@@ -37,13 +37,18 @@ def test_a_training_has_the_entropy_beside_its_loss_and_no_accuracy(trial, cpu):
     assert (training.test_accuracy_pct, epoch.train_accuracy_pct, epoch.samples) == (None, None, 12)
 
 
-@pytest.mark.parametrize("kind", ["markov", "text"])
+@pytest.fixture(params=["markov", "text"])
+def on_tokens(request, trial, tmp_path):
+    """The trial on the Markov chain, and on a text."""
+    (tmp_path / "mine.txt").write_bytes(b"to be or not to be; " * 100)
+    source = DataSource.parse("markov" if request.param == "markov" else f"text:{tmp_path / 'mine.txt'}")
+    return replace(trial, cell=replace(trial.cell, data=source, classes=SYMBOLS))
+
+
 @pytest.mark.parametrize("techniques", [(), ("prefetcher",)])
 def test_an_epoch_is_drawn_before_its_counter_and_its_clock_and_no_other_is_kept(
-    trial, cpu, tmp_path, monkeypatch, kind, techniques
+    on_tokens, cpu, monkeypatch, techniques
 ):
-    (tmp_path / "mine.txt").write_bytes(b"to be or not to be; " * 100)
-    source = DataSource.parse("markov" if kind == "markov" else f"text:{tmp_path / 'mine.txt'}")
     events, drawn = [], []
 
     def noted(event, called):
@@ -55,13 +60,12 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock_and_no_other_is_kept
         drawn.append(weakref.ref(sequences))
         return sequences
 
-    opened = batches.MarkovBatches if kind == "markov" else batches.TextBatches
+    opened = batches.MarkovBatches if on_tokens.cell.data.kind == "markov" else batches.TextBatches
     training = opened._training
     monkeypatch.setattr(opened, "_training", noted("draw", draw))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
     monkeypatch.setattr(train, "_energy_counter", lambda device: noted("counter", lambda: 1.0))
-    cell = replace(trial.cell, data=source, classes=SYMBOLS)
-    run_phase(trial, cpu, "train", "fp32", cell=cell, techniques=techniques, epochs=3)
+    run_phase(on_tokens, cpu, "train", "fp32", techniques=techniques, epochs=3)
     assert events == 3 * ["draw", "counter", "clock", "counter"]
 
 
