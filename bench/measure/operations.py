@@ -51,6 +51,8 @@ ATTENTION = {
 products and a softmax that nothing else uses."""
 TE_TYPES = {"kFloat8E4M3": torch.float8_e4m3fn, "kFloat8E5M2": torch.float8_e5m2}
 """Types of tensors of Transformer Engine, by its own names."""
+PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
+"""Two numbers of four bits in a byte; older versions of torch lack it."""
 Type = torch.dtype | str
 """The type of a product; in words where operands were rounded to another."""
 _Formula = Callable[..., int]
@@ -119,14 +121,17 @@ def shares(flops: Counter[Type], unknown: Iterable[Type] = ()) -> str:
 def formulas() -> dict[Any, _Formula]:
     """Return the FLOP formula of each operator that has one; a multiply-add is two.
 
-    They are torch's, but for three things: its backward of a grouped convolution counts the weight's gradient as if
-    there were one group; older ones lack the CPU's fused attention; all lack matrix times vector.
+    They are torch's, but for four things: its backward of a grouped convolution counts the weight's gradient as if
+    there were one group; older ones lack the CPU's fused attention; all lack matrix times vector; and none counts what
+    ``torch.nn.functional.scaled_mm`` multiplies, or that a byte holds two numbers of four bits.
     """
     attention = "_scaled_dot_product_flash_attention"
+    scaled = [getattr(_aten, name) for name in ("_scaled_mm", "_scaled_mm_v2") if hasattr(_aten, name)]
     added = {
         _aten.convolution_backward: _convolution_backward,
         _aten.mv: _matrix_vector,
         _aten.dot: _matrix_vector,
+        **dict.fromkeys(scaled, _scaled_product),
         getattr(_aten, f"{attention}_for_cpu"): flop_registry[getattr(_aten, attention)],
         getattr(_aten, f"{attention}_for_cpu_backward"): flop_registry[getattr(_aten, f"{attention}_backward")],
     }
@@ -142,6 +147,12 @@ def _convolution_backward(grad_output: Tensor, inputs: Tensor, weight: Tensor, *
 
 def _matrix_vector(matrix: Tensor, _vector: Tensor, **_result: Any) -> int:
     return 2 * matrix.numel()
+
+
+def _scaled_product(a: Tensor, b: Tensor, *_scales: Any, **_result: Any) -> int:
+    """Of packed operands the inner dimension is that of their bytes."""
+    rows, inner = a.shape
+    return 2 * rows * inner * b.shape[1] * (2 if a.dtype is PACKED else 1)
 
 
 def is_product(name: str) -> bool:

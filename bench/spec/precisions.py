@@ -157,8 +157,8 @@ class Precision:
             computed: the types that they ran in, each with its share, as in ``bfloat16:98% float32:2%``.
         """
         if self.narrow:
-            proven = self.conversion == "nvfp4" or "float8" in computed
-            return "" if proven or not computed else f"no product ran in float8, but in {computed}"
+            narrow = "float4" if self.conversion == "nvfp4" else "float8"
+            return "" if narrow in computed or not computed else f"no product ran in {narrow}, but in {computed}"
         if self.autocast is None or not computed or self.autocast in computed:
             return ""
         return f"autocast did not reach the model, whose products ran in {computed}"

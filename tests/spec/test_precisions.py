@@ -43,7 +43,8 @@ def test_transformer_engines_scaling_is_an_option_of_its_float8():
         ("te-bf16", "bfloat16:100%", ""),
         ("amp-fp16", "", ""),
         ("te-fp8", "", ""),
-        ("nvfp4", "bfloat16:100%", ""),
+        ("nvfp4", "bfloat16:100%", "no product ran in float4, but in bfloat16:100%"),
+        ("nvfp4", "float4_e2m1fn_x2:91% bfloat16:9%", ""),
         ("bf16", "float32:100%", ""),
     ],
 )

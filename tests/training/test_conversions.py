@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from bench.measure.memory import tensor_bytes
-from bench.measure.operations import observe
+from bench.measure.operations import count, observe
 from bench.phases import numerics
 from bench.phases.arms import compile_s, missed_autocast
 from bench.results.records import Numeric, Operations
@@ -350,6 +350,7 @@ def exact_nvfp4(monkeypatch):
 
 def test_nvfp4_converts_layers_of_128(exact_nvfp4):
     model = nn.Sequential(nn.Linear(128, 256), nn.Linear(256, 64), nn.Linear(64, 128), nn.Linear(128, 128))
+    torch.manual_seed(0)
     weight, state = model[0].weight, torch.get_rng_state()
     conversion = convert(model, PRECISIONS["nvfp4"])
     assert conversion.converted_layers == ("0", "3")
@@ -379,3 +380,30 @@ def test_nvfp4_trains_where_the_tokens_of_all_sequences_together_fit(exact_nvfp4
     model = nn.Sequential(nn.Linear(128, 128))
     convert(model, PRECISIONS["nvfp4"])
     assert model(torch.zeros(4, 32, 128)).shape == (4, 32, 128)
+
+
+def test_nvfp4s_products_are_seen_in_4_bits_with_every_number_that_a_byte_holds(monkeypatch):
+    from torchao.prototype.moe_training.nvfp4_training import nvfp4_linear
+
+    def quantised(rows, columns):
+        """Return a matrix in 4 bits and its scales, as torchao's kernels lay them out, without numbers."""
+        scales = torch.empty(rows // 128, columns // 64, 32, 16, dtype=torch.float8_e4m3fn, device="meta")
+        return torch.empty(rows, columns // 2, dtype=torch.uint8, device="meta"), scales
+
+    def both_ways(matrix, *_amax, **_options):
+        return *quantised(*matrix.shape[::-1]), *quantised(*matrix.shape)
+
+    def weight(matrix, _amax):
+        return *quantised(*matrix.shape), *quantised(*matrix.shape[::-1])
+
+    amax = torch.empty((), device="meta")
+    monkeypatch.setattr(nvfp4_linear, "triton_rht_amax", lambda *_, **__: (amax, amax))
+    monkeypatch.setattr(nvfp4_linear, "triton_rht_quantize_row_col", both_ways)
+    monkeypatch.setattr(nvfp4_linear, "triton_weight_quantize_2d", weight)
+    model = nn.Sequential(nn.Linear(128, 256))
+    convert(model, PRECISIONS["nvfp4"])
+    model.to("meta")
+    inputs = torch.empty(384, 128, device="meta", requires_grad=True)
+    found = count(lambda: model(inputs).sum().backward())
+    assert found == Operations(compute_dtypes="float4_e2m1fn_x2:100%", flops_per_step=3 * 2 * 384 * 128 * 256)
+    assert model[0].weight.grad.shape == (256, 128)
