@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench import stats
 from bench.report.analysis.explanation import Explanation, Step, explanations
 from bench.report.analysis.summary import summarise
+from bench.report.format import share
 from bench.report.reading.load import load
 from perf import outcome
 
@@ -70,9 +71,7 @@ def explain(cell: str, out: Path) -> Explanation:
 
 def adds_up(step: Step) -> float:
     """Return what a step's classes add up to over the step without the profiler: the median over the rounds."""
-    sums = step.of("class").groupby("round")["value"].sum()
-    timed = step.of("step", "timed").set_index("round")["value"]
-    return float((sums / timed).median())
+    return float((step.sums / step.of("step", "timed").set_index("round")["value"]).median())
 
 
 def recording_us(step: Step) -> float:
@@ -87,8 +86,8 @@ def judge(cell: str, one: Explanation) -> list[str]:
     above = None if one.ceiling is None else one.ceiling / one.speedup.center
     rules = [reason.rule for reason in one.reasons]
     missed = [f"classes {total:.3f}" for total in sums if abs(total - 1) > ADD_UP]
-    if one.unexplained is not None and one.unexplained > MOST_UNEXPLAINED:
-        missed.append(f"unexplained {100 * one.unexplained:.0f} %")
+    if one.unexplained is not None and abs(one.unexplained.center) > MOST_UNEXPLAINED:
+        missed.append("unexplained")
     if above is None or above < 1 or (above > NEAR_CEILING and not rules):
         missed.append("ceiling")
     return [
@@ -97,7 +96,7 @@ def judge(cell: str, one: Explanation) -> list[str]:
         f"{one.arm.timed_ms:.3g}",
         *(f"{total:.3f}" for total in sums),
         *(f"{recording_us(step):.1f}" for step in (one.baseline, one.arm)),
-        "–" if one.unexplained is None else f"{100 * one.unexplained:.1f} %",
+        "–" if one.unexplained is None else share(one.unexplained),
         f"{one.speedup.center:.3f}",
         "–" if above is None else f"{above:.2f}",
         ", ".join(rules) or "none",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 import torch
@@ -106,7 +106,7 @@ class ImageBatches:
         self.storage: Storage = choose_storage(size_bytes, *free_bytes(device, shard.ranks))
         self._train, self._test = (open_images(split, self.storage, device) for split in (dataset.train, dataset.test))
 
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield this rank's shard of every full batch, in the order of ``seed`` and ``epoch``.
 
         Yields:
@@ -169,29 +169,29 @@ class TokenBatches(ABC):
     def _validation(self, count: int) -> Tokens:
         """Return the sequences that are validated on, (count or fewer, length + 1)."""
 
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
+    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """Draw an epoch's sequences, and return this rank's shard of every batch.
 
-        Yields:
+        The sequences lie on the device when this returns, as a data set in tokens would: no batch waits for the draw.
+
+        Returns:
             Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
         """
-        yield from self._batches(self._training(epoch, self.steps_per_epoch * self._batch_size), self._shard)
+        return self._batches(self._training(epoch, self.steps_per_epoch * self._batch_size), self._shard)
 
     def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every sequence that is validated on once, or a shard of every batch."""
-        yield from self._batches(self._validation(max(1, VALIDATION_TOKENS // self.data.input_shape[0])), shard)
+        """Draw the sequences that are validated on, and return each once, or a shard of every batch."""
+        return self._batches(self._validation(max(1, VALIDATION_TOKENS // self.data.input_shape[0])), shard)
 
     def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield nothing: accuracy alone is evaluated on what was trained on, and tokens have none."""
         del shard
         return iter(())
 
-    def _batches(self, sequences: Tokens, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, sequences: Tokens, shard: Shard) -> Generator[tuple[Tensor, Tensor], None, None]:
         tokens, size = torch.from_numpy(sequences).to(self._device), self._batch_size
-        for start in range(0, len(tokens), size):
-            part = shard.of(start, min(start + size, len(tokens)))
-            if part.start < part.stop:
-                yield _shifted(tokens[part])
+        parts = [shard.of(start, min(start + size, len(tokens))) for start in range(0, len(tokens), size)]
+        return (_shifted(tokens[part]) for part in parts if part.start < part.stop)
 
 
 class MarkovBatches(TokenBatches):
@@ -263,7 +263,7 @@ class SyntheticBatches:
         pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
         self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
 
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield the same batches in every epoch, so that the losses of two epochs can be compared."""
         del epoch
         for step in range(self.steps_per_epoch):

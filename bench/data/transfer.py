@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 
 import torch
 from torch import Tensor
@@ -93,9 +93,11 @@ class Prefetcher:
         self._prepared.close()
 
 
-def feed(batches: Iterator[Batch], device: torch.device, *, prefetch: bool) -> AbstractContextManager[Iterator[Batch]]:
-    """Return a context of ``batches``, prefetched if ``prefetch``."""
-    return closing(Prefetcher(batches, device)) if prefetch else nullcontext(batches)
+def feed(
+    batches: Generator[Batch, None, None], device: torch.device, *, prefetch: bool
+) -> AbstractContextManager[Iterator[Batch]]:
+    """Return a context of ``batches``, prefetched if ``prefetch``, that closes them: what they hold is freed."""
+    return closing(Prefetcher(batches, device) if prefetch else batches)
 
 
 def _prepared(batches: Iterable[Batch], prepare: Callable[[Batch], Batch]) -> Generator[Batch, None, None]:

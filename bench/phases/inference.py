@@ -51,7 +51,7 @@ class ForwardRunner(TrainingRunner):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch, (B, ...)."""
-        # Inference mode does not take operators apart, and torchao's tensors of a scale for each row need that.
+        # Inference mode passes reshape on whole, which torchao's row-wise scaled tensors know only decomposed.
         without_gradients = torch.no_grad() if self.arm.conversion else torch.inference_mode()
         with without_gradients, self.arm.autocast():
             output: Tensor = self.arm.forward(arrange(inputs, self.arm.techniques))

@@ -78,8 +78,9 @@ def run(
             break
         rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = _Heartbeat(send=send, epoch=number, epochs=trial.epochs)
+        drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
         before_j = energy_j()
-        with feed(batches.train(number), context.device, prefetch=context.techniques.prefetcher) as device_batches:
+        with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
             epoch = train(heartbeat(device_batches, "step"))
         after_j = energy_j()
         switches = read_back(arm.precision, context.device)  # before evaluating in fp32, which sets them
@@ -162,8 +163,9 @@ def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, shard: Shard) -> Ev
         return Evaluation()
     if shard.ranks > 1:
         distributed.share_buffers(arm.model)
+    tested = batches.test(shard)
     start = time.monotonic()
-    loss, accuracy_pct = evaluate(arm, heartbeat(batches.test(shard), "test batch"))
+    loss, accuracy_pct = evaluate(arm, heartbeat(tested, "test batch"))
     test_s = time.monotonic() - start
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
     if arm.precision.name != BASELINE:

@@ -218,16 +218,16 @@ def _trials_on(
     if suite.trainer != "plain":  # it has a loop of its own to train with; all else would be measured twice
         phases = [name for name in phases if name == "train"]
     elif request.largest_batch and largest is None:
-        trials = _trials(request, suite, cell, "fit", device)
+        trials = _trials(request, suite, cell, "fit", device=device, precisions=names)
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
         at = replace(cell, batch_size=size)
         for name in phases:
             phase = PHASES[name]
             if size in sizes[name]:
-                trials += _trials(request, suite, at, name, device)
+                trials += _trials(request, suite, at, name, device=device, precisions=names)
             elif size in fitting and not phase.recipe_batch and (phase.arms != "baseline" or BASELINE in fitting[size]):
-                trials += _trials(replace(request, precisions=fitting[size]), suite, at, name, device)
+                trials += _trials(request, suite, at, name, device=device, precisions=fitting[size])
     return trials
 
 
@@ -249,7 +249,7 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> 
 def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     """Return the precisions to compare, the baseline first: those named, else those that the device may gain by.
 
-    With one of a library's narrow types comes the same library without it.
+    With one of a library's narrow types that the device supports comes the same library without it.
     """
     names = request.precisions or [
         name
@@ -265,17 +265,22 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
 
 def _beside(name: str, device: Device) -> list[str]:
     beside = parse_precision(name).beside
-    return [beside] if beside and not unsupported_reason(device, beside) else []
+    return [beside] if beside and not any(unsupported_reason(device, one) for one in (name, beside)) else []
 
 
-def _trials(request: Request, suite: Suite, cell: Cell, name: str, device: Device) -> list[Trial]:
-    """Return the trials of one phase in one cell; arms that the device does not support get a trial each."""
+def _trials(
+    request: Request, suite: Suite, cell: Cell, name: str, *, device: Device, precisions: tuple[str, ...]
+) -> list[Trial]:
+    """Return the trials of one phase in one cell; arms that the device does not support get a trial each.
+
+    An ablation has its own steps, and not these ``precisions``.
+    """
     phase = PHASES[name]
     if name in LADDER:
         arms, unsupported = _ablation(request, cell, device)
         cell = replace(cell, techniques=())  # they are steps
     else:
-        arms = [AblationStep(precision=precision) for precision in _precisions(request, device)]
+        arms = [AblationStep(precision=precision) for precision in precisions]
         unsupported = []
     common = Trial(
         cell=cell, phase=name, arms=tuple(arms), seed=(request.seeds or suite.seeds)[0], protocol=request.protocol

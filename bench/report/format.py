@@ -99,6 +99,12 @@ def change(share: float) -> str:
     return f"{signed(percent, 0 if abs(percent) >= 9.5 else 1)} %"
 
 
+def share(part: Interval) -> str:
+    """Write how large a share of 1 is, whatever its sign, with half of its interval: 8 % ± 22 %."""
+    within = "" if part.low is None or part.high is None else f" ± {50 * (part.high - part.low):.0f} %"
+    return f"{100 * abs(part.center):.0f} %{within}"
+
+
 def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
     """Choose a column's unit by its largest value: its name, its bytes, and the decimals it is shown with."""
     return ("GiB", GIB, 2) if known(largest_bytes) and largest_bytes >= 10 * GIB else ("MiB", MIB, 1)

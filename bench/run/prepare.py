@@ -48,7 +48,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
     suites = suite_registry.select(request)
-    warnings = warn_of_tf32_in_ladder(request)
+    warnings = warn_of_no_step(request)
     _require_lightning(suites)
     say("Looking at the devices.")
     environment = launcher.survey(request.gpus)
@@ -290,8 +290,8 @@ def warn_of_idle_techniques(request: Request) -> list[str]:
     ]
 
 
-def warn_of_tf32_in_ladder(request: Request) -> list[str]:
-    """Warn that tf32 and default are no steps of an ablation: they change how fp32 is multiplied, and mix nothing.
+def warn_of_no_step(request: Request) -> list[str]:
+    """Warn of precisions that are no step of an ablation: they mix no types, but change how fp32 multiplies or steps.
 
     Raises:
         UsageError: several mixed precisions are named.
@@ -299,8 +299,8 @@ def warn_of_tf32_in_ladder(request: Request) -> list[str]:
     if not request.precisions or not {*LADDER} & {*request.phases}:
         return []
     mixed = named_mixed(request.precisions)
-    rounded = [name for name in request.precisions if parse_precision(name).fp32 != "ieee"]
-    if not rounded:
+    others = [name for name in request.precisions if name != BASELINE and parse_precision(name).compute == "float32"]
+    if not others:
         return []
     on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
-    return [f"The ladder has no step of {' or '.join(rounded)}: it starts at IEEE fp32, and {on}."]
+    return [f"The ladder has no step of {' or '.join(others)}: it starts at IEEE fp32, and {on}."]

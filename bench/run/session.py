@@ -445,8 +445,8 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     """Return when the run to continue was started; None if the folder has none.
 
     Raises:
-        UsageError: it was made on another machine, or with another request; seeds may be added, because each is a
-            training of its own. Or its CSVs are not a run's, or nobody can tell which.
+        UsageError: it was made on another machine, with another request or on other data; seeds may be added, because
+            each is a training of its own. Or its CSVs are not a run's, or nobody can tell which.
     """
     measured = [name for name in COLUMNS if read_header(folder / name) and has_rows(folder / name)]
     if not (folder / "run.json").exists():
@@ -483,6 +483,12 @@ def _earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
             f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
             f"or only --resume {folder}, or start a new run with --out."
         )
+    prints = {data.get("source"): data.get("fingerprint") for data in run.get("data", ())}
+    for data in prepared.data:
+        if prints.get(source := str(data.source), data.fingerprint) != data.fingerprint:
+            raise UsageError(
+                f"The run in '{folder}' was made with another content of {source}. Restore it, or start a new run."
+            )
     before = {device["placement"]: device["name"] for device in run["environment"]["devices"]}
     for device in prepared.environment.devices:
         name = before.get(device.placement, device.name)

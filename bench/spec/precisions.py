@@ -73,6 +73,10 @@ class Precision:
     """How torchao or Transformer Engine converts linear layers before training: what their products are scaled by."""
     scaling: Literal["delayed", "current"] | None = None
     """Whether Transformer Engine takes the scale of a tensor from those before it or from itself; None of others."""
+    layer_multiple: int = 1
+    """What the sizes of a linear layer are multiples of, or it stays as it is."""
+    batch_multiple: int = 1
+    """What the samples, or tokens, of a training batch are multiples of, where products are not emulated."""
     beside: str | None = None
     """The precision that is measured too, because it is the same library without the narrow type."""
     emulated: bool = False
@@ -97,6 +101,8 @@ class Precision:
     """The package that it needs beside torch."""
     extra: str | None = None
     """The extra of ampmeter that installs ``package``."""
+    least_package: str | None = None
+    """The oldest version of ``package`` that has what is taken from it."""
     least_torch: str | None = None
     """The oldest torch that ``package`` works with, where it is newer than the oldest that ampmeter supports."""
     single_device: str | None = None
@@ -135,6 +141,15 @@ class Precision:
         """Whether converted layers multiply in a narrower type than autocast's."""
         return self.conversion not in (None, "te_bfloat16")
 
+    @property
+    def trained_multiple(self) -> int:
+        """What the samples, or tokens, of a training batch are multiples of, as the options stand.
+
+        Emulated float8 multiplies matrices of any size; MXFP8's blocks are of 32 rows in gradients of weights either
+        way.
+        """
+        return 1 if self.emulated and self.conversion != "mxfp8" else self.batch_multiple
+
     def missed(self, computed: str) -> str:
         """Say that products did not run in the type that this precision is about; empty where that is not known.
 
@@ -165,8 +180,15 @@ def emulation_of(name: str) -> str:
 
 
 BASELINE = "fp32"
-TORCHAO = "2.11"
-"""The oldest torch that torchao 0.18 loads its compiled kernels with (``torchao/__init__.py``)."""
+TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
+"""The oldest torchao with all that is taken from it, and the oldest torch that it loads its compiled kernels with
+(``torchao/__init__.py``)."""
+TE = "2.9"
+"""The oldest Transformer Engine that has ``autocast`` by this name."""
+FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
+"""What matrices' sizes are multiples of: of float8 products (torch._scaled_mm; Transformer Engine's
+get_align_size_for_quantization), of MXFP8's blocks, and of torchao's kernels for NVFP4. What is multiplied over the
+rows of a batch is gradients of weights."""
 TE_ALONE = "Transformer Engine's layers were not tried on several devices together"
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
@@ -262,7 +284,8 @@ PRECISIONS: dict[str, Precision] = {
             needs="bf16",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             single_device="its rounding would draw other numbers on each device",
             color="#999933",
             marker="d",
@@ -274,7 +297,8 @@ PRECISIONS: dict[str, Precision] = {
             needs="triton",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#44aa99",
             marker="H",
         ),
@@ -285,7 +309,8 @@ PRECISIONS: dict[str, Precision] = {
             needs="triton-fp8",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#88ccee",
             marker="2",
         ),
@@ -295,10 +320,13 @@ PRECISIONS: dict[str, Precision] = {
             former="fp8",
             autocast="bfloat16",
             conversion="tensorwise",
+            layer_multiple=FLOAT8_MULTIPLE,
+            batch_multiple=FLOAT8_MULTIPLE,
             needs="fp8",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#882255",
             marker="p",
         ),
@@ -307,10 +335,13 @@ PRECISIONS: dict[str, Precision] = {
             summary="the same with a scale for each row, a power of two (torchao)",
             autocast="bfloat16",
             conversion="rowwise",
+            layer_multiple=FLOAT8_MULTIPLE,
+            batch_multiple=FLOAT8_MULTIPLE,
             needs="fp8",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#aa4499",
             marker="v",
         ),
@@ -319,10 +350,12 @@ PRECISIONS: dict[str, Precision] = {
             summary="the same with weights' gradients multiplied in bfloat16 (torchao)",
             autocast="bfloat16",
             conversion="rowwise_with_gw_hp",
+            layer_multiple=FLOAT8_MULTIPLE,
             needs="fp8",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#117733",
             marker="X",
         ),
@@ -331,10 +364,13 @@ PRECISIONS: dict[str, Precision] = {
             summary="amp-bf16 with linear layers in MXFP8: float8 with a power of two for each 32 numbers (torchao)",
             autocast="bfloat16",
             conversion="mxfp8",
+            layer_multiple=MX_BLOCK,
+            batch_multiple=MX_BLOCK,
             needs="mxfp8",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#332288",
             marker="h",
         ),
@@ -343,10 +379,13 @@ PRECISIONS: dict[str, Precision] = {
             summary="amp-bf16 with linear layers in NVFP4, gradients rounded stochastically (torchao)",
             autocast="bfloat16",
             conversion="nvfp4",
+            layer_multiple=NVFP4_TILE,
+            batch_multiple=NVFP4_TILE,
             needs="nvfp4",
             package="torchao",
             extra="fp8",
-            least_torch=TORCHAO,
+            least_package=TORCHAO,
+            least_torch=TORCH_OF_TORCHAO,
             color="#661100",
             marker="8",
         ),
@@ -355,9 +394,11 @@ PRECISIONS: dict[str, Precision] = {
             summary="amp-bf16 with linear layers and layer norms of Transformer Engine",
             autocast="bfloat16",
             conversion="te_bfloat16",
+            layer_multiple=MX_BLOCK,
             needs="te-bf16",
             package="transformer_engine",
             extra="te",
+            least_package=TE,
             single_device=TE_ALONE,
             color="#ddcc77",
             marker="3",
@@ -367,11 +408,14 @@ PRECISIONS: dict[str, Precision] = {
             summary="te-bf16 with linear layers in float8, a scale for each tensor (Transformer Engine)",
             autocast="bfloat16",
             conversion="te_float8",
+            layer_multiple=MX_BLOCK,
+            batch_multiple=FLOAT8_MULTIPLE,
             scaling="delayed",
             beside="te-bf16",
             needs="te-fp8",
             package="transformer_engine",
             extra="te",
+            least_package=TE,
             single_device=TE_ALONE,
             color="#ee3377",
             marker="4",
@@ -381,10 +425,13 @@ PRECISIONS: dict[str, Precision] = {
             summary="te-bf16 with linear layers in MXFP8 (Transformer Engine)",
             autocast="bfloat16",
             conversion="te_mxfp8",
+            layer_multiple=MX_BLOCK,
+            batch_multiple=MX_BLOCK,
             beside="te-bf16",
             needs="te-mxfp8",
             package="transformer_engine",
             extra="te",
+            least_package=TE,
             single_device=TE_ALONE,
             color="#33bbee",
             marker="+",

@@ -95,7 +95,7 @@ class Weights:
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
         layers = model.modules() if precision.conversion else ()
-        self._converted = [(layer, plain) for layer in layers if (plain := _stands_for(layer))]
+        self._converted = [(layer, plain) for layer in layers if (plain := getattr(layer, "stands_for", None))]
         if self._dtype is None:
             return
         for module in model.modules():
@@ -181,12 +181,6 @@ class Weights:
     @torch.no_grad()
     def _copy_masters(self) -> None:
         torch._foreach_copy_(list(self._masters), list(self._masters.values()))
-
-
-def _stands_for(layer: nn.Module) -> Any:
-    """Return the class of torch that a converted layer stands for; None of one that was not converted."""
-    is_narrow = isinstance(layer, nn.Linear) and type(layer) is not nn.Linear
-    return getattr(type(layer), "stands_for", nn.Linear if is_narrow else None)
 
 
 def _to(leaf: Any, dtype: torch.dtype | None) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bench.results.records import Conversion
 from bench.spec.errors import UnsupportedError
@@ -24,35 +25,42 @@ from bench.spec.precisions import Precision
 from bench.training import transformer_engine
 from bench.training.techniques import require_compiler
 
-FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
-"""What a converted layer's sizes are multiples of: of float8 products (torch._scaled_mm; Transformer Engine's
-get_align_size_for_quantization), of MXFP8's blocks, and of torchao's kernels for NVFP4."""
-
 
 def convert(model: nn.Module, precision: Precision) -> Conversion:
     """Let torchao or Transformer Engine convert the linear layers that fit, in place; return what became of each.
 
+    What takes a layer's place has its class as ``stands_for``, so that it can still compute as that one.
+
     Raises:
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
     """
-    multiple = _multiple(precision)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, multiple))}
+    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, precision.layer_multiple))}
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
     small = _too_small(precision, layers, kept)
-    _CONVERSIONS.get(precision.conversion or "", _to_float8)(
-        model, precision, lambda _layer, name: name in layers and name not in kept
-    )
+    twin = _TWINS.get(precision.conversion or "", _float8_twins)(precision)
+    chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
+    if precision.package == "transformer_engine":
+        chosen += transformer_engine.plain_norms(model)
+    devices = {weight.device for weight in model.parameters() if weight.is_cuda}
+    draws = precision.conversion == "nvfp4"  # the signs of each layer's Hadamard transform
+    with torch.random.fork_rng(list(devices), enabled=draws):
+        _replace(model, {layer: twin(layer) for layer in chosen})
     return Conversion(
         converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept, small_layers=small
     )
 
 
-def _multiple(precision: Precision) -> int:
-    multiples = {"mxfp8": MX_BLOCK, "te_mxfp8": MX_BLOCK, "nvfp4": NVFP4_TILE}
-    return multiples.get(precision.conversion or "", FLOAT8_MULTIPLE)
+def _replace(model: nn.Module, twins: dict[nn.Module, Any]) -> None:
+    """Put twins in the place of layers, wherever a model has them."""
+    for layer, twin in twins.items():
+        twin.train(layer.training).stands_for = type(layer)
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child in twins:
+                setattr(parent, name, twins[child])
 
 
 def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
@@ -113,23 +121,59 @@ def rehearsal(optimizer: torch.optim.Optimizer, precision: Precision, kind: str)
     return twin.step
 
 
-Fits = Callable[[nn.Module, str], bool]
+Twins = Callable[[Any], nn.Module]
+"""Returns what takes a layer's place, with the same weights."""
 
 
-def _to_float8(model: nn.Module, precision: Precision, fits: Fits) -> None:
+def _require_rows(precision: Precision, rows: int) -> None:
+    """Refuse to train on a batch that the products of weights' gradients, which are over its rows, do not fit."""
+    multiple = precision.trained_multiple
+    if rows % multiple and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"{precision.name} needs samples, or tokens, in multiples of {multiple} in a batch, not {rows}"
+        )
+
+
+def _padded(precision: Precision, multiply: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Return a linear layer's output, (..., out), for kernels that multiply certain numbers of rows only.
+
+    Without gradients, the rows that lack are zeros, and cut off the output: no row of it depends on another, and no
+    scale does on zeros, because all are made of the largest absolute value of a tensor, a row or a block.
+
+    Args:
+        precision: its ``trained_multiple`` is what rows are multiples of.
+        multiply: what returns the output, (rows, out) or (..., out), of an input with enough rows.
+        inputs: the layer's, (..., in).
+    """
+    rows = inputs.numel() // inputs.shape[-1]
+    _require_rows(precision, rows)
+    if not (lacking := -rows % precision.trained_multiple):
+        return multiply(inputs)
+    output = multiply(functional.pad(inputs.reshape(rows, -1), (0, 0, 0, lacking)))
+    return output[:rows].reshape(*inputs.shape[:-1], -1)
+
+
+def _float8_twins(precision: Precision) -> Twins:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.float8.float8_linear import Float8Linear
+
+    class CheckedFloat8Linear(Float8Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
+        """torchao's layer, which asks for the autocast of GPUs alone, and lets torch refuse batches."""
+
+        def forward(self, input: Tensor) -> Tensor:
+            """Return the layer's output, (..., out), of an input (..., in)."""
+            _require_rows(precision, input.numel() // self.in_features)
+            output: Tensor = super().forward(input.to(_autocast_type(input)) if precision.emulated else input)
+            return output
 
     config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)
-    convert_to_float8_training(model, module_filter_fn=fits, config=config)
-    if precision.emulated:
-        for layer in model.modules():
-            if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear:
-                layer.register_forward_pre_hook(_narrowed)
 
+    def twin(layer: nn.Module) -> nn.Module:
+        made: nn.Module = convert_to_float8_training(layer, config=config)
+        made.__class__ = CheckedFloat8Linear
+        return made
 
-def _narrowed(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Cast inputs as autocast would: torchao's layer asks for the autocast of GPUs alone."""
-    return tuple(tensor.to(_autocast_type(tensor)) for tensor in inputs)
+    return twin
 
 
 def _autocast_type(tensor: Tensor) -> torch.dtype:
@@ -137,8 +181,7 @@ def _autocast_type(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
-def _to_mxfp8(model: nn.Module, precision: Precision, fits: Fits) -> None:
-    from torchao.float8.float8_linear_utils import swap_linear_layers
+def _mxfp8_twins(precision: Precision) -> Twins:
     from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear, _to_mxfp8_then_scaled_mm
     from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
 
@@ -147,11 +190,8 @@ def _to_mxfp8(model: nn.Module, precision: Precision, fits: Fits) -> None:
 
         def forward(self, input: Tensor) -> Tensor:
             """Return the layer's output, (..., out), of an input (..., in)."""
-            dtype, rows = _autocast_type(input), input.numel() // self.in_features
-            if torch.is_grad_enabled() and rows % MX_BLOCK:
-                raise UnsupportedError(
-                    f"{precision.name} needs samples, or tokens, in multiples of {MX_BLOCK} in a batch, not {rows}"
-                )
+            _require_rows(precision, input.numel() // self.in_features)
+            dtype = _autocast_type(input)
             output: Tensor = _to_mxfp8_then_scaled_mm(
                 input.to(dtype),
                 self.weight.to(dtype),
@@ -163,39 +203,39 @@ def _to_mxfp8(model: nn.Module, precision: Precision, fits: Fits) -> None:
 
     kernels = KernelPreference.EMULATED if precision.emulated else KernelPreference.AUTO
 
-    def converted(layer: nn.Linear) -> nn.Linear:
-        twin: Any = AutocastMXFP8Linear(layer.in_features, layer.out_features, kernel_preference=kernels, device="meta")
-        twin.weight, twin.bias = layer.weight, layer.bias
-        return twin  # type: ignore[no-any-return]
+    def twin(layer: nn.Linear) -> nn.Module:
+        made: Any = AutocastMXFP8Linear(layer.in_features, layer.out_features, kernel_preference=kernels, device="meta")
+        made.weight, made.bias = layer.weight, layer.bias
+        return made  # type: ignore[no-any-return]
 
-    swap_linear_layers(model, converted, module_filter_fn=fits)
-
-
-def _to_nvfp4(model: nn.Module, precision: Precision, fits: Fits) -> None:
-    from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4Linear, NVFP4TrainingConfig
-    from torchao.quantization import quantize_
-
-    def check(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if (rows := inputs[0].shape[-2]) % NVFP4_TILE:
-            raise UnsupportedError(
-                f"{precision.name} needs samples in a batch, or tokens in a sequence, in multiples of {NVFP4_TILE}, "
-                f"not {rows}"
-            )
-
-    with torch.random.fork_rng():  # each layer draws the signs of its Hadamard transform
-        quantize_(model, NVFP4TrainingConfig(), filter_fn=fits)
-    for layer in model.modules():
-        if isinstance(layer, NVFP4Linear):
-            layer.register_forward_pre_hook(check)
+    return twin
 
 
-def _to_transformer_engine(model: nn.Module, precision: Precision, fits: Fits) -> None:
-    transformer_engine.replace_layers(model, precision, fits, _multiple(precision))
+def _nvfp4_twins(precision: Precision) -> Twins:
+    from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4Linear
+
+    class PaddedNVFP4Linear(NVFP4Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
+        """torchao's layer, for which the samples of a batch and the tokens of its sequences are rows of one matrix."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Return the layer's output, (..., out), of an input (..., in)."""
+            output = _padded(precision, super().forward, x.reshape(-1, self.in_features))
+            return output.reshape(*x.shape[:-1], -1)
+
+    def twin(layer: nn.Linear) -> nn.Module:
+        made: nn.Module = PaddedNVFP4Linear.from_linear(layer)
+        return made
+
+    return twin
 
 
-_CONVERSIONS: dict[str, Callable[[nn.Module, Precision, Fits], None]] = {
-    "mxfp8": _to_mxfp8,
-    "nvfp4": _to_nvfp4,
-    **dict.fromkeys(transformer_engine.PROBES, _to_transformer_engine),
+def _transformer_engine_twins(precision: Precision) -> Twins:
+    return transformer_engine.twins(precision, partial(_padded, precision))
+
+
+_TWINS: dict[str, Callable[[Precision], Twins]] = {
+    "mxfp8": _mxfp8_twins,
+    "nvfp4": _nvfp4_twins,
+    **dict.fromkeys(transformer_engine.PROBES, _transformer_engine_twins),
 }
-"""What converts for each ``Precision.conversion`` that is no recipe of torchao's float8."""
+"""What makes the layers of each ``Precision.conversion`` that is no recipe of torchao's float8."""

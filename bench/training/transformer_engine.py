@@ -26,14 +26,16 @@ PROBES = {
 """What of transformer_engine.pytorch says whether the GPU can do it, and why not, by ``Precision.conversion``."""
 
 
-def replace_layers(model: nn.Module, precision: Precision, fits: Callable[[nn.Module, str], bool], tile: int) -> None:
-    """Replace linear layers and layer norms by Transformer Engine's, in place.
+Padded = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+"""Returns what the first argument returns of the second, whose rows may have to be made more."""
+
+
+def twins(precision: Precision, padded: Padded) -> Callable[[nn.Module], nn.Module]:
+    """Return what makes Transformer Engine's layers of torch's linear layers and layer norms, with their weights.
 
     Args:
-        model: the model, on its GPU.
         precision: its ``conversion`` is one of ``PROBES``.
-        fits: whether to replace a linear layer, by the layer and its name.
-        tile: what the samples, or tokens, of a batch are a multiple of, where products are narrower than autocast's.
+        padded: multiplies inputs, (..., in), of which a product narrower than autocast's takes certain numbers only.
 
     Raises:
         UnsupportedError: Transformer Engine cannot be loaded, or says that this GPU cannot do it.
@@ -44,47 +46,33 @@ def replace_layers(model: nn.Module, precision: Precision, fits: Callable[[nn.Mo
     none = {"get_extra_state": nn.Module.get_extra_state, "set_extra_state": nn.Module.set_extra_state}
 
     class Linear(te.Linear):  # type: ignore[misc,name-defined]  # Any, to mypy
-        stands_for = nn.Linear
-
-        def forward(self, inputs: Tensor) -> Any:
+        def forward(self, input: Tensor) -> Tensor:
             """Return the layer's output, (..., out), of an input (..., in)."""
-            rows = inputs.numel() // self.in_features
-            if precision.narrow and rows % tile:
-                raise UnsupportedError(
-                    f"{precision.name} needs samples, or tokens, in multiples of {tile} in a batch, not {rows}"
-                )
-            return super().forward(inputs)
+            return padded(super().forward, input)
 
     class LayerNorm(te.LayerNorm):  # type: ignore[misc,name-defined]
-        stands_for = nn.LayerNorm
+        pass
 
     for kind, (name, method) in itertools.product((Linear, LayerNorm), none.items()):
         setattr(kind, name, method)
 
-    def twin(layer: nn.Module) -> nn.Module:
+    def twin(layer: Any) -> nn.Module:
         made: Any
         if isinstance(layer, nn.LayerNorm):
             made = LayerNorm(layer.normalized_shape, eps=layer.eps, device="meta")
             made.normalized_shape = layer.normalized_shape
         else:
-            plain: Any = layer
-            made = Linear(plain.in_features, plain.out_features, bias=plain.bias is not None, device="meta")
+            made = Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
-        return made.train(layer.training)  # type: ignore[no-any-return]
+        return made  # type: ignore[no-any-return]
 
-    twins = {
-        layer: twin(layer)
-        for name, layer in model.named_modules()
-        if (isinstance(layer, nn.Linear) and fits(layer, name)) or _is_plain_norm(layer)
-    }
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if child is not None and child in twins:
-                setattr(parent, name, twins[child])
+    return twin
 
 
-def _is_plain_norm(layer: nn.Module) -> bool:
-    return type(layer) is nn.LayerNorm and layer.weight is not None and layer.bias is not None
+def plain_norms(model: nn.Module) -> list[nn.Module]:
+    """Return a model's layer norms that Transformer Engine has: those with a weight and a bias."""
+    norms = (layer for layer in model.modules() if type(layer) is nn.LayerNorm)
+    return [norm for norm in norms if norm.weight is not None and norm.bias is not None]
 
 
 def _load(precision: Precision) -> Any:

@@ -172,6 +172,15 @@ def test_without_prefetching_the_batches_are_fed_as_they_are():
         assert numbers(fed) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_batches_that_were_fed_are_closed_though_not_all_were_taken(prefetch):
+    source = Source()
+    with feed(iter(source), CPU, prefetch=prefetch) as fed:
+        next(fed)
+        assert not source.closed
+    assert source.closed
+
+
 def test_only_pageable_memory_that_nobody_waits_for_is_pinned(monkeypatch):
     moves = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: moves.append("pin") or self)

@@ -1,5 +1,6 @@
 """Phases on sequences of tokens: what they say beside what they say of images."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from bench.data import batches
 from bench.data.markov import SYMBOLS, chain
-from bench.phases import inference, speed
+from bench.phases import inference, speed, train
 from bench.results.records import EpochResult
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Protocol
@@ -34,6 +35,38 @@ def test_a_training_has_the_entropy_beside_its_loss_and_no_accuracy(trial, cpu):
     assert training.entropy_nats == chain().entropy_nats
     assert training.test_loss == epoch.test_loss > training.entropy_nats
     assert (training.test_accuracy_pct, epoch.train_accuracy_pct, epoch.samples) == (None, None, 12)
+
+
+@pytest.fixture(params=["markov", "text"])
+def on_tokens(request, trial, tmp_path):
+    """The trial on the Markov chain, and on a text."""
+    (tmp_path / "mine.txt").write_bytes(b"to be or not to be; " * 100)
+    source = DataSource.parse("markov" if request.param == "markov" else f"text:{tmp_path / 'mine.txt'}")
+    return replace(trial, cell=replace(trial.cell, data=source, classes=SYMBOLS))
+
+
+@pytest.mark.parametrize("techniques", [(), ("prefetcher",)])
+def test_an_epoch_is_drawn_before_its_counter_and_its_clock_and_no_other_is_kept(
+    on_tokens, cpu, monkeypatch, techniques
+):
+    events, drawn = [], []
+
+    def noted(event, called):
+        return lambda *given: events.append(event) or called(*given)
+
+    def draw(of, epoch, count):
+        assert not [ref for ref in drawn if ref() is not None]
+        sequences = training(of, epoch, count)
+        drawn.append(weakref.ref(sequences))
+        return sequences
+
+    opened = batches.MarkovBatches if on_tokens.cell.data.kind == "markov" else batches.TextBatches
+    training = opened._training
+    monkeypatch.setattr(opened, "_training", noted("draw", draw))
+    monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
+    monkeypatch.setattr(train, "_energy_counter", lambda device: noted("counter", lambda: 1.0))
+    run_phase(on_tokens, cpu, "train", "fp32", techniques=techniques, epochs=3)
+    assert events == 3 * ["draw", "counter", "clock", "counter"]
 
 
 def test_a_training_on_a_text_has_a_loss_and_neither_entropy_nor_accuracy(trial, cpu, tmp_path):

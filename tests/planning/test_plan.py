@@ -95,6 +95,14 @@ def test_with_a_librarys_float8_comes_the_same_library_without_it_where_the_devi
     assert arms(plan(machine, without, **asked, batch_sizes=(4,)).trials, "speed")[0] == ("fp32",)
 
 
+def test_where_the_device_lacks_a_librarys_float8_the_library_without_it_is_not_measured_unasked(machine):
+    ampere = gpu(unsupported={"te-fp8": "needs Ada"})
+    trials = plan(machine, ampere, precisions=("fp32", "te-fp8"), batch_sizes=(4,)).trials
+    assert {name for trial in trials for name in trial.precisions} == {"fp32", "te-fp8"}  # that one's row says why
+    named = plan(machine, ampere, precisions=("fp32", "te-bf16", "te-fp8"), batch_sizes=(4,)).trials
+    assert arms(named, "speed")[0] == ("fp32", "te-bf16")
+
+
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
     with pytest.raises(
         UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16"
@@ -331,6 +339,25 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     named = plan_at_largest(machine, found, batch_sizes=(96,)).trials
     assert len({trial.config for trial in named}) == len(named)
     assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
+
+
+def test_the_library_without_float8_is_measured_at_the_largest_batches_that_it_fits(machine):
+    asked = {"precisions": ("fp32", "te-fp8"), "phases": ("memory", "speed"), "protocol": Protocol(replicates=1)}
+    searches = plan_at_largest(machine, **asked).trials
+    cell = at_any_size(searches[0].cell)
+    assert [trial.precisions for trial in searches] == [("fp32",), ("te-bf16",), ("te-fp8",)]
+    largest = {(cell, "fp32"): 64, (cell, "te-bf16"): 96, (cell, "te-fp8"): 160}
+    measured = [trial for trial in plan_at_largest(machine, largest, **asked).trials if trial.phase == "speed"]
+    at = {trial.cell.batch_size: trial.precisions for trial in measured}
+    assert at == {64: ("fp32", "te-bf16", "te-fp8"), 96: ("te-bf16", "te-fp8"), 160: ("te-fp8",)}
+
+
+def test_a_ladder_at_the_largest_batch_goes_to_one_mixed_precision_though_several_were_searched(machine):
+    cell = at_any_size(plan_at_largest(machine).trials[0].cell)
+    largest = {(cell, name): 96 for name in ("fp32", "tf32", "amp-fp16", "amp-bf16")}
+    again = plan_at_largest(machine, largest, precisions=(), phases=("ladder",)).trials
+    assert {arm.precision for trial in again for arm in trial.arms} == {"fp32", "amp-bf16"}
+    assert {trial.cell.batch_size for trial in again} == {96}
 
 
 def test_a_floor_at_the_largest_batch_is_timed_only_where_fp32_fits(machine):

@@ -92,18 +92,25 @@ def test_techniques_of_the_input_pipeline_change_nothing_outside_training():
 
 
 @pytest.mark.parametrize(
-    ("words", "ending"),
+    ("words", "of", "ending"),
     [
-        (["--ladder", "--precisions", "fp32,tf32"], "no mixed precision is named, so it stays there."),
-        (["--ladder", "--precisions", "tf32,fp32,amp-fp16"], "goes on in amp-fp16."),
-        (["--ladder", "--precisions", "fp32,amp-fp16"], None),
-        (["--precisions", "fp32,tf32", "--phases", "memory"], None),
+        (["--ladder", "--precisions", "fp32,tf32"], "tf32", "no mixed precision is named, so it stays there."),
+        (["--ladder", "--precisions", "tf32,fp32,amp-fp16"], "tf32", "goes on in amp-fp16."),
+        (["--ladder", "--precisions", "fp32,adamw8bit,adamwfp8,amp-fp16"], "adamw8bit or adamwfp8", "goes on in"),
+        (["--ladder", "--precisions", "adamw8bit"], "adamw8bit", "no mixed precision is named, so it stays there."),
+        (["--ladder", "--precisions", "fp32,amp-fp16"], None, None),
+        (["--precisions", "fp32,tf32", "--phases", "memory"], None, None),
     ],
 )
-def test_tf32_is_warned_to_be_no_step_of_a_ladder(machine, words, ending):
-    warnings = [text for text in prepare(parse([*MLP, *words]), Surveyed(machine)).warnings if "ladder" in text]
-    start = "The ladder has no step of tf32: it starts at IEEE fp32, and "
-    assert warnings == ([] if ending is None else [start + ending])
+def test_what_mixes_no_types_is_warned_to_be_no_step_of_a_ladder(machine, words, of, ending):
+    devices = tuple(replace(device, unsupported={}) for device in machine.devices)
+    surveyed = Surveyed(replace(machine, devices=devices))
+    warnings = [text for text in prepare(parse([*MLP, *words]), surveyed).warnings if "ladder" in text]
+    if of is None:
+        assert warnings == []
+    else:
+        (text,) = warnings
+        assert text.startswith(f"The ladder has no step of {of}: it starts at IEEE fp32, and {ending}")
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared():

@@ -15,7 +15,7 @@ import pytest
 
 import run_bench
 from bench.cli.interruption import Interrupted
-from bench.planning.plan import Plan
+from bench.planning.plan import Plan, PreparedData
 from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.store import ASIDE, Store, StoreLostError, read_run
@@ -24,7 +24,7 @@ from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
 from bench.run.session import check, execute, open_folder, report, tell_what_remains
 from bench.spec.errors import UsageError
-from bench.spec.trial import Request, SuiteRef
+from bench.spec.trial import DataSource, Request, SuiteRef
 from tests.conftest import TINY, call
 from tests.report.fleet import original
 from tests.results.test_store import block, contents, result, rows
@@ -75,6 +75,16 @@ def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, mac
     with pytest.raises(UsageError, match=message):  # so does --dry-run
         check(prepared(change(here), replace(REQUEST, dry_run=True)), tmp_path)
     assert contents(tmp_path) == before
+
+
+def test_a_text_or_folder_whose_content_changed_is_refused_and_named(tmp_path, machine):
+    text = PreparedData(source=DataSource(kind="text", path="/book.txt"), fingerprint="aaaa")
+    run = replace(prepared(machine), data=(text, PreparedData(source=DataSource(kind="synthetic"))))
+    launcher = SimpleNamespace(overlapping=False, notes=[])
+    execute(run, tmp_path, launcher)
+    execute(run, tmp_path, launcher)  # the same text
+    with pytest.raises(UsageError, match=r"another content of text:/book\.txt"):
+        execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, launcher)
 
 
 LINE = re.compile(rb"\n5,[^\n]*")

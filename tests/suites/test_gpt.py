@@ -10,6 +10,7 @@ from torch import nn
 
 from bench.data import Shard, open_batches, random_batches
 from bench.data.markov import chain
+from bench.data.sampling import token_generator
 from bench.measure.memory import model_bytes
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
@@ -109,6 +110,15 @@ def test_sequences_follow_from_the_seed_and_the_epoch_and_none_is_validated_on()
     assert not any(torch.equal(inputs, other) for other, _ in others)
     assert len(list(batches.train(1))) == 3
     assert torch.equal(next(batches.test())[0], next(batches.test())[0])
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 1), (0, 2), (7, 1)])
+def test_an_epoch_is_what_the_chain_draws_with_its_seed_and_number(seed, epoch):
+    suite = suite_of(batches=3)
+    expected = torch.from_numpy(chain().sample(3 * 8, 65, token_generator(seed, epoch)))
+    inputs, targets = (torch.cat(parts) for parts in zip(*markov(suite, seed=seed).train(epoch), strict=True))
+    assert torch.equal(inputs, expected[:, :-1])
+    assert torch.equal(targets, expected[:, 1:])
 
 
 def test_the_ranks_shards_are_the_batch_and_a_small_vocabulary_is_refused():

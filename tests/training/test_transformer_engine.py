@@ -49,7 +49,7 @@ def test_layers_that_fit_and_norms_are_replaced_with_their_weights(library, name
     weights, state = dict(model.named_parameters()), torch.get_rng_state()
     conversion = convert(model, parse_precision(name))
     assert conversion.converted_layers == ("1", "4")
-    assert conversion.kept_layers == {"5": f"32 to 3, not multiples of {32 if name == 'te-mxfp8' else 16}"}
+    assert conversion.kept_layers == {"5": "32 to 3, not multiples of 32"}
     kinds = [type(layer) for layer in model]
     assert [issubclass(kind, library.te.Linear) for kind in kinds] == [False, True, False, False, True, False]
     assert issubclass(kinds[3], library.te.LayerNorm)
@@ -68,6 +68,30 @@ def test_layers_and_weights_that_are_shared_stay_shared(library):
     assert (model[0], model[1]) == (model[2][0], model[2][2])
     assert model[2][1].weight is model[0].weight
     assert len(list(model.parameters())) == 5
+
+
+def test_all_convert_the_same_layers_so_that_what_differs_is_the_type(library):
+    def model():
+        return nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 48), nn.Linear(48, 48), nn.Linear(48, 40))
+
+    converted = {name: convert(model(), parse_precision(name)).converted_layers for name in ARMS}
+    assert set(converted.values()) == {("0",)}
+
+
+class Doubled(nn.Linear):
+    """A user's own layer, which does more than a linear one."""
+
+    def forward(self, inputs):
+        return 2 * super().forward(inputs)
+
+
+def test_a_layer_of_the_users_own_is_not_taken_for_a_plain_one_in_fp32(library):
+    def model(_data=None):
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.LayerNorm(32), Doubled(32, 32), nn.Linear(32, 3))
+
+    arm, twin = make("te-fp8", model=model), make("fp32", model=model)
+    assert "3" in arm.conversion.kept_layers
+    assert evaluate_fp32(arm, iter([batch()]))[0] == pytest.approx(evaluate(twin, iter([batch()]))[0], rel=1e-6)
 
 
 def test_norms_without_weights_are_left_to_torch(library):
@@ -150,6 +174,21 @@ def test_batches_whose_products_would_not_fit_are_refused(library, name, size, m
     assert library.recipe is None
     assert not torch.is_autocast_enabled("cpu")
     training_step(make("te-bf16", model=wide), *batch(size))
+
+
+@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("size", [24, 1])
+def test_what_is_left_of_the_test_data_and_single_samples_are_evaluated_beside_zeros(library, name, size):
+    arm = make(name, model=wide, optimizer=plain_sgd(0.05))
+    training_step(arm, *batch())
+    assert evaluate(arm, iter([batch(), batch(size)]))[0] > 0
+    assert evaluate_fp32(arm, iter([batch(size)]))[0] > 0
+    inputs = torch.randn(size, 3, 64)  # (samples, tokens, features)
+    more = torch.cat([inputs, torch.zeros(32 - size, 3, 64)])
+    with torch.inference_mode(), arm.autocast():
+        outputs, among_zeros = (arm.model[4](each) for each in (inputs, more))
+    assert outputs.shape == (size, 3, 32)
+    assert torch.equal(outputs, among_zeros[:size])
 
 
 @pytest.mark.parametrize("technique", ["compile", "cuda_graphs", "checkpointing"])

@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.parity import ACCURACY, MIN_SEEDS
+from bench.report.analysis.parity import ACCURACY, LOSS, MIN_SEEDS, QUALITIES, Quality
 from bench.report.analysis.summary import RESIDENT_RESOLUTION, summarise
 from bench.report.format import known, ratio, records, signed
 from bench.report.reading.folders import runs_in
@@ -53,8 +53,8 @@ class Metric:
     """The column of the summary with the figure, whose name has the unit."""
     status: str
     """The column with its status."""
-    points: bool = False
-    """Whether the change is a difference in points, and more is better; else a ratio of which less is better."""
+    quality: Quality | None = None
+    """What trainings are compared by: the change is a difference in its unit; else a ratio of which less is better."""
     change: str
     """What the change is called in JSON."""
 
@@ -65,7 +65,14 @@ METRICS = {
         Metric(name="speed", value="step_ms", status="speed_status", change="step_ratio"),
         Metric(name="memory", value="memory_bytes", status="memory_status", change="peak_memory_ratio"),
         Metric(name="energy", value="energy_j_per_step", status="energy_status", change="energy_ratio"),
-        Metric(name="accuracy", value="accuracy_pct", status="train_status", points=True, change="accuracy_points"),
+        Metric(
+            name="accuracy",
+            value="accuracy_pct",
+            status="train_status",
+            quality=ACCURACY,
+            change="accuracy_points",
+        ),
+        Metric(name="loss", value="token_loss", status="train_status", quality=LOSS, change="loss_nats"),
     )
 }
 
@@ -80,23 +87,26 @@ class Change:
     samples: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """The values in each process, trial or seed."""
     interval: Interval | None = None
-    """NEW ÷ OLD, or NEW − OLD in points, with its 95 % interval; of memory with what its resolution leaves open."""
+    """NEW ÷ OLD, or NEW − OLD of a quality, with its 95 % interval; of memory with what its resolution leaves open."""
     beyond: bool = False
     """Whether the regression is shown beyond what ``--fail-over`` allows."""
     told: bool = True
     """Whether two values differ by more than identical processes do."""
 
     def written(self, metric: Metric) -> str:
-        """Write the change: a ratio or points with their interval, or the statuses of both."""
+        """Write the change: a ratio or a difference with its interval, or the statuses of both."""
         if self.interval is None:
             lost = not all(status in MEASURED for status in self.statuses)
             return " → ".join(self.statuses) if lost else "not comparable"
         if not self.told:
             return "not told apart"
-        if not metric.points:
+        if metric.quality is None:
             return ratio(self.interval.center, self.interval.low, self.interval.high)
-        ends = [end for end in (self.interval.low, self.interval.high) if end is not None]
-        return signed(self.interval.center) + (f" [{', '.join(map(signed, ends))}]" if ends else "")
+        ends = (self.interval.low, self.interval.high)
+        center, *shown = (
+            signed(end, metric.quality.decimals) for end in (self.interval.center, *ends) if end is not None
+        )
+        return center + (f" [{', '.join(shown)}]" if shown else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,7 +216,7 @@ class _Estimate:
 
     metric: Metric
     difference: Difference
-    """Of logarithms, or in points."""
+    """Of logarithms, or of a quality."""
     margin: float
     """What a change must exceed to be one."""
     values: tuple[float | None, float | None]
@@ -215,20 +225,22 @@ class _Estimate:
 
     @property
     def decides(self) -> bool:
-        return self.difference.n >= (MIN_SEEDS if self.metric.points else 2)
+        return self.difference.n >= (MIN_SEEDS if self.metric.quality else 2)
 
     @property
     def immaterial(self) -> float:
         """What a change may be and still count as none; of too few samples none is too small."""
         if not self.decides:
             return -1.0
-        return ACCURACY.margin if self.metric.points else math.log1p(stats.MARGIN)
+        return self.metric.quality.margin if self.metric.quality else math.log1p(stats.MARGIN)
 
     @property
     def interval(self) -> Interval:
         found = self.difference.interval()
-        if not self.metric.points:
+        if self.metric.quality is None:
             return found.exp()
+        if not self.metric.quality.more_is_better:
+            return found
         low, high = (None if end is None else -end for end in (found.high, found.low))
         return Interval(center=0.0 - found.center, low=low, high=high, n=found.n)  # not -0.0
 
@@ -236,8 +248,8 @@ class _Estimate:
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
-    A change is said to be one where its 95 % interval clears the A/A noise (accuracy: the margin of parity), and where
-    that is no chance among so many: of the changes that are said, at most 5 % are expected to be chance
+    A change is said to be one where its 95 % interval clears the A/A noise (accuracy and loss: the margin of parity),
+    and where that is no chance among so many: of the changes that are said, at most 5 % are expected to be chance
     (``stats.discoveries``).
 
     Args:
@@ -322,11 +334,16 @@ class _Samples:
         speedups = speed[speed["speedup"].gt(0)]
         self.speedups = self._of(speedups, by, "speedup")
         self.energies = self._of(energy[energy["energy_j_per_step"].gt(0)], by, "energy_j_per_step")
-        trained = train[train["test_accuracy_pct"].notna()].assign(seed=train["seed"] % APART)
-        self.accuracies = {
-            _key(key): dict(own.groupby("seed")["test_accuracy_pct"].mean())
-            for key, own in trained.groupby(by, sort=False)
+        trained = train[train[[one.figure for one in QUALITIES]].notna().any(axis=1)]
+        trained = trained.assign(seed=trained["seed"] % APART)
+        self.seeds = {
+            quality: {
+                _key(key): dict(own.groupby("seed")[quality.figure].mean())
+                for key, own in trained[trained[quality.figure].notna()].groupby(by, sort=False)
+            }
+            for quality in QUALITIES
         }
+        """The figure of each seed, by the quality."""
         lost = trials[(trials["phase"] == "train") & (trials["status"] == "nonfinite")]
         self.diverged = {_key(key): set(own % APART) for key, own in lost.groupby(by, sort=False)["seed"]}
         self.epochs = {_key(key): set(own) for key, own in trained.groupby(by, sort=False)["epochs"]}
@@ -345,8 +362,8 @@ def _rows(pairs: list[dict[Hashable, Any]], samples: Sequence[_Samples], fail_ov
     estimates = [list(_estimates(pair, samples)) for pair in pairs]
     tested = [one for own in estimates for one in own if one.decides]
     changed = _holding(tested, [one.margin for one in tested])
-    # Points have a margin of their own, which is what a loss of accuracy must exceed whatever else is allowed.
-    limits = [one.margin if one.metric.points else max(one.margin, math.log1p(fail_over or 0)) for one in tested]
+    # A quality has a margin of its own, which is what a loss of it must exceed whatever else is allowed.
+    limits = [one.margin if one.metric.quality else max(one.margin, math.log1p(fail_over or 0)) for one in tested]
     beyond = _holding(tested, limits) if fail_over is not None else set()
     rows = []
     for pair, own in zip(pairs, estimates, strict=True):
@@ -364,7 +381,9 @@ def _rows(pairs: list[dict[Hashable, Any]], samples: Sequence[_Samples], fail_ov
         changes |= {
             metric.name: change
             for metric in METRICS.values()
-            if metric.name not in changes and (change := _untested(metric, pair, samples, fail_over)) is not None
+            if metric.name not in changes
+            and metric.quality in (None, _quality(pair))
+            and (change := _untested(metric, pair, samples, fail_over)) is not None
         }
         rows.append(
             Row(
@@ -392,6 +411,11 @@ def _verdict(difference: Difference, changed: bool, margin: float) -> Word:
 
 def _of(samples: Mapping[tuple[Any, ...], Any], pair: Mapping[Hashable, Any], side: str) -> Any:
     return samples.get((*(pair[name] for name in QUESTION), pair[f"device_{side}"]))
+
+
+def _quality(pair: Mapping[Hashable, Any]) -> Quality:
+    """Return what the trainings of a pair are compared by."""
+    return LOSS if _values(pair, METRICS["loss"]) != (None, None) else ACCURACY
 
 
 def _statuses(pair: Mapping[Hashable, Any], metric: Metric) -> tuple[str, str]:
@@ -426,21 +450,23 @@ def _estimates(pair: dict[Hashable, Any], samples: Sequence[_Samples]) -> Iterat
                 samples=(was, now),
                 statuses=_statuses(pair, metric),
             )
-    accuracies = _of(old.accuracies, pair, "old"), _of(new.accuracies, pair, "new")
+    quality = _quality(pair)
+    trained = _of(old.seeds[quality], pair, "old"), _of(new.seeds[quality], pair, "new")
     alike = _of(old.epochs, pair, "old") == _of(new.epochs, pair, "new")
-    if all(accuracies) and alike and not _diverging(pair, samples):
-        was, now = accuracies
+    if all(trained) and alike and not _diverging(pair, samples):
+        was, now = trained
+        worse, better = (was, now) if quality.more_is_better else (now, was)
         seeds = sorted({*was} & {*now})
         difference = (
-            stats.student([was[seed] - now[seed] for seed in seeds])
+            stats.student([worse[seed] - better[seed] for seed in seeds])
             if seeds
-            else stats.welch(tuple(was.values()), tuple(now.values()))
+            else stats.welch(tuple(worse.values()), tuple(better.values()))
         )
-        metric = METRICS["accuracy"]
+        metric = next(metric for metric in METRICS.values() if metric.quality == quality)
         yield _Estimate(
             metric=metric,
             difference=difference,
-            margin=ACCURACY.margin,
+            margin=quality.margin,
             values=_values(pair, metric),
             samples=(tuple(was.values()), tuple(now.values())),
             statuses=_statuses(pair, metric),
@@ -508,7 +534,8 @@ def _diverging(pair: Mapping[Hashable, Any], samples: Sequence[_Samples]) -> int
     """Return how many seeds diverged in NEW that did not in OLD; negative where it is the other way round."""
     old, new = samples
     lost = [_of(side.diverged, pair, name) or set() for side, name in zip(samples, ("old", "new"), strict=True)]
-    was, now = (_of(side.accuracies, pair, name) or {} for side, name in ((old, "old"), (new, "new")))
+    quality = _quality(pair)
+    was, now = (_of(side.seeds[quality], pair, name) or {} for side, name in ((old, "old"), (new, "new")))
     return len(lost[1] & {*was}) - len(lost[0] & {*now})
 
 
@@ -522,7 +549,7 @@ def _untested(
     if not all(statuses):
         return None
     measured = [status in MEASURED for status in statuses]
-    if metric.points and all(measured) and (seeds := _diverging(pair, samples)):
+    if metric.quality and all(measured) and (seeds := _diverging(pair, samples)):
         worse, statuses = seeds > 0, ("ok", "diverged") if seeds > 0 else ("diverged", "ok")
     elif measured[0] == measured[1] or any(status in DISTURBED for status in statuses):
         if not any(measured) or (all(measured) and None in values):

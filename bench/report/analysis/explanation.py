@@ -120,6 +120,11 @@ class Step:
         return min(self.ms["idle"], max(0.0, self.profiled_ms - self.timed_ms))
 
     @property
+    def sums(self) -> pd.Series[float]:
+        """What the classes add up to in each round, in ms, by the round."""
+        return self.of("class").groupby("round")["value"].sum()
+
+    @property
     def runs_on_gpu(self) -> bool:
         """Whether kernels were traced."""
         return self.value("step", "kernels") is not None
@@ -136,10 +141,9 @@ class Explanation:
     """Of the timed steps, from the rounds: for these figures alone, the speed phase has the result."""
     difference_ms: Interval
     """The baseline's time of a step less the arm's, from the rounds."""
-    by_class: Mapping[WorkClass, float]
-    """The same of each class, in ms: the median over the rounds."""
-    unexplained: float | None
-    """Share of the difference that the classes do not add up to; None where the difference's interval includes 0."""
+    unexplained: Interval | None
+    """Share of the difference that the classes do not add up to, negative where they add up to more, from the rounds;
+    None where the difference's interval includes 0."""
     ceiling: float | None
     """The largest speedup that the baseline's step leaves room for."""
     predicted: float | None
@@ -183,8 +187,6 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
     rounds = before.index.intersection(after.index)
     difference = robust_interval(list(before[rounds] - after[rounds]))
     ratio = robust_interval(list(np.log(before[rounds] / after[rounds])))
-    own, other = (_by_round(step) for step in (baseline, arm))
-    by_class = {work: float((own[work] - other[work]).median()) for work in CLASSES}
     certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
     return Explanation(
         cell=cell,
@@ -192,8 +194,7 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
         arm=arm,
         speedup=_exponential(ratio),
         difference_ms=difference,
-        by_class=by_class,
-        unexplained=abs(1 - sum(by_class.values()) / difference.center) if certain else None,
+        unexplained=_unexplained(baseline, arm, difference.center) if certain else None,
         ceiling=ceiling(baseline, arm),
         predicted=predicted(baseline, arm),
         reasons=tuple(reasons(baseline, arm)),
@@ -201,10 +202,18 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
     )
 
 
-def _by_round(step: Step) -> pd.DataFrame:
-    """Return the classes' ms, a row for each round."""
-    table = step.of("class").pivot_table(index="round", columns="name", values="value")
-    return table.reindex(columns=list(CLASSES), fill_value=0.0)
+def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval:
+    """Return the share of a difference that the classes do not add up to.
+
+    What the profiler and the classes make of a step less the step as timed, in the same round, is taken of both; where
+    that is the same in both, their difference is explained.
+    """
+    left = [step.of("step", "timed").set_index("round")["value"] - step.sums for step in (baseline, arm)]
+    found = robust_interval(list((left[0] - left[1]).dropna()))
+    low, high = (None if end is None else end / difference_ms for end in (found.low, found.high))
+    if difference_ms < 0:
+        low, high = high, low
+    return Interval(center=found.center / difference_ms, low=low, high=high, n=found.n)
 
 
 def _exponential(logs: Interval) -> Interval:

@@ -22,7 +22,7 @@ FIGURES = ["n_gpus", "batch_size", "epochs", "time_per_epoch_s", "total_time_s",
 FIGURES += ["memory_mb", "storage_mb", "quality"]
 SAME = ["source", "model", "dataset", "setup", "gpu", "n_gpus", "host", "epochs"]
 """Rows that agree in these are of one experiment in several precisions."""
-MATCHED = {"batch_size": "batch size", "layout": "layout", "compile": "compile"}
+MATCHED = {"batch_size": "batch size", "layout": "layout", "compile": "compile", "fp32_mode": "fp32 products"}
 """What rows must agree in, too, before their ratio is one of precisions alone, with its name."""
 WIDER = (BASELINE, "tf32", "bf16-master")
 """Precisions that others are compared with, where a source has them."""
@@ -43,11 +43,13 @@ class Pair(NamedTuple):
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """What they differ in beside the precision, by name."""
+        """What they differ in beside the precision, by name; of tf32 the fp32 mode is the precision."""
         return tuple(
             name
             for column, name in MATCHED.items()
-            if self.base[column] != self.other[column] and (known(self.base[column]) or known(self.other[column]))
+            if self.base[column] != self.other[column]
+            and (known(self.base[column]) or known(self.other[column]))
+            and not (column == "fp32_mode" and self.other["precision"] == "tf32")
         )
 
     @property
@@ -106,8 +108,8 @@ def link(row: dict[Hashable, Any]) -> str:
 def pairs(literature: pd.DataFrame) -> list[Pair]:
     """Pair each published row with those of a wider precision in the same experiment.
 
-    The wider one is that which differs in nothing else; where there is none, the only one of its precision. A row has
-    its label in ``literature`` as ``row``.
+    The wider one is that which differs in nothing else; where there is none, the one of its precision that differs in
+    the fewest ways, unless there are several. A row has its label in ``literature`` as ``row``.
     """
     found = []
     for _, group in literature.reset_index(names="row").groupby(SAME, sort=False, dropna=False):
@@ -117,8 +119,9 @@ def pairs(literature: pd.DataFrame) -> list[Pair]:
             for other in rows:
                 if other["precision"] not in WIDER[: rank + 1]:
                     candidates = [Pair(base, other) for base in bases]
-                    matched = [pair for pair in candidates if not pair.differs]
-                    found += matched[:1] or (candidates if len(candidates) == 1 else [])
+                    fewest = min((len(pair.differs) for pair in candidates), default=0)
+                    closest = [pair for pair in candidates if len(pair.differs) == fewest]
+                    found += closest[:1] if not fewest or len(closest) == 1 else []
     return found
 
 

@@ -138,7 +138,8 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
 
     Figures are means over the seeds that finished; ``time_to_accuracy_s`` is the mean over those that reached
     ``target_accuracy_pct``, and ``reached`` is their number. ``diverged`` counts the seeds that diverged where fp32 did
-    not, ``fp32_diverged`` those in which fp32 did. ``perplexity`` of tokens is e to the power of the mean test loss.
+    not, ``fp32_diverged`` those in which fp32 did. ``token_loss`` is the mean test loss of tokens,
+    and ``perplexity`` is e to its power.
     The columns of ``_deltas``, ``_epoch_speedups`` and ``_above_entropy`` are joined.
     """
     rows = trials[trials["phase"] == "train"]
@@ -156,7 +157,8 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
     deltas = _deltas(rows[usable]).reindex(table.index)
     deltas.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
-    table["perplexity"] = np.exp(table["test_loss"].where(table["accuracy_pct"].isna()).astype(float))
+    table["token_loss"] = table["test_loss"].where(table["accuracy_pct"].isna()).astype(float)
+    table["perplexity"] = np.exp(table["token_loss"])
     others = [_epoch_speedups(rows[usable]), _above_entropy(rows[usable])]
     return table.join([deltas, *(other.reindex(table.index) for other in others)])
 

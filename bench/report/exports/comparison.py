@@ -13,7 +13,13 @@ from bench.report.tables.table import Table
 from bench.spec.text import print_plain
 from bench.stats import Interval
 
-NAMES = {"speed": "step_ms", "memory": "peak_memory_bytes", "energy": "energy_j_per_step", "accuracy": "accuracy_pct"}
+NAMES = {
+    "speed": "step_ms",
+    "memory": "peak_memory_bytes",
+    "energy": "energy_j_per_step",
+    "accuracy": "accuracy_pct",
+    "loss": "test_loss_nats",
+}
 """What the figures of a metric are called, as in the results of a report."""
 
 ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")

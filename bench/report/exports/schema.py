@@ -34,9 +34,9 @@ def schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Documents of ampmeter, version {VERSION}",
-        "description": "Units are in the names: _ms, _s, _bytes, _j, _w, _pct (0 to 100), _ratio (shares of 1) and "
-        "_points (of accuracy, in per cent). What is unknown is null or left out, and so is a figure that is not "
-        "finite. Keys may be added without another version.",
+        "description": "Units are in the names: _ms, _s, _bytes, _j, _w, _pct (0 to 100), _ratio (shares of 1), "
+        "_points (of accuracy, in per cent) and _nats (of a loss of tokens). What is unknown is null or left out, and "
+        "so is a figure that is not finite. Keys may be added without another version.",
         "oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds],
         "$defs": {**kinds, "result": _result(), "trial": _trial()},
     }
@@ -148,7 +148,7 @@ def _compare() -> Schema:
         "rows": many(whole(row))
         | {
             "description": "One precision of one cell. All changes are NEW ÷ OLD, of accuracy "
-            "NEW − OLD in points, with 95 % intervals."
+            "and loss NEW − OLD, with 95 % intervals."
         },
         "overall": many(whole(overall)) | {"description": "The speed over all rows of a recipe on a device."},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.report.analysis.compare import METRICS, Metric, Overall, Row
+from bench.report.analysis.parity import ACCURACY, LOSS
 from bench.report.format import estimate
 from bench.report.tables.table import Column, Table, figures, optional, table, whole, words
 
@@ -13,6 +14,7 @@ CHANGES = {
     "memory": "peak memory",
     "energy": "energy of a step [95 % interval]",
     "accuracy": "accuracy (points) [95 % interval]",
+    "loss": "loss of tokens (nats) [95 % interval]",
 }
 """Headers of the changes, by their metrics."""
 
@@ -28,12 +30,12 @@ def comparison(rows: Sequence[Row]) -> Table:
         *optional(figures("speedup over fp32 [95 % interval]", lambda row: row.speedup and estimate(row.speedup))),
     ]
     about = (
-        "Figures are NEW ÷ OLD, of accuracy NEW − OLD in points. REGRESSED and IMPROVED: the 95 % interval clears the "
-        "A/A noise (energy and memory: 1 %; accuracy: 0.5 points), and so clearly that at most 5 % of such verdicts in "
-        "this table are expected to be chance. SAME: the interval lies within 1 % or 0.5 points. INCONCLUSIVE: "
-        "neither, or too few samples: two processes in both, for energy two trials, for accuracy five seeds. Intervals "
-        "are Welch's over processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; "
-        "two processes on a CPU differ by up to 5 MiB."
+        "Figures are NEW ÷ OLD, of accuracy and loss NEW − OLD. REGRESSED and IMPROVED: the 95 % interval clears the "
+        f"A/A noise (energy and memory: 1 %; accuracy: {ACCURACY.margin:g} points; loss: {LOSS.margin:g} nats), and so "
+        "clearly that at most 5 % of such verdicts in this table are expected to be chance. SAME: the interval lies "
+        "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two processes in both, for energy "
+        "two trials, for accuracy and loss five seeds. Intervals are Welch's over processes, and Student's over the "
+        "seeds that both have. A peak of memory is exact on a GPU; two processes on a CPU differ by up to 5 MiB."
     )
     compared = table("NEW against OLD", rows, columns, about)
     assert compared is not None

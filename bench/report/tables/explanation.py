@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.report.analysis.explanation import CLASSES, Explanation, rooflines
-from bench.report.format import UNKNOWN, number, signed
+from bench.report.format import UNKNOWN, number, share, signed
 from bench.report.tables.table import BATCH, DEVICE, PRECISION, Column, Table, figures, optional, table, words
 from bench.stats import Interval
 
@@ -65,7 +65,7 @@ def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
             interval=_interval(one.speedup),
             ceiling=one.ceiling,
             predicted=one.predicted,
-            unexplained=None if one.unexplained is None else 100 * one.unexplained,
+            unexplained="" if one.unexplained is None else share(one.unexplained),
             unknown=100 * max(one.baseline.share("unknown"), one.arm.share("unknown")),
         )
         for one, where in found
@@ -79,7 +79,7 @@ def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
         *optional(
             figures("ceiling (×)", "ceiling", 3),
             figures("predicted (×)", "predicted", 3),
-            figures("unexplained (%)", "unexplained", 2),
+            words("unexplained", "unexplained"),
             figures("unknown operators (%)", "unknown", 2),
         ),
     ]
@@ -87,7 +87,7 @@ def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
         "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Ceiling: if all "
         "that can gain did, at the best rates that its operators show alone. Predicted: from fp32's step and the "
         "operators alone, without timing this precision. Unexplained: the part of the difference of the steps that "
-        "the classes do not add up to; a dash where the difference is within its noise."
+        "the classes do not add up to, and how far that is certain; a dash where the difference is within its noise."
     )
     return table("What could be gained", rows, columns, about)
 

@@ -45,14 +45,14 @@ def _compared(every: list[Pair]) -> Table | None:
         ),
     ]
     about = (
-        "Published rows of one source, model, GPU, number of GPUs, batch size, layout and compile, compared by "
-        "precision; what a source does not state is taken to be the same within its table. Its spread: from those of "
-        "both rows."
+        "Published rows of one source, model, GPU, number of GPUs, batch size, layout, compile and way of multiplying "
+        "fp32, compared by precision; what a source does not state is taken to be the same within its table. Its "
+        "spread: from those of both rows."
     )
     left = len(every) - len(matched)
     notes = [
-        f"Pairs of published rows that differ in batch size, layout or compile as well, and are not compared: {left}. "
-        "Where several sources have the same figure, the next table shows them."
+        "Pairs of published rows that differ in batch size, layout, compile or fp32 products as well, and are not "
+        f"compared: {left}. Where several sources have the same figure, the next table shows them."
     ]
     return table("Published comparisons of precisions", map(_row, matched), columns, about, notes if left else [])
 

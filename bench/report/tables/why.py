@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.report.analysis.explanation import BUSY_PCT, CLASSES, SHORTENED, STRETCHED, Explanation
 from bench.report.analysis.memory import Held, MemoryChange
-from bench.report.format import MIB, change, memory_unit, number, times
+from bench.report.format import MIB, change, memory_unit, number, share, times
 from bench.report.tables.explanation import signed_ms
 from bench.report.tables.table import Table, figures, table, words
 from bench.spec.precisions import find_precision
@@ -69,8 +69,8 @@ class Why:
         if self.one.ceiling is not None:
             parts.append(f"ceiling{': at best' if self.one.ceiling < 1 else ''} {times(self.one.ceiling)}")
         parts += [] if self.one.predicted is None else [f"predicted {times(self.one.predicted)}"]
-        unexplained = self.one.unexplained
-        parts += [] if unexplained is None else [f"unexplained {100 * unexplained:.0f} % of the difference"]
+        if self.one.unexplained is not None:
+            parts.append(f"unexplained {share(self.one.unexplained)} of the difference")
         return "; ".join(parts)
 
     @property

@@ -258,6 +258,35 @@ def test_accuracy_is_compared_seed_by_seed_against_its_margin(tmp_path):
     assert ["batch 16" in failure for failure in found.failures] == [True]
 
 
+def test_the_loss_of_tokens_is_compared_seed_by_seed_against_its_margin(tmp_path):
+    expected = {16: (0.05, "REGRESSED"), 32: (-0.05, "IMPROVED"), 64: (0.001, "SAME"), 128: (0.01, "INCONCLUSIVE")}
+    losses, wobble = [3.1, 3.3, 2.9, 3.2, 3.0], [0.001, -0.001, 0.0, 0.002, -0.002]
+    for name in ("old", "new"):
+        run = RunBuilder(tmp_path / name)
+        for batch, (nats, _) in expected.items():
+            later = [value + nats + more for value, more in zip(losses, wobble, strict=True)]
+            run.train("fp32", [None] * 5, batch=batch, test_loss=later if name == "new" else losses)
+    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
+    changes = {row.question["batch_size"]: row.changes for row in found.rows}
+    assert {batch: own["loss"].verdict for batch, own in changes.items()} == {
+        batch: verdict for batch, (_, verdict) in expected.items()
+    }
+    assert changes[16]["loss"].interval.center == pytest.approx(0.05)
+    assert all("accuracy" not in own for own in changes.values())
+    assert ["batch 16" in failure for failure in found.failures] == [True]
+
+
+def test_a_training_of_tokens_that_diverges_is_a_regression_of_its_loss(tmp_path):
+    RunBuilder(tmp_path / "old").train("fp32", [None] * 5)
+    RunBuilder(tmp_path / "new").train("fp32", [None] * 4).diverged("fp32", seed=4)
+    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.03)
+    (changes,) = (row.changes for row in found.rows)
+    assert {name: change.verdict for name, change in changes.items() if name in ("accuracy", "loss")} == {
+        "loss": "REGRESSED"
+    }
+    assert len(found.failures) == 1
+
+
 def test_fewer_than_five_seeds_or_other_epochs_decide_nothing_of_accuracy(tmp_path):
     RunBuilder(tmp_path / "old").train("fp32", FIVE).train("fp32", FIVE, batch=64)
     RunBuilder(tmp_path / "new").train("fp32", FIVE[:4]).train("fp32", FIVE, batch=64, epochs=3)

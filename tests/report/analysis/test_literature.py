@@ -122,6 +122,29 @@ def test_what_differs_beside_the_precision_is_named(change, differs):
     assert pair.differs == differs
 
 
+@pytest.mark.parametrize(("mode", "differs"), [("tf32", ()), ("ieee", ("fp32 products",))])
+def test_fp32_that_is_multiplied_otherwise_beside_a_mixed_precision_is_a_difference(mode, differs):
+    rows = {"fp32": "ieee", "tf32": "tf32", "amp-fp16": mode}
+    found = made(*({"precision": name, "fp32_mode": fp32_mode} for name, fp32_mode in rows.items()))
+    told = {(pair.base["precision"], pair.other["precision"]): pair.differs for pair in found}
+    assert told["fp32", "tf32"] == ()  # it is the precision
+    assert told["tf32", "amp-fp16"] == differs
+    assert bool(told["fp32", "amp-fp16"]) != bool(differs)
+
+
+def test_where_nothing_agrees_in_all_the_closest_is_compared_if_there_is_one():
+    rows = [{"precision": "tf32", "fp32_mode": "tf32", "batch_size": size} for size in (64.0, 128.0)]
+    (pair,) = made(*rows, {"precision": "amp-fp16", "fp32_mode": "ieee", "batch_size": 64.0})
+    assert (pair.base["row"], pair.differs) == (0, ("fp32 products",))
+    assert made(*rows, {"precision": "amp-fp16", "fp32_mode": "ieee", "batch_size": 32.0}) == []
+
+
+def test_a_switch_that_changed_nothing_is_no_precision_of_its_own(literature):
+    amd = literature[literature["gpu"] == "MI325"]
+    assert set(amd["precision"]) == {"fp32", "amp-fp16"}
+    assert {(pair.base["precision"], pair.other["precision"]) for pair in pairs(amd)} == {("fp32", "amp-fp16")}
+
+
 @pytest.mark.parametrize("name", ["source", "model", "dataset", "setup", "gpu", "host"])
 def test_rows_of_different_experiments_are_no_pair(name):
     assert made({}, {"precision": "amp-fp16", name: "another"}) == []
