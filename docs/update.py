@@ -31,7 +31,7 @@ from bench.report.exports import schema
 from bench.report.exports.frames import DTYPES, SUMMARY
 from bench.results import columns
 from bench.spec.phases import PHASES
-from bench.spec.precisions import PRECISIONS, Precision
+from bench.spec.precisions import PRECISIONS, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,10 +65,28 @@ def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
     return imported in reached
 
 
+FEATURES: dict[Feature, str] = {
+    "": "–",
+    "tf32": "TF32 products",
+    "cudnn-tf32": "cuDNN's TF32",
+    "fp16": "fp16 arithmetic",
+    "bf16": "bf16 arithmetic",
+    "fp8": "float8 products",
+    "mxfp8": "MXFP8 products",
+    "nvfp4": "NVFP4 products",
+    "triton": "a CPU, or a GPU that Triton compiles for",
+    "triton-fp8": "a CPU, or a GPU that Triton rounds to float8 on",
+    "te-bf16": "an NVIDIA GPU with bf16 arithmetic",
+    "te-fp8": "an NVIDIA GPU with float8 products",
+    "te-mxfp8": "an NVIDIA GPU with MXFP8 products",
+}
+"""What each feature is, in words."""
+
+
 def precisions() -> str:
     """Describe every precision."""
     rows = [
-        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), _default(one))
+        (f"`{one.name}`", one.summary, FEATURES[one.needs], _code(one.options), _default(one))
         for one in PRECISIONS.values()
     ]
     return markdown(("precision", "what it is", "the device must have", "options", "by default"), rows)

@@ -190,7 +190,8 @@ class Conversion:
     """What became of a model's linear layers, at precisions that convert them."""
 
     converted_layers: Annotated[tuple[str, ...], Column(added_later=True)]
-    """Linear layers that were converted to multiply in the precision's narrow type, joined by +."""
+    """Linear layers that torchao or Transformer Engine replaced, to multiply in the precision's narrow type (te-bf16:
+    in bfloat16), joined by +."""
     kept_layers: Annotated[dict[str, str], Column(added_later=True)]
     """Linear layers that were not, each with the reason, as a JSON object."""
     small_layers: Annotated[int | None, Column(added_later=True)]
