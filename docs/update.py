@@ -21,6 +21,7 @@ from itertools import permutations
 from pathlib import Path
 
 import grimp
+from packaging.requirements import Requirement
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -112,20 +113,14 @@ def capabilities() -> str:
 
 
 def versions() -> str:
-    """Say which versions each precision takes at least, from the registry and pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-    def least(package: str, extra: str | None) -> str:
-        wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
-        found = re.search(rf"^{package}(?:\[[\w,]+\])?>=([\d.]+)", "\n".join(wanted).replace("_", "-"), re.MULTILINE)
-        return found[1] if found else "any"
-
-    packages = {"torchao": "torchao", "transformer-engine": "Transformer Engine"}
+    """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
+    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    (torch,) = (least.version for one in wanted if one.name == "torch" for least in one.specifier)
+    packages = {"torchao": "torchao", "transformer_engine": "Transformer Engine"}
     alike: dict[tuple[str, ...], list[str]] = {}
     for one in PRECISIONS.values():
-        own = (one.package or "").replace("_", "-")
-        others = (least(name, one.extra) if name == own else "–" for name in packages)
-        alike.setdefault((one.least_torch or least("torch", None), *others), []).append(one.name)
+        others = (one.least_package or "any" if name == one.package else "–" for name in packages)
+        alike.setdefault((one.least_torch or torch, *others), []).append(one.name)
     return markdown(("precision", "torch", *packages.values()), ((_code(names), *key) for key, names in alike.items()))
 
 

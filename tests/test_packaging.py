@@ -5,11 +5,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bench.report.analysis.literature import FOLDER
+from bench.spec.precisions import PRECISIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUP = PROJECT["tool"]["setuptools"]
 
 
 def test_the_program_its_suites_and_published_figures_are_installed_and_no_tests_or_scripts():
@@ -29,3 +33,11 @@ def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder
     files = (path for one in inside for path in one.iterdir() if path.is_file())
     others = {path for path in files if path.suffix not in (".py", ".pyc")}
     assert others == installed != set()
+
+
+@pytest.mark.parametrize("precision", [one for one in PRECISIONS.values() if one.package], ids=lambda one: one.name)
+def test_an_extra_installs_the_least_versions_that_its_precisions_ask_for(precision):
+    wanted = map(Requirement, PROJECT["project"]["optional-dependencies"][precision.extra])
+    least = {canonicalize_name(one.name): str(one.specifier) for one in wanted}
+    assert least.pop(canonicalize_name(precision.package)) == f">={precision.least_package}"
+    assert least == ({"torch": f">={precision.least_torch}"} if precision.least_torch else {})

@@ -471,9 +471,10 @@ class TrialResult:
     detail: str = ""
     """Why the status is not ok: what, the line of the suite's file, and the file within the run's folder that holds all
     that its process printed; of an arm measured alone: why the arms failed together; fit: the batch sizes tried;
-    train: that a checkpoint could not be read and training began anew; memory, train: that autocast did not reach the
-    model; memory: that the loss was NaN or infinite; speed: that its rounds of longer blocks were disturbed, so that
-    there is no such check; numerics: the loss of the first and of the last step."""
+    train: that a checkpoint could not be read and training began anew; memory: that the loss was NaN or infinite;
+    speed: that its rounds of longer blocks were disturbed, so that there is no such check; numerics: the loss of the
+    first and of the last step; all phases but fit, floor and numerics: that autocast did not reach the
+    model."""
     started: str = ""
     """When the trial began, UTC, ISO 8601."""
     wall_s: float | None = None

@@ -218,8 +218,9 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 
 
-TOLD = ("train", "speed", "energy")
-"""Phases whose ``ok`` rows have a detail only where something happened; that of others is part of the result."""
+DETAILED = ("fit", "numerics")
+"""Phases whose ``ok`` rows all have a detail, as a part of the result; others have one only where something happened.
+"""
 
 
 ANSWERED = (*MEASURED, "oom", "unsupported")
@@ -254,7 +255,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     measured = trials[trials["status"].isin(MEASURED)]
     rows = pd.concat(
         [
-            trials[(trials["status"] != "ok") | (trials["phase"].isin(TOLD) & (trials["detail"] != ""))],
+            trials[(trials["status"] != "ok") | (~trials["phase"].isin(DETAILED) & (trials["detail"] != ""))],
             measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
             measured[measured["foreign_load_pct"] > CROWDED_PCT].assign(status="crowded"),
         ]
