@@ -76,7 +76,7 @@ def devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProce
             **{
                 name: value
                 for name, value in asdict(one.device).items()
-                if name not in ("unsupported", "uuids", "names")
+                if name not in ("unsupported", "lacking", "uuids", "names")
             },
             "memory_free_bytes": one.memory_free_bytes,
             "problem": one.problem or None,

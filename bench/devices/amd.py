@@ -73,6 +73,9 @@ class Amd:
         if not model.startswith(starts):
             models = f", of {', '.join(start.ljust(6, 'x') for start in starts)}" if starts else ""
             return f"{what}{models}; this GPU is {model}"
+        return None
+
+    def missing_switch(self, feature: Feature) -> str | None:
         if feature == "tf32" and not _torch_offers_tf32():
             return "a TF32 switch, which this torch does not offer (some builds: HIPBLASLT_ALLOW_TF32=1)"
         return None

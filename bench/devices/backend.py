@@ -144,6 +144,10 @@ class Backend(ABC):
         """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force."""
 
     @abstractmethod
+    def missing_arithmetic(self, precision: Precision) -> str | None:
+        """Return what a precision needs of the hardware that this device lacks; None if it lacks nothing."""
+
+    @abstractmethod
     def unsupported_reason(self, precision: Precision) -> str | None:
         """Return why the device cannot run a precision; None if it can."""
 

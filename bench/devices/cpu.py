@@ -107,8 +107,11 @@ class Cpu(Backend):
         types = {torch.bfloat16: ("amx_bf16", "avx512_bf16", "avx10_2", "bf16"), torch.float16: ("amx_fp16", "fp16")}
         return frozenset(dtype for dtype, flags in types.items() if any(has.get(flag) for flag in flags))
 
+    def missing_arithmetic(self, precision: Precision) -> str | None:
+        return FEATURES[precision.required] or None if precision.required else None
+
     def unsupported_reason(self, precision: Precision) -> str | None:
-        if precision.required and (missing := FEATURES[precision.required]):
+        if missing := self.missing_arithmetic(precision):
             return f"{precision.name} needs {missing}"
         if reason := missing_package(precision):
             return reason

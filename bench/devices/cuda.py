@@ -106,8 +106,11 @@ class Cuda(Backend):
     def _model(self) -> str:
         return vendor().model(torch.cuda.get_device_properties(self.device.index or 0))
 
+    def missing_arithmetic(self, precision: Precision) -> str | None:
+        return vendor().lacks(precision.required, self._model())
+
     def unsupported_reason(self, precision: Precision) -> str | None:
-        missing = vendor().lacks(precision.required, self._model())
+        missing = self.missing_arithmetic(precision) or vendor().missing_switch(precision.required)
         return f"{precision.name} needs {missing}" if missing else missing_package(precision)
 
 

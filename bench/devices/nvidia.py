@@ -122,6 +122,10 @@ class Nvidia:
             return f"{kernels}, which there are from sm_{major}{minor} on and before sm_{end}0; this GPU is {model}"
         return None
 
+    def missing_switch(self, _feature: Feature) -> str | None:
+        """Return what switch a feature needs that this torch lacks; None if it lacks none."""
+        return None
+
 
 def _capability(text: str) -> tuple[int, int]:
     """Return the compute capability in words such as 9.0, sm_90a and compute_90; (0, 0) if there is none."""

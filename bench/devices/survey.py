@@ -23,7 +23,7 @@ from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vend
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError, first_line
-from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
+from bench.spec.precisions import PRECISIONS, Precision, emulation_of, parse_precision
 from bench.spec.trial import Placement
 
 
@@ -127,6 +127,7 @@ def describe_gpu(index: int, monitor: Monitor | None) -> Device:
         cores=properties.multi_processor_count,
         energy=_energy(board, monitor),
         unsupported=_unsupported(device_at(index)),
+        lacking=_lacking(device_at(index)),
         **_limits(board),
     )
 
@@ -176,14 +177,23 @@ def describe_cpu() -> Device:
         bf16_gflops=_gflops(device_at(None), 512, torch.bfloat16),
         native_bf16=backend_of(device_at(None)).native_bf16(),
         unsupported=_unsupported(device_at(None)),
+        lacking=_lacking(device_at(None)),
     )
 
 
 def _unsupported(device: torch.device) -> dict[str, str]:
-    backend = backend_of(device)
-    emulations = [parse_precision(emulation_of(name)) for name, one in PRECISIONS.items() if one.can_be_emulated]
-    reasons = {one.name: backend.unsupported_reason(one) for one in (*PRECISIONS.values(), *emulations)}
+    reasons = {one.name: backend_of(device).unsupported_reason(one) for one in _all_precisions()}
     return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _lacking(device: torch.device) -> tuple[str, ...]:
+    return tuple(one.name for one in _all_precisions() if backend_of(device).missing_arithmetic(one))
+
+
+def _all_precisions() -> list[Precision]:
+    """Return all precisions, and the emulated variants."""
+    emulations = [parse_precision(emulation_of(name)) for name, one in PRECISIONS.items() if one.can_be_emulated]
+    return [*PRECISIONS.values(), *emulations]
 
 
 def cpu_name() -> str:

@@ -310,7 +310,7 @@ def compose(
         grid=grid(verdicts, summary),
         verdicts=verdicts,
         cautions=comparability.cautions(runs),
-        missing=missing.sentences(summary, runs.trials),
+        missing=missing.sentences(summary, runs),
         warnings=diagnostics.warnings(runs.runs),
         remarks=bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
         headline=headline

@@ -685,6 +685,8 @@ class Device:
     """Where a GPU's energy is read from: ``counter``, or ``power`` where only power is told; None: unknown."""
     unsupported: dict[str, str] | None = None
     """The precisions that this device or build cannot do, each with the reason."""
+    lacking: tuple[str, ...] = ()
+    """Those of them whose arithmetic the device itself lacks, whatever were installed."""
 
     @property
     def is_gpu(self) -> bool:
@@ -713,6 +715,7 @@ class Device:
             power_limit_w=None,
             power_default_w=None,
             energy=None,
+            lacking=tuple(dict.fromkeys(name for device in devices for name in device.lacking)),
             unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
         )
 

@@ -100,6 +100,7 @@ def test_tf32_is_unsupported_where_torch_does_not_keep_its_switch(monkeypatch):
     backend = rocm(monkeypatch)
     monkeypatch.setattr(torch.backends.cuda, "matmul", Ignored())
     assert "does not offer" in backend.unsupported_reason(PRECISIONS["tf32"])
+    assert backend.missing_arithmetic(PRECISIONS["tf32"]) is None
 
 
 def test_readings_are_in_the_units_that_their_names_say(smi):

@@ -105,11 +105,12 @@ def test_a_gpu_is_described_for_the_tables(one_gpu):
     (device,) = survey.survey(None, print).devices
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
     needs = ("tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton-fp8", *TE_FEATURES)
-    lacking = {name for name, one in PRECISIONS.items() if one.needs in needs or missing_package(one)}
+    lacking = {name for name, one in PRECISIONS.items() if one.needs in needs}
     lacking |= {
         emulation_of(name) for name, one in PRECISIONS.items() if one.can_be_emulated
     }  # emulated under autocast
-    assert set(device.unsupported) == lacking
+    assert set(device.lacking) == lacking
+    assert set(device.unsupported) == lacking | {name for name, one in PRECISIONS.items() if missing_package(one)}
 
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}

@@ -107,7 +107,7 @@ def _devices() -> Schema:
     for name, hint in get_type_hints(Device).items():
         kinds = {part for part in get_args(hint) if isinstance(part, type)} or {hint}
         device[name] = next((of_type[kind] for kind in kinds if kind in of_type), MAYBE_WORD)
-    for name in ("unsupported", "names", "uuids"):
+    for name in ("unsupported", "lacking", "names", "uuids"):
         del device[name]
     process = {"pid": {"type": "integer"}, "user": MAYBE_WORD, "command": MAYBE_WORD, "memory_bytes": COUNT}
     device |= {
