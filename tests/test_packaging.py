@@ -9,7 +9,8 @@ import pytest
 from bench.report.analysis.literature import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
-SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUP = PYPROJECT["tool"]["setuptools"]
 
 
 def test_the_program_its_suites_and_published_figures_are_installed_and_no_tests_or_scripts():
@@ -29,3 +30,12 @@ def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder
     files = (path for one in inside for path in one.iterdir() if path.is_file())
     others = {path for path in files if path.suffix not in (".py", ".pyc")}
     assert others == installed != set()
+
+
+def test_what_the_tests_share_with_an_extra_has_the_same_version_and_no_torch_is_replaced():
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    tested = extras.pop("test")
+    others = {word for name, words in extras.items() if name != "dev" for word in words}
+    shared = {name: {word for word in others if word.startswith(f"{name}>")} for name in ("torchao", "transformers")}
+    assert all(words and words < set(tested) for words in shared.values())
+    assert not [word for word in tested if word.startswith("torch>") or word == "ampmeter[fp8]"]
