@@ -21,6 +21,7 @@ from itertools import permutations
 from pathlib import Path
 
 import grimp
+from packaging.requirements import Requirement
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,7 +31,7 @@ from bench.report.exports import schema
 from bench.report.exports.frames import DTYPES, SUMMARY
 from bench.results import columns
 from bench.spec.phases import PHASES
-from bench.spec.precisions import PRECISIONS, Precision
+from bench.spec.precisions import PRECISIONS, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,10 +65,28 @@ def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
     return imported in reached
 
 
+FEATURES: dict[Feature, str] = {
+    "": "–",
+    "tf32": "TF32 products",
+    "cudnn-tf32": "cuDNN's TF32",
+    "fp16": "fp16 arithmetic",
+    "bf16": "bf16 arithmetic",
+    "fp8": "float8 products",
+    "mxfp8": "MXFP8 products",
+    "nvfp4": "NVFP4 products",
+    "triton": "a CPU, or a GPU that Triton compiles for",
+    "triton-fp8": "a CPU, or a GPU that Triton rounds to float8 on",
+    "te-bf16": "an NVIDIA GPU with bf16 arithmetic",
+    "te-fp8": "an NVIDIA GPU with float8 products",
+    "te-mxfp8": "an NVIDIA GPU with MXFP8 products",
+}
+"""What each feature is, in words."""
+
+
 def precisions() -> str:
     """Describe every precision."""
     rows = [
-        (f"`{one.name}`", one.summary, one.needs or "–", _code(one.options), _default(one))
+        (f"`{one.name}`", one.summary, FEATURES[one.needs], _code(one.options), _default(one))
         for one in PRECISIONS.values()
     ]
     return markdown(("precision", "what it is", "the device must have", "options", "by default"), rows)
@@ -112,20 +131,14 @@ def capabilities() -> str:
 
 
 def versions() -> str:
-    """Say which versions each precision takes at least, from the registry and pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-    def least(package: str, extra: str | None) -> str:
-        wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
-        found = re.search(rf"^{package}(?:\[[\w,]+\])?>=([\d.]+)", "\n".join(wanted).replace("_", "-"), re.MULTILINE)
-        return found[1] if found else "any"
-
-    packages = {"torchao": "torchao", "transformer-engine": "Transformer Engine"}
+    """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
+    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    (torch,) = (least.version for one in wanted if one.name == "torch" for least in one.specifier)
+    packages = {"torchao": "torchao", "transformer_engine": "Transformer Engine"}
     alike: dict[tuple[str, ...], list[str]] = {}
     for one in PRECISIONS.values():
-        own = (one.package or "").replace("_", "-")
-        others = (least(name, one.extra) if name == own else "–" for name in packages)
-        alike.setdefault((one.least_torch or least("torch", None), *others), []).append(one.name)
+        others = (one.least_package or "any" if name == one.package else "–" for name in packages)
+        alike.setdefault((one.least_torch or torch, *others), []).append(one.name)
     return markdown(("precision", "torch", *packages.values()), ((_code(names), *key) for key, names in alike.items()))
 
 

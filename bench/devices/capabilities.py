@@ -6,6 +6,7 @@ disagree. ``set_fp32`` sets both.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import warnings
 from functools import cache
@@ -13,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from packaging.version import InvalidVersion, Version
 from torch import nn
 
 from bench.spec.precisions import Fp32, Precision
@@ -102,7 +104,18 @@ def missing_package(precision: Precision) -> str | None:
         return f"{precision.name} needs {precision.package}, which is not installed: {install}"
     if precision.least_torch and torch.__version__ < precision.least_torch:  # torch compares them as versions
         return f"{precision.name} needs torch {precision.least_torch} or later; this one is {torch.__version__}"
+    found = _version(precision.package)
+    if precision.least_package and found is not None and found < Version(precision.least_package):
+        return f"{precision.name} needs {precision.package} {precision.least_package} or later; this one is {found}"
     return None
+
+
+def _version(package: str) -> Version | None:
+    """Return the installed version of a package; None if that is unknown, as where only its folder was copied."""
+    try:
+        return Version(importlib.metadata.version(package))
+    except (importlib.metadata.PackageNotFoundError, InvalidVersion):
+        return None
 
 
 @cache

@@ -32,11 +32,12 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
 README, "Compatibility", and supported_fp8_dtypes of its compiler)."""
 WITHOUT: dict[Feature, tuple[int, str]] = {
-    "mxfp8": (12, "MXFP8 kernels"),
-    "nvfp4": (12, "NVFP4 kernels"),
-    "te-mxfp8": (12, "MXFP8 kernels"),
+    "mxfp8": (11, "MXFP8 kernels of torchao"),
+    "nvfp4": (11, "NVFP4 kernels of torchao"),
+    "te-mxfp8": (12, "MXFP8 kernels of Transformer Engine"),
 }
-"""Features that later GPUs lack again, from a major capability on: kernels of training are for sm_10x alone."""
+"""Features that later GPUs lack again, from a major capability on: torchao's kernels for training are for sm_10x alone,
+Transformer Engine's for sm_110, too (docs/capabilities.md)."""
 REASONS = {
     0x001: "idle",
     0x002: "applications_clocks",

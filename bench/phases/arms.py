@@ -17,7 +17,7 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import observe
 from bench.planning import suite_registry
-from bench.results.records import Message, Progress, Switches
+from bench.results.records import Message, Progress, Status, Switches
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision, parse_precision
 from bench.spec.suite import Data, Suite
@@ -26,7 +26,7 @@ from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.conversions import rehearsal
 from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step
-from bench.training.techniques import arrange, compilations
+from bench.training.techniques import compilations
 
 BATCHES = 4
 """Batches on the device that the steps take in turn."""
@@ -101,10 +101,15 @@ class Context:
             self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=shard
         )
 
-    def resident_batches(self, count: int) -> list[Batch]:
-        """Make random batches on the device; of processes that train together, this one's part of each."""
+    def resident_batches(self, count: int, data: Data | None = None) -> list[Batch]:
+        """Make random batches on the device; of processes that train together, this one's part of each.
+
+        Args:
+            count: how many.
+            data: the suite's data with the number of classes that there really are; None are the trial's.
+        """
         return random_batches(
-            self.data,
+            data or self.data,
             batch_size=distributed.part(self.trial.cell.batch_size),
             count=count,
             device=self.device,
@@ -144,31 +149,39 @@ def changed_switches(wanted: Switches, found: Switches) -> str:
     return "" if before == after else f"the model changed the fp32 switches from {before} to {after}"
 
 
-def missed_autocast(arm: Arm, inputs: Tensor) -> str:
-    """Say that a precision's autocast, or narrow products, do not reach the model; empty where they do.
+def compute_dtypes(runner: TrainingRunner) -> str:
+    """Return the types that the products of an arm's step run in; empty where that is unknown or nothing is expected.
 
-    A forward pass in eval mode is observed, after all that is measured: a model may turn autocast off for itself.
+    Call it after all that is measured, in all processes that train together: a model's layers may wait for each other.
+    It takes another batch, forward and backward, without an update, and neither compiled nor captured.
+    """
+    if runner.arm.precision.autocast is None:
+        return ""
+    observable = runner.observable()
+    observable.activate()
+    try:
+        return observe(observable.compute).compute_dtypes
+    except Exception as error:  # out of memory, for one: all that is measured is known by now
+        print(f"Which types products run in is unknown: {type(error).__name__}: {error}")
+        return ""
+
+
+def judge_types(precision: Precision, computed: str, status: Status, detail: str) -> tuple[Status, str]:
+    """Return a result's status and detail in view of the types that products ran in.
+
+    ``invalid`` is what is no figure of its precision, because no product ran in the narrow type that it is about; that
+    autocast did not reach a model, which may do without for reasons of its own, is said in the detail.
 
     Args:
-        arm: the arm; its weights and buffers stay as they are.
-        inputs: a batch, (B, ...), on its device.
+        precision: the arm's.
+        computed: the types, as in ``Operations.compute_dtypes``.
+        status: as it is otherwise; one that is ``nonfinite`` stays.
+        detail: likewise.
     """
-    if arm.precision.autocast is None:
-        return ""
-
-    def forward() -> None:
-        with torch.no_grad(), arm.autocast():
-            arm.model(arrange(inputs, arm.techniques))
-
-    arm.model.eval()
-    try:
-        computed = observe(forward).compute_dtypes
-    except Exception as error:  # whatever a user's model does in eval mode: all that is measured is known by now
-        print(f"Whether autocast reaches the model is unknown: {type(error).__name__}: {error}")
-        return ""
-    finally:
-        arm.model.train()
-    return arm.precision.missed(computed)
+    missed = precision.missed(computed)
+    if not missed or status == "nonfinite":
+        return status, detail
+    return "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
 
 
 @dataclass
@@ -194,6 +207,10 @@ class TrainingRunner:
         for _ in range(steps):
             self.loss = None  # and its graph with it, before the next is made
             self.loss = training_step(arm, *next(batches))
+
+    def compute(self) -> None:
+        """Do the products of a step: forward and backward, without the update."""
+        leave_gradients(self.arm, *next(self.batches))
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -18,7 +18,7 @@ from bench.devices.monitor import meters as open_meters
 from bench.measure import energy
 from bench.measure.energy import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
-from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, open_context
+from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, compute_dtypes, judge_types, open_context
 from bench.phases.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial
@@ -105,6 +105,7 @@ def _follow(trial: Trial) -> None:
         runner.run(steps)
     runner.synchronize()
     distributed.gathered(runner.finite())
+    compute_dtypes(runner)
 
 
 def _measure(
@@ -124,14 +125,16 @@ def _measure(
     runner.synchronize()
     switches = read_back(runner.arm.precision, runner.arm.device)  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
+    cause, computed = recompilations.cause(), compute_dtypes(runner)
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
     status: Status = "ok"
     detail = energy.doubt(window, idle, name=device.name, limit_w=device.power_limit_w)
     if not finite:
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
-    elif cause := recompilations.cause():
+    elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
+    status, detail = judge_types(runner.arm.precision, computed, status, detail)
     return TrialResult(
         precision=runner.name,
         status=status,

@@ -30,7 +30,17 @@ from bench.measure.operations import peak_tflops
 from bench.measure.rounds import without_collection
 from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
-from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, enter, open_context, switches_after_a_step
+from bench.phases.arms import (
+    BATCHES,
+    Context,
+    TrainingRunner,
+    compiled,
+    compute_dtypes,
+    enter,
+    judge_types,
+    open_context,
+    switches_after_a_step,
+)
 from bench.results.records import Device, Explained, Finding, Message, Progress, Status, TrialResult, WorkClass
 from bench.spec.trial import Trial
 from bench.training.step import leave_gradients
@@ -74,13 +84,15 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         detail = disturbed
         if not runner.finite():
             status, detail = "nonfinite", "the loss became NaN or Inf"
+        switches = switches_after_a_step(runner)
+        status, detail = judge_types(runner.arm.precision, compute_dtypes(runner), status, detail)
         send(
             TrialResult(
                 precision=runner.name,
                 status=status,
                 detail=detail,
                 compile_s=seconds,
-                switches=switches_after_a_step(runner),
+                switches=switches,
             )
         )
 

@@ -20,7 +20,9 @@ from bench.phases.arms import (
     TrainingRunner,
     changed_switches,
     compiled,
+    compute_dtypes,
     enter,
+    judge_types,
     open_context,
     switches_after_a_step,
     until_compiled,
@@ -49,9 +51,15 @@ class ForwardRunner(TrainingRunner):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch, (B, ...)."""
-        with torch.inference_mode(), self.arm.autocast():
+        # Inference mode passes reshape on whole, which torchao's row-wise scaled tensors know only decomposed.
+        without_gradients = torch.no_grad() if self.arm.conversion else torch.inference_mode()
+        with without_gradients, self.arm.autocast():
             output: Tensor = self.arm.forward(arrange(inputs, self.arm.techniques))
         return output
+
+    def compute(self) -> None:
+        """Do the products of a forward pass."""
+        self.run(1)
 
     def taken_steps(self) -> int:
         """Return the number of passes; none is ever skipped."""
@@ -88,6 +96,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         status, detail = "invalid", change
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
+    arm = runners[last].arm
+    status, detail = judge_types(arm.precision, compute_dtypes(runners[last]), status, detail)
     send(
         TrialResult(
             precision=name,

@@ -15,7 +15,9 @@ from bench.phases.arms import (
     TrainingRunner,
     changed_switches,
     compile_s,
+    compute_dtypes,
     enter,
+    judge_types,
     open_context,
     step_times,
     switches_after_a_step,
@@ -72,12 +74,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
         switches = [switches_after_a_step(runner) for runner in runners]
+        computed = [compute_dtypes(runner) for runner in runners]
     for block in paired.blocks():
         send(block)
     for index, arm in enumerate(arms):
         status, detail = paired.judge(index)
         if status != "nonfinite" and (change := changed_switches(set_to[index], switches[index])):
             status, detail = "invalid", change
+        status, detail = judge_types(arm.runner.arm.precision, computed[index], status, detail)
         timed_ns = sum(block.time_ns for block in paired.comparison.blocks if block.arm == index)
         send(
             TrialResult(

@@ -18,7 +18,7 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
-from bench.phases.arms import Context, enter, missed_autocast, open_context
+from bench.phases.arms import Context, TrainingRunner, compute_dtypes, enter, judge_types, open_context
 from bench.phases.input_pipeline import InputPipeline, LoaderKind
 from bench.results.records import Device, Message, Progress, TrialResult
 from bench.spec.phases import LADDER
@@ -75,8 +75,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             peaks = replace(peaks, **asdict(kinds)) if kinds is not None else peaks
         switches = read_back(arm.precision, context.device)  # last: the model may have changed them
         odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
-        odd += [missed] if (missed := missed_autocast(arm, next(batches)[0])) else []
-    send(TrialResult(precision=name, status="ok", detail="; ".join(odd), switches=switches, memory=peaks))
+        computed = compute_dtypes(TrainingRunner(name, arm, batches))
+    status, detail = judge_types(arm.precision, computed, "ok", "; ".join(odd))
+    send(TrialResult(precision=name, status=status, detail=detail, switches=switches, memory=peaks))
 
 
 def _build(context: Context, name: str, step: AblationStep | None) -> Arm:

@@ -15,8 +15,8 @@ from bench.data import Batches
 from bench.devices.backend import backend_of
 from bench.measure import gradients
 from bench.measure.operations import observe
-from bench.phases.arms import Context, open_context
-from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress, TrialResult
+from bench.phases.arms import Context, judge_types, open_context
+from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress, Status, TrialResult
 from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
@@ -42,11 +42,15 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, data=batches.data, steps=total, clip_grad=trial.clip_grad)
     observation = _Observation(arm=arm, context=context, data=batches.data, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
+    ending: Status = "nonfinite" if failure else "ok"
+    course = f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}"
+    computed = observation.operations.compute_dtypes if observation.operations else ""
+    status, detail = judge_types(arm.precision, computed, ending, failure or course)
     send(
         TrialResult(
             precision=name,
-            status="nonfinite" if failure else "ok",
-            detail=failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
+            status=status,
+            detail=detail,
             switches=read_back(arm.precision, context.device),
             operations=observation.operations,
             conversion=arm.conversion,

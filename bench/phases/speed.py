@@ -21,6 +21,7 @@ from bench.phases.arms import (
     changed_switches,
     compiled,
     enter,
+    judge_types,
     open_context,
     step_times,
     switches_after_a_step,
@@ -29,7 +30,6 @@ from bench.phases.paired import measure
 from bench.results.records import Device, Message, Operations, Progress, Speed, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.step import leave_gradients
 
 TAIL_SHARE = 0.1
 """Share of the time budget that single steps may take beside it."""
@@ -64,9 +64,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if status != "nonfinite" and (change := changed_switches(set_to[index], switches)):
             status, detail = "invalid", change
         found = operations[index]
-        if status != "nonfinite" and runner.arm.precision.narrow and found is not None:
-            missed = runner.arm.precision.missed(found.compute_dtypes)
-            status, detail = ("invalid", missed) if missed else (status, detail)
+        if found is not None:
+            status, detail = judge_types(runner.arm.precision, found.compute_dtypes, status, detail)
         speed, length = paired.speed(index), context.data.tokens_per_sample
         if length is not None and speed.samples_per_s is not None:
             speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
@@ -95,7 +94,7 @@ def _observe(runner: TrainingRunner) -> Operations:
     observable = runner.observable()
     if distributed.ranks() == 1:
         return observe(partial(observable.run, 1))
-    operations = observe(partial(leave_gradients, observable.arm, *next(observable.batches)))
+    operations = observe(observable.compute)
     return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -17,8 +18,8 @@ from bench.data import Batches, Shard
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import compile_s, compiles, missed_autocast, open_context
-from bench.results.records import Device, EpochResult, Message, Progress, Training, TrialResult
+from bench.phases.arms import TrainingRunner, compile_s, compiles, compute_dtypes, judge_types, open_context
+from bench.results.records import Device, EpochResult, Message, Progress, Status, Training, TrialResult
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import distributed, lightning, rank_launcher
@@ -93,13 +94,14 @@ def run(
         send(rows[-1])
     failure = _nonfinite_loss(rows[-1])
     training = summary(trial, rows, arm, batches.storage, batches.entropy_nats)
-    (inputs, _), *_ = context.resident_batches(1)
-    odd = [read_failure, missed_autocast(arm, inputs)]
+    again = TrainingRunner(name, arm, itertools.cycle(context.resident_batches(1, batches.data)))
+    ending: Status = "nonfinite" if failure else "ok"
+    status, detail = judge_types(arm.precision, compute_dtypes(again), ending, failure or read_failure)
     send(
         TrialResult(
             precision=name,
-            status="nonfinite" if failure else "ok",
-            detail=failure or "; ".join(filter(None, odd)),
+            status=status,
+            detail=detail,
             compile_s=spent_s,
             switches=switches,
             conversion=arm.conversion,

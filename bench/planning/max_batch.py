@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bench.results.records import Fit, Status, TrialResult
+from bench.spec.precisions import parse_precision
 from bench.spec.techniques import techniques
 from bench.spec.trial import Cell, Trial
 
@@ -36,6 +37,17 @@ def pieces(cell: Cell) -> int:
     return len(cell.placement.members) * techniques(cell.techniques).grad_accumulation
 
 
+def common_multiple(precisions: Iterable[str], rows: int) -> int:
+    """Return what batch sizes are multiples of for all of some precisions to train at them.
+
+    Args:
+        precisions: their names.
+        rows: how many rows each sample has in linear layers: a sequence's tokens, and 1 where that is unknown.
+    """
+    wanted = (parse_precision(name).trained_multiple for name in precisions)
+    return math.lcm(*(multiple // math.gcd(multiple, rows) for multiple in wanted))
+
+
 def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
     """Return every precision's largest batch size, each with the precisions that it fits.
 
@@ -54,6 +66,8 @@ class Search:
     """A GPU itself says when its memory is full; a CPU's is predicted."""
     attempt: Callable[[Trial], TrialResult]
     """Trains a few steps at the trial's batch size in a fresh process."""
+    multiple: int = 1
+    """Each piece of a batch is a multiple of it."""
     fitted: dict[int, TrialResult] = field(default_factory=dict)
     attempts: list[str] = field(default_factory=list)
     bound: Bound = ""
@@ -63,9 +77,9 @@ class Search:
     def run(self) -> tuple[int, TrialResult]:
         """Return the largest batch size that fits, with its result; the smallest one tried if none fits.
 
-        All sizes are multiples of the cell's ``pieces``.
+        All sizes are multiples of the cell's ``pieces``, times ``multiple``.
         """
-        unit = pieces(self.trial.cell)
+        unit = pieces(self.trial.cell) * self.multiple
         low, high = self._bracket(max(1, self.trial.cell.batch_size // unit) * unit, unit)
         while low and not self._ends() and (middle := between(low, high, unit)):
             if self._fits(middle):

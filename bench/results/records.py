@@ -190,7 +190,8 @@ class Conversion:
     """What became of a model's linear layers, at precisions that convert them."""
 
     converted_layers: Annotated[tuple[str, ...], Column(added_later=True)]
-    """Linear layers that were converted to multiply in the precision's narrow type, joined by +."""
+    """Linear layers that torchao or Transformer Engine replaced, to multiply in the precision's narrow type (te-bf16:
+    in bfloat16), joined by +."""
     kept_layers: Annotated[dict[str, str], Column(added_later=True)]
     """Linear layers that were not, each with the reason, as a JSON object."""
     small_layers: Annotated[int | None, Column(added_later=True)]
@@ -471,9 +472,10 @@ class TrialResult:
     detail: str = ""
     """Why the status is not ok: what, the line of the suite's file, and the file within the run's folder that holds all
     that its process printed; of an arm measured alone: why the arms failed together; fit: the batch sizes tried;
-    train: that a checkpoint could not be read and training began anew; memory, train: that autocast did not reach the
-    model; memory: that the loss was NaN or infinite; speed: that its rounds of longer blocks were disturbed, so that
-    there is no such check; numerics: the loss of the first and of the last step."""
+    train: that a checkpoint could not be read and training began anew; memory: that the loss was NaN or infinite;
+    speed: that its rounds of longer blocks were disturbed, so that there is no such check; numerics: the loss of the
+    first and of the last step; all phases but fit, floor and numerics: that autocast did not reach the
+    model."""
     started: str = ""
     """When the trial began, UTC, ISO 8601."""
     wall_s: float | None = None

@@ -14,7 +14,8 @@ from threading import RLock
 from bench.cli.display import Display
 from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
-from bench.planning.max_batch import Largest, Search, at_any_size
+from bench.planning import suite_registry
+from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
 from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
 from bench.results.store import FAILURES, Answers, Store, answers
@@ -52,6 +53,8 @@ class Execution:
     """How long the rest of the plan takes."""
     broken: dict[tuple[Cell, str], tuple[Status, str]] = field(default_factory=dict)
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
+    searches: list[Trial] = field(default_factory=list)
+    """The plan's searches for the largest batch, but those that a device refuses."""
     _lock: RLock = field(default_factory=RLock)
     """Guards the store and the display where trials of different accelerators run concurrently, in threads."""
 
@@ -60,6 +63,8 @@ class Execution:
         known = answers(self.store.folder)
         self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
         self.forecast = Forecast(plan)
+        fits = (trial for trial in plan.trials if trial.phase == "fit")
+        self.searches = [one for one in fits if not refusal_reason(one, self.devices[one.cell.placement.name])]
         if self.launcher.overlapping:
             pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
             for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
@@ -208,7 +213,10 @@ class Execution:
         """
         device = self.devices[trial.cell.placement.name]
         if trial.phase == "fit" and refusal_reason(trial, device) is None:
-            search = Search(trial, device.is_gpu, attempt=lambda one: self._run_process(one, device)[1][0])
+            multiple = self._common_multiple(trial.cell)
+            search = Search(
+                trial, device.is_gpu, attempt=lambda one: self._run_process(one, device)[1][0], multiple=multiple
+            )
             size, result = search.run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
             records, results = list[Message](), [result]
@@ -229,6 +237,13 @@ class Execution:
         with self._lock:
             self._keep(trial, records, results)
         return None
+
+    def _common_multiple(self, cell: Cell) -> int:
+        """Return what batches are multiples of for all that is compared in a cell to be trained at each other's."""
+        names = [trial.precisions[0] for trial in self.searches if trial.cell == cell]
+        if common_multiple(names, 1) == 1:
+            return 1
+        return common_multiple(names, suite_registry.load(cell.suite).data.tokens_per_sample or 1)
 
     def _keep_ending(self, trial: Trial, ending: Ending) -> None:
         """Store how a trial of one arm ended, without running it."""

@@ -316,7 +316,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="fp8-tensorwise",
-            summary="amp-bf16 with linear layers in float8, a scale for each tensor (torchao)",
+            summary="amp-bf16 with linear layers in float8, per-tensor scaling (torchao)",
             former="fp8",
             autocast="bfloat16",
             conversion="tensorwise",
@@ -332,7 +332,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="fp8-rowwise",
-            summary="the same with a scale for each row, a power of two (torchao)",
+            summary="the same with row-wise scaling, by powers of two (torchao)",
             autocast="bfloat16",
             conversion="rowwise",
             layer_multiple=FLOAT8_MULTIPLE,
@@ -361,7 +361,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="mxfp8",
-            summary="amp-bf16 with linear layers in MXFP8: float8 with a power of two for each 32 numbers (torchao)",
+            summary="amp-bf16 with linear layers in MXFP8: float8, scaled in blocks of 32 by powers of two (torchao)",
             autocast="bfloat16",
             conversion="mxfp8",
             layer_multiple=MX_BLOCK,
@@ -405,7 +405,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="te-fp8",
-            summary="te-bf16 with linear layers in float8, a scale for each tensor (Transformer Engine)",
+            summary="te-bf16 with linear layers in float8, per-tensor scaling (Transformer Engine)",
             autocast="bfloat16",
             conversion="te_float8",
             layer_multiple=MX_BLOCK,

@@ -4,8 +4,8 @@ Which layers are converted, which are not, and why, is recorded.
 
 Weights stay in fp32 and under their names, so optimizers, checkpoints and evaluation in fp32 need not know. Emulated,
 torchao rounds the operands of each product to the narrow type and multiplies them in a wider one, on any device; its
-own sources are torchao.float8 (a scale for each tensor, or for each row), torchao.prototype.moe_training (MXFP8, OCP
-Microscaling Formats 1.0: a power of two for each 32 numbers).
+own sources are torchao.float8 (per-tensor and row-wise scaling), torchao.prototype.moe_training (MXFP8, OCP
+Microscaling Formats 1.0: blocks of 32 scaled by powers of two).
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from bench.devices import capabilities
 
 @pytest.fixture
 def software(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install every package that a precision may need, or none, beside a torch of some version."""
+    """Install every package that a precision may need, of some version, or none, beside a torch of some version."""
 
-    def install(*, packages: bool = True, version: str = "2.14.1") -> None:
+    def install(*, packages: bool = True, version: str = "2.14.1", package: str = "999") -> None:
         monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda _name: object() if packages else None)
+        monkeypatch.setattr(capabilities.importlib.metadata, "version", lambda _name: package)
         monkeypatch.setattr(torch, "__version__", TorchVersion(version))
 
     return install

@@ -32,6 +32,8 @@ def gpu(monkeypatch, major, minor):
         ((8, 6), NARROW),
         ((8, 9), {"mxfp8", "nvfp4", "te-mxfp8"}),
         ((10, 0), set()),
+        ((10, 3), set()),
+        ((11, 0), {"mxfp8", "nvfp4"}),
         ((12, 0), {"mxfp8", "nvfp4", "te-mxfp8"}),
     ],
 )
@@ -107,6 +109,36 @@ def test_torchao_is_refused_beside_a_torch_that_is_too_old_for_it(software, vers
     reason = CPU.unsupported_reason(PRECISIONS["adamw8bit"])
     assert reason == (f"adamw8bit needs torch 2.11 or later; this one is {version}" if refused else None)
     assert CPU.unsupported_reason(PRECISIONS["fp32"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "least"),
+    [
+        ("fp8-rowwise", "0.9.0", "torchao 0.18"),
+        ("adamwfp8", "0.17.0+cu130", "torchao 0.18"),
+        ("nvfp4", "0.18.0", None),
+        ("fp8-rowwise", "0.100.0+cu130", None),
+        ("te-bf16", "1.13.0", "transformer_engine 2.9"),
+        ("te-mxfp8", "2.8.0+40c7d1d", "transformer_engine 2.9"),
+        ("te-fp8", "2.18.0+abc", None),
+        ("te-fp8", "no version", None),
+    ],
+)
+def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(
+    monkeypatch, software, name, version, least
+):
+    software(package=version)
+    reason = gpu(monkeypatch, 10, 0).unsupported_reason(PRECISIONS[name])
+    assert reason == (f"{name} needs {least} or later; this one is {version}" if least else None)
+
+
+def test_a_package_without_metadata_is_taken_as_it_is(monkeypatch, software):
+    def missing(name):
+        raise capabilities.importlib.metadata.PackageNotFoundError(name)
+
+    software()
+    monkeypatch.setattr(capabilities.importlib.metadata, "version", missing)
+    assert gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["te-fp8"]) is None
 
 
 @pytest.fixture

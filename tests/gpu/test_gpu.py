@@ -14,6 +14,7 @@ from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import Sizes, time_block
 from bench.phases.arms import TrainingRunner
+from bench.planning.max_batch import common_multiple
 from bench.results.records import Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement, Protocol
@@ -158,7 +159,8 @@ def test_the_phases_run_on_the_gpu(environment, tiny_trial):
         if one.conversion not in ("mxfp8", "nvfp4") and one.package != "transformer_engine" and not one.optimizer
     )
     names = tuple(name for name in fitting if name not in (device.unsupported or {}))
-    cell = replace(tiny_trial.cell, placement=Placement(name="0"))
+    size = common_multiple(names, 1)  # on a GPU with float8, no smaller batch trains in it
+    cell = replace(tiny_trial.cell, placement=Placement(name="0"), batch_size=max(4, size))
     assert device.energy in ("counter", "power")
     for name in names:
         (memory,) = run(replace(tiny_trial, cell=cell, arms=arms(name)), device)

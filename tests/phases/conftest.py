@@ -12,7 +12,7 @@ from bench import phases
 from bench.measure import energy as measuring
 from bench.measure.rounds import Sizes
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import energy
+from bench.phases import energy, explain
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
 from bench.spec.suite import Data, Suite
@@ -73,6 +73,15 @@ def shorten_energy(patched):
     for name in ("WINDOW_S", "IDLE_S", "LEAD_IN_S"):
         patched.setattr(measuring, name, getattr(measuring, name) / 20)
     patched.setattr(energy, "WARM_UP_S", 0.1)
+
+
+def shorten_explain(patched):
+    """Explain with as many rounds as there must be, and short windows."""
+    patched.setattr(explain, "ALONE_S", 0.02)
+    patched.setattr(explain.alone, "COLD_BYTES", 2**18)
+    patched.setattr(explain, "WARM_UP_S", 0.3)
+    patched.setattr(explain, "WINDOW_S", 0.05)
+    patched.setattr(explain, "ROUNDS", (2, 4))
 
 
 def install_gpus(patched, *gpus):

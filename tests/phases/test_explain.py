@@ -20,7 +20,7 @@ from bench.report.reading.load import CELL
 from bench.results.records import Explained, TrialResult
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Protocol
-from tests.phases.conftest import of_kind, run_phase
+from tests.phases.conftest import of_kind, run_phase, shorten_explain
 
 EMULATED = {"no gain from products"}
 """Reasons that hold for any suite on a CPU without instructions for bfloat16."""
@@ -28,13 +28,9 @@ EMULATED = {"no gain from products"}
 
 @pytest.fixture(scope="module", autouse=True)
 def short():
-    """Explain quickly: as many rounds as there must be, and short windows."""
+    """Explain quickly."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(explain, "ALONE_S", 0.02)
-        patched.setattr(explain.alone, "COLD_BYTES", 2**18)
-        patched.setattr(explain, "WARM_UP_S", 0.3)
-        patched.setattr(explain, "WINDOW_S", 0.05)
-        patched.setattr(explain, "ROUNDS", (2, 4))
+        shorten_explain(patched)
         yield
 
 

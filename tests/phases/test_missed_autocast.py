@@ -1,4 +1,4 @@
-"""A model that turns autocast off for itself, and a loss that is NaN, are said in every phase that cannot show them."""
+"""Every phase says that a model goes past autocast or past converted layers; memory that the loss was NaN."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from bench.cli.display import describe_results
+from bench.phases import speed
+from bench.results.records import TrialResult
+from bench.spec.phases import PHASES
 from bench.spec.trial import DataSource
-from tests.phases.conftest import result_of, run_phase
+from tests.devices.fake_nvml import FakeGpu
+from tests.phases.conftest import install_gpus, of_kind, result_of, run_phase, shorten_energy, shorten_explain
+
+TOGETHER = ("speed", "explain", "ladder")
+"""Phases that measure fp32 beside the other precision."""
 
 
 class Classifier(nn.Module):
@@ -43,3 +51,52 @@ def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu, scale, sa
     result = result_of(run_phase(tiny_trial, cpu, "memory", "fp32"))
     assert (result.detail == "the loss was nan after a few steps") == said
     assert result.memory.model_bytes is not None
+
+
+class PastTheLayer(nn.Module):
+    """Multiplies by the weights of a layer that is converted, but for ``properly`` without calling the layer."""
+
+    def __init__(self, *, properly: bool):
+        super().__init__()
+        self.layer, self.head, self.properly = nn.Linear(192, 32), nn.Linear(32, 2), properly
+
+    def forward(self, inputs):
+        flat = inputs.flatten(1)
+        hidden = self.layer(flat) if self.properly else functional.linear(flat, self.layer.weight, self.layer.bias)
+        return self.head(hidden)
+
+
+@pytest.fixture
+def measure(tiny_trial, cpu, monkeypatch):
+    """Run a phase for a moment, beside fp32 where it measures both together; return the results by precision."""
+    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+    shorten_energy(monkeypatch)
+    shorten_explain(monkeypatch)
+    install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
+    cell = replace(tiny_trial.cell, data=DataSource(kind="synthetic"))
+
+    def go(phase, name):
+        device = replace(cpu, uuid="GPU-a") if phase == "energy" else cpu
+        sent = run_phase(tiny_trial, device, phase, *(("fp32", name) if phase in TOGETHER else (name,)), cell=cell)
+        return {result.precision: result for result in of_kind(TrialResult, sent)}
+
+    return go
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "explain" else [])
+        for name in PHASES
+        if name not in ("fit", "floor", "ladder_memory")
+    ],
+)
+@pytest.mark.parametrize("properly", [True, False])
+def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, measure, phase, properly):
+    pytest.importorskip("torchao")
+    use_suite(lambda _data: PastTheLayer(properly=properly))
+    results = measure(phase, "fp8-rowwise:emulated=on")
+    result = results.pop("fp8-rowwise:emulated=on")
+    missed = result.detail.startswith("no product ran in float8, but in bfloat16:")
+    assert (result.status, missed) == ("ok", False) if properly else ("invalid", True)
+    assert all(other.status == "ok" for other in results.values())

@@ -9,14 +9,24 @@ import pytest
 
 from bench.devices.cpu import available_bytes
 from bench.launch.local import LocalLauncher
-from bench.planning.max_batch import Search, between, fitting_at
+from bench.planning.max_batch import Search, between, common_multiple, fitting_at
 from bench.results.records import Fit, TrialResult
 
 MIB = 2**20
 
 
 def search(
-    trial, most, *, on_gpu=True, free=2**40, sample_bytes=MIB, fixed_bytes=0, sample_s=1e-9, wall_s=0.0, other="oom"
+    trial,
+    most,
+    *,
+    on_gpu=True,
+    free=2**40,
+    sample_bytes=MIB,
+    fixed_bytes=0,
+    sample_s=1e-9,
+    wall_s=0.0,
+    other="oom",
+    multiple=1,
 ):
     """Search where batches up to ``most`` fit; return size, row and the sizes that were really tried."""
     tried = []
@@ -30,7 +40,7 @@ def search(
         fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=sample_s * size)
         return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
 
-    size, found = Search(trial, on_gpu, attempt).run()
+    size, found = Search(trial, on_gpu, attempt, multiple).run()
     return size, found, tried
 
 
@@ -58,6 +68,33 @@ def test_only_what_can_be_cut_into_the_parts_is_tried(tiny_trial, most, parts):
     else:
         assert (found.status, size <= most < size + max(parts, size // 16) + 1) == ("ok", True)
     assert size % 8 == 0 or size < 128 * parts
+
+
+@pytest.mark.parametrize("start", [4, 50, 64])
+@pytest.mark.parametrize("most", [31, 32, 63, 100, 1000, 5000])
+def test_sizes_are_multiples_of_what_is_wanted_of_each_part(tiny_trial, start, most):
+    cell = replace(tiny_trial.cell, techniques=("grad-accumulation=2",), batch_size=start)
+    size, found, tried = search(replace(tiny_trial, cell=cell), most, multiple=16)
+    assert {one % 32 for one in tried} == {size % 32} == {0}
+    if most < 32:
+        assert (size, found.status) == (32, "oom")
+    else:
+        assert (found.status, size <= most < size + max(32, size // 16) + 1) == ("ok", True)
+
+
+@pytest.mark.parametrize(
+    ("precisions", "rows", "multiple"),
+    [
+        (("fp32", "amp-bf16", "te-bf16"), 1, 1),
+        (("fp32", "fp8-rowwise", "te-mxfp8"), 1, 32),
+        (("fp32", "fp8-rowwise:emulated=on"), 1, 1),
+        (("nvfp4", "te-fp8:scaling=current"), 64, 2),
+        (("nvfp4", "mxfp8"), 256, 1),
+        (("mxfp8",), 197, 32),
+    ],
+)
+def test_all_that_is_compared_can_be_trained_at_common_multiples(precisions, rows, multiple):
+    assert common_multiple(precisions, rows) == multiple
 
 
 def test_where_not_even_one_sample_fits_the_row_says_so(tiny_trial):

@@ -285,17 +285,17 @@ def test_an_error_of_a_whole_tensor_and_of_an_odd_file_name_is_a_row_that_can_be
     assert len(detail) < 5000
 
 
-class FitsUpTo20:
-    """A launcher on which batches up to 20 fit."""
+class FitsUpTo:
+    """A launcher on which batches up to a size fit."""
 
     overlapping = False
 
-    def __init__(self):
-        self.tried = []
+    def __init__(self, most):
+        self.most, self.tried = most, []
 
     def run(self, trial, device, on_message):
         self.tried.append(trial.cell.batch_size)
-        if trial.cell.batch_size > 20:
+        if trial.cell.batch_size > self.most:
             return TOO_BIG
         fit = Fit(fit_peak_bytes=1, fit_step_s=1e-6)
         on_message(TrialResult(precision=trial.precisions[0], status="ok", fit=fit))
@@ -305,7 +305,7 @@ class FitsUpTo20:
 def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial, cpu):
     trial = replace(tiny_trial, phase="fit")
     for is_first in (True, False):
-        launcher = FitsUpTo20()
+        launcher = FitsUpTo(20)
         with Store(tmp_path / "run") as store:
             running = execution(store, cpu, launcher)
             assert running.run(plan_of(trial))
@@ -314,6 +314,18 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial
     (row,) = rows(tmp_path / "run", "trials.csv")
     assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == ("fit", "20", "ok", "memory")
     assert "too big" in row["detail"]
+
+
+def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(tmp_path, tiny_trial, cpu):
+    cpu, launcher = replace(cpu, unsupported={"nvfp4": "no NVFP4"}), FitsUpTo(100)
+    fit = replace(tiny_trial, phase="fit", cell=replace(tiny_trial.cell, batch_size=20))
+    plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "te-mxfp8", "nvfp4")))
+    with Store(tmp_path / "run") as store:
+        running = execution(store, cpu, launcher)
+        running.run(plan)
+        sizes = {name: size for (_cell, name), size in running.largest(plan).items()}
+    assert (sizes["fp32"], sizes["te-mxfp8"]) == (96, 96)
+    assert launcher.tried == 2 * [32, 64, 128, 96]
 
 
 def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(tmp_path, ablation, cpu):

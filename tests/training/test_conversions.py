@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from torch.nn import functional
 from bench.measure.memory import tensor_bytes
 from bench.measure.operations import count, observe
 from bench.phases import numerics
-from bench.phases.arms import compile_s, missed_autocast
+from bench.phases.arms import TrainingRunner, compile_s, compute_dtypes
 from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -128,11 +129,12 @@ def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(n
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_products_in_evaluation_prove_that_layers_were_converted(name):
+def test_products_of_one_more_step_prove_that_layers_were_converted(name):
     arm = make(f"{name}:emulated=on", model=wide)
-    assert missed_autocast(arm, batch()[0]) == ""
+    runner = TrainingRunner(name, arm, itertools.repeat(batch()))
+    assert arm.precision.missed(compute_dtypes(runner)) == ""
     with arm.weights.in_fp32():
-        assert missed_autocast(arm, batch()[0]) == "no product ran in float8, but in bfloat16:100%"
+        assert arm.precision.missed(compute_dtypes(runner)) == "no product ran in float8, but in bfloat16:100%"
 
 
 class Doubled(nn.Linear):

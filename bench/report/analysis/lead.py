@@ -28,11 +28,11 @@ class Part:
 
 
 def lead(answers: Sequence[Answer]) -> list[list[Part]]:
-    """Return the sentences: how much faster on which devices, and at what memory and accuracy."""
+    """Return the sentences: how much faster on which devices, at what memory and accuracy, and what training showed."""
     gains = [one for one in answers if one.precision not in (None, BASELINE)]
     if not answers:
         return []
-    return [_speed(answers, gains), *([_cost(gains)] if gains else [])]
+    return [_speed(answers, gains), *([_cost(gains)] if gains else []), *_trained(answers)]
 
 
 def text(sentence: Sequence[Part]) -> str:
@@ -153,6 +153,12 @@ def _memory(least: float, most: float) -> str:
     if least >= 0:
         return f"{ends[0]} % more memory" if ends[0] == ends[1] else f"{ends[1]}–{ends[0]} % more memory"
     return f"between {ends[0]} % more and {ends[1]} % less memory"
+
+
+def _trained(answers: Sequence[Answer]) -> list[list[Part]]:
+    """Say what the trainings of the only recipe and device show where nothing was timed; of several the grid does."""
+    found = [f"{name} {word if word == 'diverged' else f'is {word}'}" for one in answers for name, word in one.trained]
+    return [[Part(f"Trained beside {BASELINE}, {listed(found)}.")]] if found and len(answers) == 1 else []
 
 
 def _accuracy(gains: Sequence[Answer]) -> str:

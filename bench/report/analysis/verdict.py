@@ -42,7 +42,9 @@ class Answer:
     """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
     """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself. Where no precision is advised,
-    the words on all that were trained, each after its name."""
+    the words of ``trained``, each after its name."""
+    trained: tuple[tuple[str, str], ...] = ()
+    """Where no precision is advised: each precision whose trainings show something, and what."""
     ties: tuple[str, ...] = ()
     """Other precisions that are as fast."""
     training: Mapping[Hashable, Any] = field(default_factory=dict)
@@ -103,8 +105,9 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     if known(first["ieee"]) and not first["ieee"]:
         evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
     arm = choice.arm
+    words = _accuracy_words(trained) if arm is None else ()
     if arm is None:
-        accuracy = _accuracy_words(trained)
+        accuracy = ", ".join(f"{name} {word}" for name, word in words)
     else:
         accuracy = "" if choice.stay else accuracy_word(trained, str(arm["precision"]))
     answer = Answer(
@@ -116,6 +119,7 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
         precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
         arm={} if arm is None else arm.to_dict(),
         accuracy=accuracy,
+        trained=words,
         ties=choice.ties,
         training={} if arm is None else trained.get(str(arm["precision"]), {}),
     )
@@ -123,10 +127,10 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
     return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
 
 
-def _accuracy_words(trained: Mapping[str, Mapping[Hashable, Any]]) -> str:
-    """Return what is shown of all precisions' accuracy, as in ``amp-bf16 not worse, bf16 worse``."""
-    words = {name: accuracy_word(trained, name) for name in trained if name != BASELINE}
-    return ", ".join(f"{name} {word}" for name, word in words.items() if word != NOT_SHOWN)
+def _accuracy_words(trained: Mapping[str, Mapping[Hashable, Any]]) -> tuple[tuple[str, str], ...]:
+    """Return what is shown of the precisions' accuracy, without those of which nothing is."""
+    words = [(name, accuracy_word(trained, name)) for name in trained if name != BASELINE]
+    return tuple((name, word) for name, word in words if word != NOT_SHOWN)
 
 
 def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str) -> str:

@@ -122,13 +122,17 @@ def _of_panels(
 ) -> Chart | None:
     if not any(panel.marks for panel in panels):
         return None
-    about = (
-        "Speedup over fp32 with its 95 % interval. Dashed: the device's memory; ✕: out of memory, drawn at the batch "
-        "size that did not fit."
-    )
+    parts = ["Speedup over fp32 with its 95 % interval."] if rows["speedup"].notna().any() else []
+    parts.append("Dashed: the device's memory; ✕: out of memory, drawn at the batch size that did not fit.")
     legend = [(arm, arm) for arm, own in figure.arms(rows) if own[["step_ms", "memory_bytes"]].notna().any(axis=None)]
     return Chart(
-        name=name, caption=caption, about=about, panels=panels, columns=columns, legend=legend, in_files=in_files
+        name=name,
+        caption=caption,
+        about=" ".join(parts),
+        panels=panels,
+        columns=columns,
+        legend=legend,
+        in_files=in_files,
     )
 
 

@@ -30,7 +30,6 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     """
     found = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
     several_data = found.groupby("suite")["data"].transform("nunique") > 1
-    several_runs = found.groupby("device")["run"].transform("nunique") > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
     together = found["members"].map(lambda cell: len(listed(cell)) > 1)
@@ -39,10 +38,11 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     rows = found.assign(
         parameters=[_parameters(row, sizes[tuple(row[name] for name in SUBJECT)]) for row in records(found)],
         several_data=several_data,
-        several_runs=several_runs,
         several_placements=(on_device > 1) | cpus_together,
     )
     found["workload"] = [_workload(row) for row in records(rows)]
+    recipe = [found["workload"], found["device"]]
+    rows["several_runs"] = rows.groupby(recipe)["run"].transform("nunique") > 1
     found["where"] = [_where(row) for row in records(rows)]
     found["label"] = _labels(found["where"].tolist())
     return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))

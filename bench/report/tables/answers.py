@@ -161,8 +161,8 @@ def _line(
 def _accuracy(answer: Answer) -> tuple[str, str, str]:
     """Return a word on accuracy, the difference with its unit, and what it means for the advice."""
     training = answer.training
-    if not answer.arm and answer.accuracy:  # trained, and not timed
-        found = {means for word, means in STANDING.items() if f" {word}" in answer.accuracy}
+    if answer.trained:  # and not timed
+        found = {STANDING[word] for _, word in answer.trained}
         return answer.accuracy, "", "bad" if "bad" in found else "good"
     if not answer.arm or answer.precision == BASELINE or not training:
         return ("not trained" if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""

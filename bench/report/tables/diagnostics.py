@@ -152,10 +152,12 @@ def conversions(trials: pd.DataFrame) -> Table | None:
         words("products computed in", "compute_dtypes"),
     ]
     about = (
-        "Linear layers that multiply in the precision's narrow type, forward and backward; the rest of the model is as "
-        "under its autocast. Too small to gain: layers that the library's own filter would leave out, by sizes that "
-        "were timed on an H100. Where a product is said to be of one type in another, its operands were rounded to the "
-        "first and multiplied in the second: emulation."
+        "Converted: linear layers that torchao or Transformer Engine replaced. They multiply in the precision's narrow "
+        "type, forward and backward, except for te-bf16, which has none, and for the weights' gradients of "
+        "fp8-rowwise-gw-hp, which are computed in bfloat16; the rest of the model is as under its autocast. Too small "
+        "to gain: layers that the library's own filter would leave out, by sizes that were timed on an H100. "
+        "Where a product is said to be of one type in another, its operands were rounded to the first and multiplied "
+        "in the second: emulation."
     )
     return table("Converted layers", records(arms), columns, about)
 
@@ -179,8 +181,9 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     times = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
     columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
     about = (
-        "Time that torch.compile took for forward and backward before the first ordinary step, from an empty cache. No "
-        "other time includes it. A training pays it once."
+        "Time that torch.compile took before the first ordinary step, from an empty cache: for forward and backward "
+        "with the technique compile, for the optimizer's update with bf16-sr, adamw8bit and adamwfp8. No other time "
+        "includes it. A training pays it once."
     )
     return table("Compiling", records(times), columns, about)
 
@@ -218,8 +221,9 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 
 
-TOLD = ("train", "speed", "energy")
-"""Phases whose ``ok`` rows have a detail only where something happened; that of others is part of the result."""
+DETAILED = ("fit", "numerics")
+"""Phases whose ``ok`` rows all have a detail, as a part of the result; others have one only where something happened.
+"""
 
 
 ANSWERED = (*MEASURED, "oom", "unsupported")
@@ -254,7 +258,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     measured = trials[trials["status"].isin(MEASURED)]
     rows = pd.concat(
         [
-            trials[(trials["status"] != "ok") | (trials["phase"].isin(TOLD) & (trials["detail"] != ""))],
+            trials[(trials["status"] != "ok") | (~trials["phase"].isin(DETAILED) & (trials["detail"] != ""))],
             measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
             measured[measured["foreign_load_pct"] > CROWDED_PCT].assign(status="crowded"),
         ]

@@ -91,6 +91,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         ratio = between(row["log_speedups"], beside["log_speedups"]) if beside else None
         return "" if ratio is None else estimate(ratio)
 
+    beside = dict.fromkeys(one.beside for name in rows["precision"] if (one := find_precision(name)) and one.beside)
     columns = [
         *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
         *([words("placement", "placement")] if rows["placement"].nunique() > 1 else []),
@@ -101,7 +102,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         *optional(figures("tokens/s", "tokens_per_s")),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        *optional(figures("over its library in bf16 [95 % interval]", over_library)),
+        *optional(figures(f"speedup over {', '.join(beside)} [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         figures(f"peak memory ({unit})", peak, status="memory_status"),

@@ -35,6 +35,12 @@ def test_tokens_are_told_by_their_loss(tmp_path):
     assert "Its test loss is not worse (+0.0020 nats over 5 seeds)." in said(run.folder)[1]
 
 
+def test_without_speeds_it_says_what_trainings_have_shown(tmp_path):
+    run = RunBuilder(tmp_path / "one").train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5).train("bf16", [80.0] * 5)
+    _, trained = said(run.folder)
+    assert trained == "Trained beside fp32, amp-bf16 is not worse and bf16 is worse."
+
+
 def test_devices_of_like_gains_share_a_range_and_others_are_named_apart(gain, tmp_path):
     other = RunBuilder(tmp_path / "slow").speed(speedups=[1.5, 1.51, 1.49]).folder
     near = RunBuilder(tmp_path / "near").speed(speedups=[1.6, 1.61, 1.59]).folder

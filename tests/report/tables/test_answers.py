@@ -6,12 +6,19 @@ from rich.console import Console
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
-from bench.report.tables.answers import row, tables
+from bench.report.tables.answers import grid, row, tables
 from tests.report.builders import RunBuilder
 
 
 def answers(*runs):
     return [sentence.answer for sentence in sentences(summarise(load([run.folder for run in runs]).trials))]
+
+
+def standing(run):
+    """How the page shows what is said of the accuracy of a run's only answer."""
+    summary = summarise(load([run.folder]).trials)
+    ((line,),) = grid(sentences(summary), summary).groups.values()
+    return line.standing
 
 
 def drawn(found, width):
@@ -51,6 +58,9 @@ def test_without_a_speedup_the_answer_says_what_trainings_have_shown(tmp_path):
     )
     (answer,) = answers(run)
     assert row(answer)[3] == "amp-bf16 not worse, bf16 worse"
+    assert standing(run) == "bad"
+    good = RunBuilder(tmp_path / "good").train("fp32", [90.0] * 5).train("bf16", [90.0] * 5)
+    assert standing(good) == "good"
 
 
 @pytest.mark.parametrize(("width", "last"), [(60, "batch"), (54, "accuracy"), (42, "memory"), (30, "faster")])

@@ -175,6 +175,16 @@ def test_energy_that_is_doubtful_although_ok_is_among_the_notes(tmp_path):
     assert (row["precision"], row["status"], row["detail"]) == ("fp32", "ok", why)
 
 
+@pytest.mark.parametrize(
+    ("phase", "told"), [("memory", True), ("inference", True), ("fit", False), ("numerics", False)]
+)
+def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_result_is_not(tmp_path, phase, told):
+    run = RunBuilder(tmp_path).memory("fp32", 100)
+    trials = load([run.folder]).trials
+    assert notes(trials) is None
+    assert (notes(trials.assign(phase=phase, detail="autocast did not reach the model")) is not None) == told
+
+
 def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
     for name in ("a", "b"):
         RunBuilder(tmp_path / name).memory("fp32", 100)
