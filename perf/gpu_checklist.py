@@ -33,6 +33,8 @@ SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_
 """Suites whose speed is measured, with the batch sizes of ``--quick``; without it they are the suite's own."""
 FIRST = {"card": 180, "doctor": 330, "first run": 90}
 """The checks that only a real GPU can do, and the seconds after which each is ended: ten minutes in all."""
+LIBRARIES = "tests/gpu/test_libraries_gpu.py"
+"""Trains in what torchao and Transformer Engine bring, as far as the GPU has it; some of it is compiled first."""
 OUTCOMES = {"PASSED": "pass", "FAILED": "FAIL", "ERROR": "FAIL", "SKIPPED": "skipped"}
 ENDED = -int(signal.SIGKILL)
 """Exit code of a check that took too long."""
@@ -99,7 +101,8 @@ def checks(options: argparse.Namespace) -> dict[str, list[str]]:
         "card": [*tests, "-vv", "-m", "card", "tests/gpu"],  # so that the log names each test with its outcome
         "doctor": [*bench, "doctor", "--gpus", "0", "--out", str(options.out / "doctor")],
         "first run": [*brief, "resnet20", "--batch-sizes", "512", "--phases", "memory,speed,energy"],
-        "tests": [*tests, "-m", "gpu and not card", "tests/gpu"],
+        "tests": [*tests, "-m", "gpu and not card", "tests/gpu", f"--ignore={LIBRARIES}"],
+        "libraries": [*tests, "-vv", "-rs", "-m", "gpu", LIBRARIES],  # the log says why a precision was skipped
         "estimator": [sys.executable, "perf/estimator.py", "--repeats", "10" if options.quick else "40"],
     }
     commands["first run"] += ["--precisions", "fp32,amp-fp16", "--resume", str(options.out / "first-run")]

@@ -14,6 +14,7 @@ from bench.spec.precisions import PRECISIONS
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUP = PROJECT["tool"]["setuptools"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 
 
 def test_the_program_its_suites_and_published_figures_are_installed_and_no_tests_or_scripts():
@@ -37,7 +38,19 @@ def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder
 
 @pytest.mark.parametrize("precision", [one for one in PRECISIONS.values() if one.package], ids=lambda one: one.name)
 def test_an_extra_installs_the_least_versions_that_its_precisions_ask_for(precision):
-    wanted = map(Requirement, PROJECT["project"]["optional-dependencies"][precision.extra])
+    wanted = map(Requirement, EXTRAS[precision.extra])
     least = {canonicalize_name(one.name): str(one.specifier) for one in wanted}
     assert least.pop(canonicalize_name(precision.package)) == f">={precision.least_package}"
     assert least == ({"torch": f">={precision.least_torch}"} if precision.least_torch else {})
+
+
+@pytest.mark.parametrize(("name", "extra"), [("torchao", "fp8"), ("transformers", "peers")])
+def test_what_the_tests_share_with_an_extra_has_the_same_version(name, extra):
+    asked = [[word for word in EXTRAS[each] if Requirement(word).name == name] for each in (extra, "test")]
+    assert asked[0] == asked[1] != []
+
+
+def test_the_tests_leave_the_torch_that_is_installed():
+    assert not [
+        word for word in EXTRAS["test"] if Requirement(word).name == "torch" or "fp8" in Requirement(word).extras
+    ]

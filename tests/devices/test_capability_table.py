@@ -9,6 +9,7 @@ import torch
 
 from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
+from tests.libraries import WITHOUT_TORCHAO
 
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
 AMPERE = {*ANY, "adamw8bit", "tf32", "default", "amp-bf16", "bf16", "bf16-sr"}
@@ -67,9 +68,11 @@ def test_emulation_runs_wherever_its_autocast_does(card, name):
             assert (reason is None) == ("amp-bf16" in does)
 
 
+@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
 @pytest.mark.parametrize("name", CARDS)
 def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do_not(card, name):
-    utils = pytest.importorskip("torchao.utils")
+    from torchao import utils
+
     card(name)
     gates = {
         "amp-bf16": torch.cuda.is_bf16_supported(including_emulation=False),

@@ -34,6 +34,14 @@ def test_every_command_parses(quick, tmp_path):
     assert ("--quick" in commands["overhead"]) == quick
 
 
+def test_what_libraries_bring_is_a_check_of_its_own_and_is_run_once():
+    commands = commands_of(None)
+    path = next(word for word in commands["libraries"] if word.endswith(".py"))
+    assert (ROOT / path).is_file()
+    assert f"--ignore={path}" in commands["tests"]
+    assert "libraries" not in gpu_checklist.FIRST
+
+
 def test_nothing_is_trained_without_data():
     assert {"peers epochs", "resnet50 training"}.isdisjoint(commands_of(None))
 

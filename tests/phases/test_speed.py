@@ -25,6 +25,7 @@ from bench.stats import Interval
 from bench.training import distributed
 from bench.training.step import build_arm
 from tests.arms import arms
+from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import CUT, of_kind, result_of, run_phase, use_suite
 from tests.processes import together
 from tests.training.test_distributed import SUITE
@@ -55,9 +56,9 @@ def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     assert one[:shared] != other[:shared]
 
 
+@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
 @pytest.mark.parametrize("found", ["bfloat16:100%", "float8_e4m3fn:60% bfloat16:40%"])
 def test_an_arm_whose_products_all_ran_in_other_types_is_no_figure_of_its_precision(run, use_suite, monkeypatch, found):
-    pytest.importorskip("torchao")
     use_suite(lambda _data: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Linear(32, 2)))
     monkeypatch.setattr(speed, "_observe", lambda _runner: Operations(compute_dtypes=found, flops_per_step=1e6))
     row = run(names=("fp32", "fp8-rowwise:emulated=on"))[1][1]

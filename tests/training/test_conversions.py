@@ -26,10 +26,12 @@ from bench.training.conversions import convert
 from bench.training.step import evaluate, evaluate_fp32, training_step
 from bench.training.techniques import compilations
 from tests.arms import arms
+from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import of_kind, result_of, use_suite
 from tests.training.conftest import CPU, make
 
-pytest.importorskip("torchao.float8")
+if WITHOUT_TORCHAO:
+    pytest.skip(WITHOUT_TORCHAO, allow_module_level=True)
 __all__ = ["use_suite"]
 CONVERTED = [name for name, one in PRECISIONS.items() if one.can_be_emulated]
 SQNR_DB = 20.0
