@@ -142,6 +142,11 @@ def steps(
     outcomes = []
     for name in options.models.split(","):
         model = MODELS[name]
+        if not importlib.util.find_spec(model.package):
+            notes.append(f"{model.package} is left out: it is not installed.")
+            if not model.usual:
+                notes.append(f"{name} is left out: it is timed beside {model.package} alone.")
+                continue
         comparison = arms.Comparison(
             suite=model.suite,
             parameters=model.parameters,
@@ -156,7 +161,4 @@ def steps(
                 what = f"step of {name}, batch {comparison.batch_size}, {precision}: {peer} ÷ harness"
                 row = outcome.Outcome(name=what, interval=ratios[peer], least=1.0, by_interval=True, unit="×")
                 outcomes.append(row)
-        missing = f"{model.package} is left out: it is not installed."
-        if model.package not in ratios and missing not in notes:
-            notes.append(missing)
     return outcomes
