@@ -55,6 +55,10 @@ class Execution:
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     searches: list[Trial] = field(default_factory=list)
     """The plan's searches for the largest batch, but those that a device refuses."""
+    _reached: int = 0
+    """How many trials the run has come to, those included that it need not measure."""
+    _total: int = 0
+    """How many it comes to as far as is known: the plan's, and the processes that were added."""
     _lock: RLock = field(default_factory=RLock)
     """Guards the store and the display where trials of different accelerators run concurrently, in threads."""
 
@@ -63,6 +67,7 @@ class Execution:
         known = answers(self.store.folder)
         self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
         self.forecast = Forecast(plan)
+        self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
         self.searches = [one for one in fits if not refusal_reason(one, self.devices[one.cell.placement.name])]
         if self.launcher.overlapping:
@@ -81,6 +86,7 @@ class Execution:
         for number, planned in enumerate(plan.trials):
             if planned.cell.placement not in placements:
                 continue
+            place = self._next_place()
             trial = resolve(planned, fits, self.done)
             is_done = trial is None or self._is_done(trial)
             if is_done:
@@ -88,7 +94,6 @@ class Execution:
             if trial is None:
                 continue
             begun = time.monotonic()
-            place = number + 1, len(plan.trials)
             trial = self._measure(trial, place)
             if not is_done:
                 self.forecast.end(number, time.monotonic() - begun)
@@ -98,7 +103,14 @@ class Execution:
                 self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
             repeats = PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1
             if repeats and "oom" not in self.done.get(trial.config, {}).values():
-                self._run_more(trial, place)
+                self._run_more(trial)
+
+    def _next_place(self, added: int = 0) -> tuple[int, int]:
+        """Return the number of the next trial, and of how many, after more than the plan's were added."""
+        with self._lock:
+            self._reached += 1
+            self._total += added
+            return self._reached, self._total
 
     def _measure(self, trial: Trial, place: tuple[int, int]) -> Trial | None:
         """Measure what is not done of a trial: its arms together, or apart if they cannot be measured together.
@@ -131,11 +143,11 @@ class Execution:
         self._run_apart_if_too_large(trial, place)
         return trial
 
-    def _run_more(self, last: Trial, place: tuple[int, int]) -> None:
+    def _run_more(self, last: Trial) -> None:
         """Measure a cell in further processes, one at a time, until there are enough."""
         trial: Trial | None = last
         while trial is not None and not self._enough(trial):
-            trial = self._measure(replace(trial, replicate=trial.replicate + 1), place)
+            trial = self._measure(replace(trial, replicate=trial.replicate + 1), self._next_place(added=1))
 
     def _is_done(self, trial: Trial) -> bool:
         return is_done(trial, self.done, self.attempts)

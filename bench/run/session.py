@@ -245,13 +245,17 @@ def _again_with_ladders(folder: Path) -> str:
 
 
 def _progress(folder: Path) -> tuple[int, int]:
-    """Return how many trials of a run's plan have a final answer, and how many it has; zeros if nobody can tell."""
+    """Return how many trials of a run's plan are finished, and how many it has; zeros if nobody can tell.
+
+    What is left out because it does not fit, or is not supported, is finished too, as it is where the run goes on.
+    """
+    from bench.report.reading.completeness import finished  # with pandas, which a new run does without until its report
+
     try:
-        known = answers(folder).trials
-        ids = [trial["trial"] for trial in read_run(folder).get("planned") or ()]
+        trials = list(read_run(folder).get("planned") or ())
+        return finished(trials, folder / "trials.csv"), len(trials)
     except UsageError:
         return 0, 0
-    return sum(name in known for name in ids), len(ids)
 
 
 def report_interrupted(folder: Path | None, signals: Interruption) -> None:

@@ -415,6 +415,15 @@ def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(tiny_trial
     assert again.ran == []
 
 
+def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path, cpu, capsys):
+    speed = speed_plan(tiny_trial, most_replicates=6)
+    train = replace(tiny_trial, phase="train", arms=arms("fp32"))
+    with Store(tmp_path) as store:
+        execution(store, cpu, ScriptedLauncher({}, (1.50, 1.51, 1.13, 1.49))).run(plan_of(*speed.trials, train))
+    shown = [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["[1/4]", "[2/4]", "[3/4]", "[4/5]", "[5/5]"]
+
+
 def test_a_process_that_is_lost_is_measured_again_when_the_run_goes_on(tiny_trial, tmp_path, cpu):
     plan = speed_plan(tiny_trial)
     launcher = ScriptedLauncher({"-r2": KeyboardInterrupt()}, (1.5, 1.2, 1.8, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5))

@@ -16,17 +16,19 @@ import pytest
 import run_bench
 from bench.cli.interruption import Interrupted
 from bench.planning.plan import Plan, PreparedData
+from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
 from bench.results.records import Environment
-from bench.results.store import ASIDE, Store, StoreLostError, read_run
+from bench.results.store import ASIDE, Store, StoreLostError, planned, read_run
 from bench.run import session
 from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
 from bench.run.session import check, execute, open_folder, report, tell_what_remains
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Request, SuiteRef
+from tests.arms import arms
 from tests.conftest import TINY, call
-from tests.report.fleet import original
+from tests.report.fleet import edit_run, original
 from tests.results.test_store import block, contents, result, rows
 
 REQUEST = Request(suites=("mlp",))
@@ -214,6 +216,24 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
             store.add_results(trial, cpu, [result()])
     tell_what_remains(plan, tmp_path)
     assert "4 of 4 planned trials are finished already" in capsys.readouterr().out
+
+
+def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machine, tiny_trial, cpu, capsys):
+    names = ("fp32", "default", "fp8-tensorwise:emulated=on")
+    memory = [replace(tiny_trial, arms=arms(name)) for name in names]
+    alone = [replace(tiny_trial, phase=phase, arms=arms(name)) for phase in ("speed", "train") for name in names[1:]]
+    plan = Plan(trials=(*memory, *alone), seconds=(1.0,) * 7)
+    run_nothing(tmp_path, machine)
+    edit_run(tmp_path, lambda run: run.update(planned=[planned(trial) for trial in plan.trials]))
+    with Store(tmp_path) as store:
+        for trial, status in zip(memory, ("ok", "unsupported", "unsupported"), strict=True):
+            store.add_results(trial, cpu, [result(trial.precisions[0], status=status)])
+    read = load([tmp_path])
+    session.tell_interrupted(tmp_path)
+    assert "5 of 7 planned trials are finished" in capsys.readouterr().out
+    tell_what_remains(replace(prepared(machine), plan=plan), tmp_path)
+    assert "5 of 7 planned trials are finished already; 2 remain" in capsys.readouterr().out
+    assert "2 of 7 planned trials are missing (1 speed, 1 train)" in remark(read.runs[0], read.trials)
 
 
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path, capsys, monkeypatch):

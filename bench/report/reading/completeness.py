@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from bench.report.reading.folders import shown
-from bench.report.reading.load import Run
+from bench.report.reading.load import TRIAL, Run, is_emulated
 from bench.results.columns import listed
+from bench.results.csv_file import read, stored_whole
 from bench.results.records import UNFIT
+from bench.results.store import FAILURES
 from bench.spec.phases import LADDER
 from bench.spec.techniques import AblationStep
 
@@ -41,19 +44,37 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     return f"Run {run.label} {state}; {extent}.{advice}"
 
 
+def finished(planned: list[dict[str, Any]], path: Path) -> int:
+    """Return how many planned trials a run that goes on need not measure: all but the missing and the failed ones.
+
+    Args:
+        planned: the run's plan.
+        path: its trials.csv.
+
+    Raises:
+        UsageError: that is damaged.
+    """
+    trials = read(path)
+    last = trials[stored_whole(trials)].drop_duplicates(TRIAL, keep="last")
+    return len(planned) - len(missing(planned, last[~last["status"].isin(FAILURES)])) if len(last) else 0
+
+
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the planned trials that have no row, but for those that were left out on purpose.
 
     A trial whose arms did not all fit has fewer of them, or is a row for each alone, so arms are looked for one by one;
-    each is known by what it adds, whatever it is added to.
+    each is known by what it adds, whatever it is added to. An emulated precision is trained whatever its memory phase
+    says.
     """
     columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]
     done, unfit = set(), set()
-    for *question, precision, techniques, status in trials[columns].fillna({"replicate": 0}).itertuples(index=False):
+    rows = trials[columns].fillna({"replicate": 0}).assign(emulated=is_emulated(trials["arm_precision"]))
+    for *question, precision, techniques, status, emulated in rows.itertuples(index=False):
         arm = AblationStep(precision=precision, techniques=listed(techniques)).added
         done.add((*question, arm))
         cell, phase = question[:2]
-        if phase in FINDS_UNFIT and status in UNFIT:
+        measured_all_the_same = phase == "memory" and emulated and status == "unsupported"
+        if phase in FINDS_UNFIT and status in UNFIT and not measured_all_the_same:
             unfit.add((cell, phase in LADDER, arm))
     return [
         trial
