@@ -81,15 +81,16 @@ def _recorded(folder: Path, more: Sequence[str]) -> Request:
         UsageError: there is no run, or what it was started with cannot be repeated here.
     """
     run = _read_run(folder)
-    words = [*run["request"]["argv"], *more]
+    words = run["request"]["argv"]
     try:
-        request = parse_run(words, recorded=True)
+        request = parse_run([*words, *more], recorded=True)
         if not request.suites:
             raise UsageError("No suite is named.")
     except UsageError as error:
+        added = f" with {shlex.join(more)}" if more else ""
         raise UsageError(
-            f"'{folder / 'run.json'}' says that the run was started with the options {shlex.join(words)}, which cannot "
-            f"be repeated in '{Path.cwd()}': {error}"
+            f"{str(error).removesuffix('.')}. '{folder / 'run.json'}' says that the run was started with the options "
+            f"{shlex.join(words)}, which therefore cannot be repeated in '{Path.cwd()}'{added}."
         ) from error
     files = [Path(ref["file"]) for ref in run["request"].get("suites") or () if ref.get("file")]
     suites = []

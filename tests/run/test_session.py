@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -184,6 +185,15 @@ def test_recorded_words_that_start_no_run_are_refused_and_print_nothing(tmp_path
     with pytest.raises(UsageError, match=r"run\.json' says that the run was started with the options"):
         open_folder(Request(suites=(), resume=folder))
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_whose_text_is_gone_says_so_first_and_then_its_own_options_alone(tmp_path, machine):
+    words = shlex.split(f"--suite gpt --data text:{tmp_path / 'gone.txt'} --seeds 0")
+    folder = started_with(tmp_path / "run", machine, *words, suite=SuiteRef(name="gpt"))
+    with pytest.raises(UsageError) as refused:
+        open_folder(Request(suites=(), resume=folder, seeds=(0, 1)))
+    assert str(refused.value).startswith(f"The text '{tmp_path / 'gone.txt'}' does not exist.")
+    assert f"started with the options {shlex.join(words)}, which" in str(refused.value)
 
 
 def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):
