@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
-from suites._schedule import cosine, require_share
+from suites._schedule import cosine, require_rate, require_share
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -54,6 +54,7 @@ def cifar_recipe(
             batch_size: samples in a batch.
         """
         require_share(warmup)
+        require_rate(lr, weight_decay)
 
         def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
             from torch import optim

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench.spec import Data, Parameter, Suite, require
 from suites._cifar import cifar_data, cifar_stem
+from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -34,6 +35,7 @@ def suite(
         flip: whether images are mirrored at random.
         batch_size: samples in a batch, over all devices.
     """
+    require_rate(lr, weight_decay)
     require(trainer in ("both", "plain", "lightning"), "trainer", "both, plain or lightning", trainer)
 
     def model(data: Data) -> nn.Module:

@@ -316,4 +316,5 @@ def _time(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
-    return f"{minutes:.2g} min" if minutes < 90 else f"{minutes / 60:.2g} h"
+    value, unit = (minutes, "min") if minutes < 90 else (minutes / 60, "h")
+    return f"{value:.2g} {unit}" if value < 99.5 else f"{value:,.0f} {unit}"

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import Request, SuiteRef
@@ -205,4 +206,6 @@ def _convert(name: str, text: str, default: Parameter, option: str = "--set") ->
     except ValueError as error:
         kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
         raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
+    if isinstance(value, int | float) and abs(value) > MOST:
+        raise UsageError(f"{option} {name} must be at most {MOST:g}, not '{text}'.")
     return value

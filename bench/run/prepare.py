@@ -155,9 +155,9 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     if prepared.train_tokens is not None:
         split = (
-            f"the first {prepared.train_tokens:,} are trained on, the last {prepared.validation_tokens:,} validated on"
+            f"from the first {prepared.train_tokens:,}, and the last {prepared.validation_tokens:,} are validated on"
         )
-        say(f"Of the bytes of {source}, {split}.")
+        say(f"Of the bytes of {source}, training draws its sequences {split}.")
     return PreparedData(
         source=source,
         classes=prepared.data.classes,

@@ -21,9 +21,10 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word most like ``word``, or an empty string if none is similar."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean '{match[0]}'?" if match else ""
+    """Return a hint at the known word most like ``word``, in whatever case, or an empty string if none is similar."""
+    words = {one.lower(): one for one in known}
+    match = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.5)
+    return f" Did you mean '{words[match[0]]}'?" if match else ""
 
 
 def require(condition: bool, field: str, allowed: str, value: object) -> None:

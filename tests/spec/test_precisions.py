@@ -7,6 +7,8 @@ from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, p
 def test_precisions_go_by_name_and_by_lightnings_alias():
     assert parse_precision("amp-fp16") is parse_precision("16-mixed") is PRECISIONS["amp-fp16"]
     assert [parse_precision(alias).name for alias in ("16-true", "bf16-true")] == ["fp16", "bf16"]
+    with pytest.raises(UsageError, match=r"no precision 'FP32'. Did you mean 'fp32'\?"):
+        parse_precision("FP32")
     with pytest.raises(UsageError, match=r"no precision 'amp-fp15'. Did you mean 'amp-fp16'\? Available: fp32, tf32"):
         parse_precision("amp-fp15")
 

@@ -108,6 +108,9 @@ def test_without_warm_up_the_schedule_is_torchs_cosine():
     ("name", "setting", "sentence"),
     [
         ("resnet20", {"warmup": "1.5"}, "warmup must be a share"),
+        ("gpt", {"lr": "-1"}, "lr must be 0 or more"),
+        ("vit_b_16", {"weight_decay": "-1"}, "weight_decay must be 0 or more"),
+        ("mlp", {"lr": "1e30"}, r"lr must be at most 1e\+18"),
         ("intel_resnet18", {"validation_share": "1"}, "Data.validation_share must be a share"),
         ("cifar10_lightning", {"trainer": "keras"}, "trainer must be both, plain or lightning"),
         ("cifar10_lightning", {"trainer": "lightning", "devices": "0"}, "Suite.devices must be 1 or more"),

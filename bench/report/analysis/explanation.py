@@ -53,6 +53,8 @@ WAITING_PCT = 10.0
 SKIPPED_PCT = 2.0
 NO_GAIN = 1.1
 """How many times fp32's rate products must reach, alone, for there to be a gain."""
+TOLD = 0.5
+"""What is unexplained is told where half its interval is at most this share of the difference."""
 MATTERS = 0.15
 """Share of a step that products must have for their rate to matter."""
 MISSED_PCT = 10.0
@@ -143,7 +145,7 @@ class Explanation:
     """The baseline's time of a step less the arm's, from the rounds."""
     unexplained: Interval | None
     """Share of the difference that the classes do not add up to, negative where they add up to more, from the rounds;
-    None where the difference's interval includes 0."""
+    None where the difference's interval includes 0, or this one is too wide to tell."""
     ceiling: float | None
     """The largest speedup that the baseline's step leaves room for."""
     predicted: float | None
@@ -202,8 +204,8 @@ def _explain(cell: Mapping[str, object], baseline: Step, arm: Step) -> Explanati
     )
 
 
-def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval:
-    """Return the share of a difference that the classes do not add up to.
+def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | None:
+    """Return the share of a difference that the classes do not add up to; None where the rounds do not tell it.
 
     What the profiler and the classes make of a step less the step as timed, in the same round, is taken of both; where
     that is the same in both, their difference is explained.
@@ -213,7 +215,8 @@ def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval:
     low, high = (None if end is None else end / difference_ms for end in (found.low, found.high))
     if difference_ms < 0:
         low, high = high, low
-    return Interval(center=found.center / difference_ms, low=low, high=high, n=found.n)
+    share = Interval(center=found.center / difference_ms, low=low, high=high, n=found.n)
+    return share if share.half_width is None or share.half_width <= TOLD else None
 
 
 def _exponential(logs: Interval) -> Interval:
@@ -438,7 +441,9 @@ def _memory_bound(baseline: Step, _arm: Step) -> Iterator[Reason]:
 
 def _no_gain(baseline: Step, arm: Step) -> Iterator[Reason]:
     rate = product_ratio(baseline, arm)
-    if rate is None or baseline.share(*PRODUCTS) < MATTERS or 1 / rate >= NO_GAIN:
+    in_step = [sum(step.ms[work] for work in PRODUCTS) for step in (baseline, arm)]
+    gains = rate is None or 1 / rate >= NO_GAIN or in_step[0] >= NO_GAIN * in_step[1]
+    if rate is None or gains or baseline.share(*PRODUCTS) < MATTERS:
         return
     compute = arm.precision if _is_fp32(arm) else _compute(arm)
     how = f"{times(1 / rate)} as fast" if rate <= 2 else f"{number(rate, 2)} times as long"

@@ -140,7 +140,7 @@ def _cost(gains: Sequence[Answer]) -> list[Part]:
     if len(pairs) == 1:
         names = sorted(pairs.pop())
         everywhere = "" if len(both) == len(gains) == 1 else f" in {counted(len(both), len(gains))}"
-        clauses.append(f"{' and '.join(names)} tie{everywhere}")
+        clauses.append(f"{listed(names)} tie{everywhere}")
     sentence = "; ".join(clauses)
     return [Part(sentence[:1].upper() + sentence[1:] + ".")]
 

@@ -143,6 +143,13 @@ def allowed(found: Comparison) -> str:
     if found.fail_over is None:
         return ""
     share = f"{100 * found.fail_over:g} %"
+    margins = dict.fromkeys(
+        f"{metric.name}: {metric.quality.margin:g} {metric.quality.unit}"
+        for row in found.rows
+        for name in row.changes
+        if (metric := METRICS[name]).quality
+    )
+    share += f" ({', '.join(margins)})" if margins else ""
     said = f"Shown beyond {share}:" if found.failures else f"No regression is shown beyond {share}."
     if found.untestable:
         rows = f"{found.untestable} of {len(found.rows)} rows"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HEADERS = ("use", "faster", "memory", "accuracy", "batch", "energy")
 """In the order of their worth: where the terminal is narrow, the last ones are left out."""
+NOT_TRAINED = "not trained"
 STANDING = {"not worse": "good", "worse": "bad", "diverged": "bad"}
 """What a word on accuracy means for the advice; others leave it open."""
 
@@ -35,7 +36,8 @@ def row(answer: Answer) -> tuple[str, ...]:
         rival = f"{arm['precision']} {times(arm['speedup'], arm['low'], arm['high'])}"
         return (BASELINE, rival, UNKNOWN, UNKNOWN, str(answer.batch), UNKNOWN)
     faster, width = _faster(arm)
-    accuracy = answer.accuracy if known(arm["speedup"]) else f"{BASELINE} oom"
+    accuracy = answer.accuracy if answer.training else NOT_TRAINED
+    accuracy = accuracy if known(arm["speedup"]) else f"{BASELINE} oom"
     return (
         str(answer.precision),
         f"{faster} {width}".rstrip(),
@@ -165,7 +167,7 @@ def _accuracy(answer: Answer) -> tuple[str, str, str]:
         found = {STANDING[word] for _, word in answer.trained}
         return answer.accuracy, "", "bad" if "bad" in found else "good"
     if not answer.arm or answer.precision == BASELINE or not training:
-        return ("not trained" if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""
+        return (NOT_TRAINED if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""
     quality = judged_by(training)
     points = f"{signed(training[quality.changed], quality.decimals)} {quality.short}" if quality else ""
     if answer.accuracy in STANDING:

@@ -91,6 +91,8 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         ratio = between(row["log_speedups"], beside["log_speedups"]) if beside else None
         return "" if ratio is None else estimate(ratio)
 
+    accuracy = figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
+    of_tokens = rows[["tokens_per_s", "token_loss"]].notna().any(axis=None)  # whose losses have a table of their own
     beside = dict.fromkeys(one.beside for name in rows["precision"] if (one := find_precision(name)) and one.beside)
     columns = [
         *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
@@ -107,7 +109,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         words("measured in", "measured_in"),
         figures(f"peak memory ({unit})", peak, status="memory_status"),
         figures("memory vs fp32", memory_change),
-        figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train"),
+        *([] if of_tokens else [accuracy]),
     ]
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])

@@ -87,6 +87,20 @@ def test_nothing_is_unexplained_of_a_difference_within_its_noise():
     assert found.unexplained is None
 
 
+def test_what_the_rounds_do_not_tell_is_not_called_unexplained():
+    rough = [row | {"value": row["value"] * (1.6 if row["round"] % 2 else 0.6)} for row in step("amp-bf16", GAINS)]
+    timed = [row for row in step("amp-bf16", GAINS) if row["kind"] == "step"]
+    found = explain(step("fp32", FP32), timed, [row for row in rough if row["kind"] == "class"], operators(ALONE))
+    assert found.difference_ms.low > 0
+    assert found.unexplained is None
+
+
+def test_products_that_gain_in_the_step_are_no_reason_though_they_do_not_alone():
+    alone = {"fp32": 2.0, "amp-bf16": 2.1}
+    assert "no gain from products" in {one.rule for one in plain(FP32, alone=alone).reasons}
+    assert "no gain from products" not in {one.rule for one in plain(GAINS, alone=alone).reasons}
+
+
 @pytest.mark.parametrize(("arm", "optimizer"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
 def test_the_optimizer_may_gain_where_the_weights_have_16_bits(arm, optimizer):
     found = explain(step("fp32", FP32), step(arm, GAINS), operators({"fp32": 2.0, arm: 0.8}), arm=arm)

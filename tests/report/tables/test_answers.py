@@ -42,6 +42,12 @@ def test_an_answer_names_precision_speedup_memory_accuracy_and_batch(gain):
     assert row(answer) == ("amp-bf16", "1.98× ±58 %", "−40 %", "not worse", "128", "–")
 
 
+def test_what_was_not_trained_is_not_called_not_shown(tmp_path):
+    (timed,) = answers(RunBuilder(tmp_path / "timed").speed())
+    (once,) = answers(RunBuilder(tmp_path / "once").speed().train("fp32", [90.0]).train("amp-bf16", [90.0]))
+    assert (row(timed)[3], row(once)[3]) == ("not trained", "not shown")
+
+
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):
     slow = RunBuilder(tmp_path / "slow").speed(speedups=[0.09, 0.091, 0.089])
     big = RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
