@@ -107,7 +107,7 @@ def run(request: Request, signals: Interruption) -> int:
         session.report([folder], session.report_folder([folder]), tried=request.tries)
     if request.tries:
         return max(0 if fine else 1, climb(request, folder, signals))
-    say(f"Next: {session.next_step(folder, fine)}")
+    say(f"Next: {session.next_step(folder)}")
     return 0 if fine else 1
 
 

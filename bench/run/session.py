@@ -18,13 +18,13 @@ import bench
 from bench import report as reporter
 from bench.cli.display import open_display, say, show_remaining
 from bench.cli.interruption import Interrupted, Interruption, invocation
-from bench.cli.parser import TRY, parse_ladder, parse_run
+from bench.cli.parser import RIGOROUS, TRY, parse_ladder, parse_run
 from bench.launch.launcher import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.report.reading import folders
 from bench.results.columns import COLUMNS
 from bench.results.csv_rows import has_rows, read_header
-from bench.results.records import Environment
+from bench.results.records import MEASURED, Environment
 from bench.results.store import FAILURES, Store, StoreLostError, answers, planned, read_run
 from bench.run.execute import Execution, remaining
 from bench.run.lock import LOCK, locked
@@ -81,15 +81,16 @@ def _recorded(folder: Path, more: Sequence[str]) -> Request:
         UsageError: there is no run, or what it was started with cannot be repeated here.
     """
     run = _read_run(folder)
-    words = [*run["request"]["argv"], *more]
+    words = run["request"]["argv"]
     try:
-        request = parse_run(words, recorded=True)
+        request = parse_run([*words, *more], recorded=True)
         if not request.suites:
             raise UsageError("No suite is named.")
     except UsageError as error:
+        added = f" with {shlex.join(more)}" if more else ""
         raise UsageError(
-            f"'{folder / 'run.json'}' says that the run was started with the options {shlex.join(words)}, which cannot "
-            f"be repeated in '{Path.cwd()}': {error}"
+            f"{str(error).removesuffix('.')}. '{folder / 'run.json'}' says that the run was started with the options "
+            f"{shlex.join(words)}, which therefore cannot be repeated in '{Path.cwd()}'{added}."
         ) from error
     files = [Path(ref["file"]) for ref in run["request"].get("suites") or () if ref.get("file")]
     suites = []
@@ -408,14 +409,34 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
         yield replace(ladder, out=None, resume=out) if (out / "run.json").exists() else ladder
 
 
-def next_step(folder: Path, fine: bool) -> str:
+def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
+    from bench.report.analysis.parity import MIN_SEEDS
+    from bench.report.reading.completeness import last_attempts
+
     where = shlex.quote(str(folder))
-    if not fine:
+    trials = last_attempts(folder / "trials.csv")
+    if trials["status"].isin(FAILURES).any():
         return f"the report's notes say what failed or hung; --resume {where} tries it again."
+    measured = trials[trials["status"].isin(MEASURED)]
+    if measured.empty:
+        smaller = ", and smaller --batch-sizes in a new run may fit" if (trials["status"] == "oom").any() else ""
+        return f"the report's notes say why nothing could be measured{smaller}."
+    request = read_run(folder).get("request", {})
+    most = request.get("protocol", {}).get("most_replicates", 0)
+    compared = measured[["speedup", "inference_speedup"]].notna().any(axis=None)
+    trained = measured[measured["phase"] == "train"]
+    seeds = list(dict.fromkeys(map(int, trained["seed"])))
+    first = ""
+    if compared and most < RIGOROUS.most_replicates:
+        first = "--rigorous narrows the intervals, "
+    elif not compared and trained["precision"].nunique() > 1 and len(seeds) < MIN_SEEDS:
+        more = [seed for seed in range(2 * MIN_SEEDS) if seed not in seeds]
+        wanted = ",".join(map(str, (seeds + more)[:MIN_SEEDS]))
+        first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (
-        f"--rigorous narrows the intervals, `run_bench.py report {where} OTHER` sets runs side by side, "
-        "and `run_bench.py list` names suites and precisions."
+        f"{first}`run_bench.py report {where} OTHER` sets runs side by side, and `run_bench.py list` names suites and "
+        "precisions."
     )
 
 

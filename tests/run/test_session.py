@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import shutil
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 
 import run_bench
 from bench.cli.interruption import Interrupted
+from bench.cli.parser import RIGOROUS
 from bench.planning.plan import Plan, PreparedData
 from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
@@ -28,6 +30,7 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Request, SuiteRef
 from tests.arms import arms
 from tests.conftest import TINY, call
+from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run, original
 from tests.results.test_store import block, contents, result, rows
 
@@ -184,6 +187,15 @@ def test_recorded_words_that_start_no_run_are_refused_and_print_nothing(tmp_path
     with pytest.raises(UsageError, match=r"run\.json' says that the run was started with the options"):
         open_folder(Request(suites=(), resume=folder))
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_whose_text_is_gone_says_so_first_and_then_its_own_options_alone(tmp_path, machine):
+    words = shlex.split(f"--suite gpt --data text:{tmp_path / 'gone.txt'} --seeds 0")
+    folder = started_with(tmp_path / "run", machine, *words, suite=SuiteRef(name="gpt"))
+    with pytest.raises(UsageError) as refused:
+        open_folder(Request(suites=(), resume=folder, seeds=(0, 1)))
+    assert str(refused.value).startswith(f"The text '{tmp_path / 'gone.txt'}' does not exist.")
+    assert f"started with the options {shlex.join(words)}, which" in str(refused.value)
 
 
 def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):
@@ -406,6 +418,29 @@ def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_
     assert "another run's" in told.err
     names[2:] = []
     assert run_bench.climb(REQUEST, Path("results/a"), None) == 2
+
+
+def suggested(folder: Path) -> set[str]:
+    """The options that are named as a run's next step."""
+    return set(re.findall(r"--[a-z-]+(?: [\d,]+)?", session.next_step(folder)))
+
+
+def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
+    timed = RunBuilder(tmp_path / "timed").speed()
+    assert suggested(timed.folder) == {"--rigorous"}
+    edit_run(timed.folder, lambda run: run["request"].update(protocol=asdict(RIGOROUS)))
+    assert suggested(timed.folder) == set()
+    assert suggested(RunBuilder(tmp_path / "memory").memory("fp32", 10).folder) == set()
+    trained = RunBuilder(tmp_path / "trained").train("fp32", [90.0] * 2).train("amp-bf16", [90.0] * 2)
+    assert suggested(trained.folder) == {"--resume", "--seeds 0,1,2,3,4"}
+    enough = RunBuilder(tmp_path / "enough").train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5)
+    assert suggested(enough.folder) == set()
+
+
+def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom").lost("memory", "amp-bf16", "oom")
+    assert suggested(run.folder) == {"--batch-sizes"}
+    assert suggested(run.lost("train", "fp32", "failed").folder) == {"--resume"}
 
 
 def test_a_plan_says_that_ladders_follow(machine, monkeypatch, tmp_path, capsys):

@@ -54,9 +54,18 @@ def finished(planned: list[dict[str, Any]], path: Path) -> int:
     Raises:
         UsageError: that is damaged.
     """
-    trials = read(path)
-    last = trials[stored_whole(trials)].drop_duplicates(TRIAL, keep="last")
+    last = last_attempts(path)
     return len(planned) - len(missing(planned, last[~last["status"].isin(FAILURES)])) if len(last) else 0
+
+
+def last_attempts(path: Path) -> pd.DataFrame:
+    """Return the rows of a trials.csv that count, those of the last attempt at each trial.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    trials = read(path)
+    return trials[stored_whole(trials)].drop_duplicates(TRIAL, keep="last")
 
 
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:
