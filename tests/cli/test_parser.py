@@ -265,7 +265,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
-@pytest.mark.parametrize("words", ["list", "--suite mlp --gpus cpu --dry-run"])
+@pytest.mark.parametrize("words", ["list", pytest.param("--suite mlp --gpus cpu --dry-run", marks=pytest.mark.slow)])
 def test_closed_streams_are_no_error(words, closed):
     command = f"'{sys.executable}' run_bench.py {words} {closed}"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -92,6 +92,7 @@ def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_tri
     assert not [row for row in figures if row.kind == "alone"]
 
 
+@pytest.mark.slow
 def test_a_compiled_arm_is_not_compared_with_twice_the_batch_uncompiled(tiny_trial, cpu, monkeypatch):
     def compiled(runner, *_):
         model = runner.arm.model
@@ -248,6 +249,7 @@ def test_disturbed_rounds_do_not_count_and_others_take_their_place(tiny_trial, c
     assert {result.status for result in results} == {"ok"}
 
 
+@pytest.mark.slow
 def test_where_every_round_is_disturbed_nothing_counts(tiny_trial, cpu, monkeypatch):
     watch = Disturbed(*["thermal slowdown"] * 100)
     monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))
