@@ -89,11 +89,12 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 def _observe(runner: TrainingRunner) -> Operations:
     """Observe a step's operations; where several train together, those of all their parts, without the update.
 
-    The update would set their weights apart, for gradients are not averaged in what is observed.
+    The update would set their weights apart, for gradients are not averaged in what is observed. An update that
+    compiles is left out, too: its operations cannot be observed, and products are none of them.
     """
     observable = runner.observable()
     if distributed.ranks() == 1:
-        return observe(partial(observable.run, 1))
+        return observe(observable.compute if runner.arm.precision.optimizer else partial(observable.run, 1))
     operations = observe(observable.compute)
     return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
 
