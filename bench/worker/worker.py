@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torchvision  # noqa: F401 - and torch with it, before the first fork
@@ -54,6 +55,8 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         return
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if (bars := sys.modules.get("tqdm")) is not None:  # torch.compile makes them; their own lock is a semaphore of the
+        bars.tqdm.set_lock(RLock())  # system, which a process that is killed leaves behind, with a warning at the end
     gc.freeze()  # what the fork server imported is never garbage
     try:
         module, name = target.split(":")

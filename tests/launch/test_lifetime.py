@@ -88,6 +88,11 @@ def test_what_a_process_has_started_ends_with_it():
     assert left([LocalLauncher().call("tests.launch.hanging:leave_a_child")], 0.0) == []
 
 
+def test_a_progress_bar_holds_nothing_that_outlives_its_process():
+    pytest.importorskip("tqdm")
+    assert LocalLauncher().call("tests.launch.hanging:draw_a_progress_bar") == []
+
+
 def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(tmp_path):
     launcher = LocalLauncher(silence_s=0.5)
     with pytest.raises(UsageError, match="no sign of life"):
