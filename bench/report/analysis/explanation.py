@@ -54,7 +54,7 @@ SKIPPED_PCT = 2.0
 NO_GAIN = 1.1
 """How many times fp32's rate products must reach, alone, for there to be a gain."""
 TOLD = 0.5
-"""What is unexplained is told where half its interval is at most this share of the difference."""
+"""A report tells what is unexplained only where half its interval is at most this share of the difference."""
 MATTERS = 0.15
 """Share of a step that products must have for their rate to matter."""
 MISSED_PCT = 10.0
