@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether the explain phase's figures add up, and where its ceilings and predictions lie.
 
-    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER] [--beside 6]
+    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER] [--beside 6] [--time-budget 4m]
 
 Each cell (a suite, its settings, a batch size) is explained in a run of its own, fp32 against amp-bf16 on this CPU:
 
@@ -54,14 +54,16 @@ def command_of(cell: str) -> list[str]:
     return [sys.executable, str(HERE / "run_bench.py"), *words]
 
 
-def explain(cell: str, out: Path) -> Explanation:
+def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
     """Explain one cell in a run of its own.
 
     Args:
         cell: suite, its settings and batch size, with colons between.
         out: the run's folder; one that holds a finished run is read.
+        budget: as for ``--time-budget``: the phase takes half of it; None is the default.
     """
-    command = [*command_of(cell), "--phases", "explain", "--resume", str(out)]
+    more = ["--time-budget", budget] if budget else []
+    command = [*command_of(cell), "--phases", "explain", *more, "--resume", str(out)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
     found = explanations(load([out]).explained) if (out / "explain.csv").is_file() else []
     if not found:
@@ -155,6 +157,7 @@ def parse(doc: str | None, cells: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=lambda text: text.split(","), default=list(cells))
     parser.add_argument("--keep", type=lambda text: Path(text).resolve(), help="keep the runs in this folder")
+    parser.add_argument("--time-budget", help="of each run, of which half is the phase's (default: as of any run)")
     parser.add_argument("--beside", type=int, default=0, help="pairs of runs with and without the phase")
     return parser.parse_args()
 
@@ -169,7 +172,7 @@ def main() -> int:
     options = parse(__doc__, CELLS)
     change = None
     with folder(options.keep) as runs:
-        rows = [judge(cell, explain(cell, run_folder(runs, cell))) for cell in options.cells]
+        rows = [judge(cell, explain(cell, run_folder(runs, cell), options.time_budget)) for cell in options.cells]
         if options.beside:
             change = beside(options.cells[0], options.beside, runs)
     print(f"{outcome.machine()}\n")

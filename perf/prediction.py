@@ -39,7 +39,7 @@ def main() -> int:
     rows, near = [], 0
     with folder(options.keep) as runs:
         for cell in options.cells:
-            one = explain(cell, run_folder(runs, cell))
+            one = explain(cell, run_folder(runs, cell), options.time_budget)
             errors = [
                 None if value is None else value / one.speedup.center - 1 for value in (one.predicted, by_products(one))
             ]
