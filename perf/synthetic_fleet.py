@@ -386,6 +386,7 @@ def _result(precision: str, **parts: Any) -> TrialResult:
 
 
 def _device(gpu: Gpu, placement: str) -> Device:
+    lacking = tuple(name for name in ("tf32", "amp-bf16") if name not in gpu.speedups)
     return Device(
         placement=placement,
         kind="cuda",
@@ -398,8 +399,8 @@ def _device(gpu: Gpu, placement: str) -> Device:
         power_default_w=gpu.watts,
         cores=80,
         energy="counter",
-        unsupported={name: "needs Ampere or newer" for name in ("tf32", "amp-bf16") if name not in gpu.speedups}
-        or None,
+        unsupported=dict.fromkeys(lacking, "needs Ampere or newer") or None,
+        lacking=lacking,
     )
 
 
