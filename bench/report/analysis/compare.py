@@ -455,12 +455,12 @@ def _estimates(pair: dict[Hashable, Any], samples: Sequence[_Samples]) -> Iterat
     alike = _of(old.epochs, pair, "old") == _of(new.epochs, pair, "new")
     if all(trained) and alike and not _diverging(pair, samples):
         was, now = trained
-        worse, better = (was, now) if quality.more_is_better else (now, was)
+        left, right = (was, now) if quality.more_is_better else (now, was)  # so that worse is positive
         seeds = sorted({*was} & {*now})
         difference = (
-            stats.student([worse[seed] - better[seed] for seed in seeds])
+            stats.student([left[seed] - right[seed] for seed in seeds])
             if seeds
-            else stats.welch(tuple(worse.values()), tuple(better.values()))
+            else stats.welch(tuple(left.values()), tuple(right.values()))
         )
         metric = next(metric for metric in METRICS.values() if metric.quality == quality)
         yield _Estimate(
