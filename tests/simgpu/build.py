@@ -12,9 +12,13 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from tests.simgpu import stubs
+
 SOURCES = Path(__file__).parent
-HEADERS = ("nvidia-cuda-crt", "nvidia-cuda-cccl")
-"""Packages with the headers of CUDA that torch's own dependencies lack."""
+RUNTIMES = {"13": "nvidia-cuda-runtime", "12": "nvidia-cuda-runtime-cu12"}
+"""By CUDA's major version: the package of its runtime that torch depends on."""
+HEADERS = {"13": ("nvidia-cuda-crt", "nvidia-cuda-cccl"), "12": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-cccl-cu12")}
+"""The packages with the headers of CUDA that torch's own dependencies lack."""
 
 
 class UnavailableError(Exception):
@@ -26,31 +30,43 @@ def built() -> Path:
     """Return the folder of the libraries, built before if these sources and this torch have not been.
 
     Raises:
-        UnavailableError: there is no compiler, or torch is no CUDA 13 build.
+        UnavailableError: there is no compiler, or torch is no build for CUDA 12 or 13.
         RuntimeError: they do not compile, or CUDA's headers cannot be installed.
     """
-    if missing := [name for name in ("gcc", "g++") if shutil.which(name) is None]:
-        raise UnavailableError(f"simulated GPUs are built with gcc and g++, and there is no {' and no '.join(missing)}")
-    version = _cuda_13_torch()
-    folder = _cache() / _key(version)
+    if missing := [name for name in ("gcc", "g++", "nm") if shutil.which(name) is None]:
+        raise UnavailableError(
+            f"simulated GPUs are built with gcc, g++ and nm, and there is no {' and no '.join(missing)}"
+        )
+    major, _ = _cuda()
+    folder = _cache() / _key(metadata.version("torch"))
     if not (folder / "operators.so").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as place:
-            _build(Path(place))
+            _build(Path(place), major)
             _move(Path(place) / "out", folder)
     return folder
 
 
-def _cuda_13_torch() -> str:
-    """Return the version of the installed torch, read from its metadata, so that no GPU is touched."""
-    version = metadata.version("torch")
-    try:
-        runtime = metadata.version("nvidia-cuda-runtime")  # which is CUDA 13's; older ones have a suffix, as in -cu12
-    except metadata.PackageNotFoundError:
-        runtime = "none"
-    if not runtime.startswith("13."):
-        raise UnavailableError(f"simulated GPUs stand in for CUDA 13, and torch {version} here is no build for it")
-    return version
+def cuda_runtime() -> str:
+    """Return the name of the runtime's library, such as ``libcudart.so.13``.
+
+    Raises:
+        UnavailableError: torch is no build for CUDA 12 or 13.
+    """
+    return f"{stubs.RUNTIME.stem}.so.{_cuda()[0]}"
+
+
+def _cuda() -> tuple[str, str]:
+    """Return CUDA's major and full version, read from the metadata of packages, so that no GPU is touched."""
+    for major, package in RUNTIMES.items():
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+        if version.startswith(f"{major}."):
+            return major, version
+    torch = metadata.version("torch")
+    raise UnavailableError(f"simulated GPUs stand in for CUDA 12 and 13, and torch {torch} here is no build for them")
 
 
 def _cache() -> Path:
@@ -58,10 +74,12 @@ def _cache() -> Path:
 
 
 def _key(version: str) -> str:
-    found = hashlib.sha256(version.encode())
-    for path in sorted([*SOURCES.glob("native/*"), *SOURCES.glob("preload/*.py"), Path(__file__)]):
-        found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+    digest = hashlib.sha256(f"{version} {sys.version_info[:2]}".encode())
+    for path in sorted(
+        [*SOURCES.glob("native/*"), *SOURCES.glob("preload/*.py"), Path(stubs.__file__), Path(__file__)]
+    ):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _move(made: Path, folder: Path) -> None:
@@ -72,37 +90,55 @@ def _move(made: Path, folder: Path) -> None:
             raise
 
 
-def _build(place: Path) -> None:
+def _build(place: Path, major: str) -> None:
     out, native = place / "out", SOURCES / "native"
     out.mkdir()
     shutil.copytree(SOURCES / "preload", out / "preload", ignore=shutil.ignore_patterns("__pycache__"))
     site = Path(metadata.distribution("torch").locate_file(""))
-    torch, cuda = site / "torch", [f"-I{site}/nvidia/cu13/include", f"-I{_headers(place)}/nvidia/cu13/include"]
-    here = [f"-L{out}", "-l:libcudart.so.13"]
+    torch = site / "torch"
+    cuda = [f"-I{folder}" for folder in (*_includes(site), *_includes(_headers(place, major)))]
+    runtime = cuda_runtime()
+    linked = ["-Wl,--no-as-needed", f"-L{out}", f"-l:{runtime}"]
+    installed = installed_libraries(site)
 
-    for rest in ("driver", "nccl"):
-        _run("gcc", "-O1", "-fPIC", "-c", native / f"unsupported_{rest}.c", "-o", place / f"{rest}.o")
+    def library(name: str, source: Path, compiled: list[str], linked: list[str], *kinds: stubs.Library) -> None:
+        """Compile and link a library, with stubs of what is wanted of the kinds that it stands in for."""
+        objects = [place / f"{source.stem}.o"]
+        _run("g++", "-O1", "-w", "-fPIC", "-c", source, *compiled, "-o", objects[0])
+        written = stubs.symbols(objects, "--defined-only")
+        for kind in kinds:
+            code = place / f"{kind.stem}.c"
+            code.write_text(stubs.source(kind, stubs.wanted(installed, kind) - written))
+            objects.append(code.with_suffix(".o"))
+            _run("gcc", "-O1", "-w", "-fPIC", "-c", code, "-o", objects[-1])
+        _run("g++", "-shared", *objects, *linked, "-o", out / name, f"-Wl,-soname,{name}")
 
-    def library(name: str, source: str, *arguments: object) -> None:
-        _run(
-            "g++", "-O1", "-w", "-fPIC", "-shared", native / source, *arguments, "-o", out / name, f"-Wl,-soname,{name}"
-        )
-
-    library("libcudart.so.13", "runtime.cpp", "-std=c++17", *cuda, place / "driver.o", "-lpthread")
-    # The driver's functions are in the runtime's library; this one has nothing but its name.
+    # The driver's functions are in the runtime's library; the driver's has nothing but its name.
+    runtime_source = native / "runtime.cpp"
+    library(runtime, runtime_source, ["-std=c++17", *cuda], ["-lpthread"], stubs.RUNTIME, stubs.DRIVER)
     (place / "empty.cpp").touch()
-    library("libcuda.so.1", str(place / "empty.cpp"), "-Wl,--no-as-needed", *here)
-    library("libnvidia-ml.so.1", "nvml.cpp", "-std=c++17")
-    library("libnccl.so.2", "nccl.cpp", "-std=c++17", *cuda, f"-I{site}/nvidia/nccl/include", place / "nccl.o", *here)
+    library("libcuda.so.1", place / "empty.cpp", [], linked)
+    library("libnvidia-ml.so.1", native / "nvml.cpp", ["-std=c++17"], linked, stubs.NVML)
+    library("libnccl.so.2", native / "nccl.cpp", ["-std=c++17", *cuda], linked, stubs.NCCL)
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", *cuda]
-    linked = [f"-L{torch}/lib", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", *here]
-    library("operators.so", "operators.cpp", "-std=c++20", *includes, *linked)
+    with_torch = [f"-L{torch}/lib", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", *linked]
+    library("operators.so", native / "operators.cpp", ["-std=c++20", *includes], with_torch)
 
 
-def _headers(place: Path) -> Path:
+def installed_libraries(site: Path) -> list[Path]:
+    """Return the libraries that torch, torchvision and NVIDIA's packages installed below a folder."""
+    folders = [site / "torch", site / "torchvision", *site.glob("torch*.libs"), site / "nvidia"]
+    return sorted(path for folder in folders for path in folder.rglob("*.so*") if path.is_file())
+
+
+def _includes(site: Path) -> list[Path]:
+    return sorted(site.glob("nvidia/*/include"))
+
+
+def _headers(place: Path, major: str) -> Path:
     """Return a folder with CUDA's remaining headers, of the runtime's version, from the package index."""
-    release = ".".join(metadata.version("nvidia-cuda-runtime").split(".")[:2])
-    packages = [f"{name}=={release}.*" for name in HEADERS]
+    release = ".".join(_cuda()[1].split(".")[:2])
+    packages = [f"{name}=={release}.*" for name in HEADERS[major]]
     _run(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target",
          place / "headers", *packages)  # fmt: skip
     return place / "headers"

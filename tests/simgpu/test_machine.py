@@ -4,11 +4,12 @@ import ctypes
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from bench.devices.nvidia import THROTTLE_FIELDS
-from tests.simgpu import build
+from tests.simgpu import build, stubs
 from tests.simgpu.machine import Machine, Shared, environment
 
 OLD_FIELDS = ("NVML_FI_DEV_PERF_POLICY_POWER", "NVML_FI_DEV_PERF_POLICY_THERMAL")
@@ -29,20 +30,79 @@ def test_without_a_compiler_the_reason_is_given(fresh, monkeypatch):
         build.built()
 
 
-@pytest.mark.parametrize("runtime", [None, "12.6.77"])
-def test_with_a_torch_that_is_no_cuda_13_build_the_reason_is_given(fresh, monkeypatch, runtime):
-    real = metadata.version
-
+@pytest.mark.parametrize(
+    ("packages", "library"),
+    [
+        ({"nvidia-cuda-runtime": "13.2.5"}, "libcudart.so.13"),
+        ({"nvidia-cuda-runtime-cu12": "12.4.127"}, "libcudart.so.12"),
+        ({"nvidia-cuda-runtime": "14.0.1"}, None),
+        ({}, None),
+    ],
+)
+def test_the_runtime_is_that_of_the_torch_installed_or_the_reason_is_given(monkeypatch, packages, library):
     def version(name):
-        if name == "nvidia-cuda-runtime":
-            if runtime is None:
-                raise metadata.PackageNotFoundError(name)
-            return runtime
-        return real(name)
+        if name != "torch" and name not in packages:
+            raise metadata.PackageNotFoundError(name)
+        return packages.get(name, "2.99.0")
 
     monkeypatch.setattr(build.metadata, "version", version)
-    with pytest.raises(build.UnavailableError, match="no build for it"):
-        build.built()
+    if library:
+        assert build.cuda_runtime() == library
+    else:
+        with pytest.raises(build.UnavailableError, match=r"torch 2\.99\.0 here is no build for them"):
+            build.cuda_runtime()
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    """Compile C code to a library and return its path."""
+
+    def compile_library(name, code, *linked):
+        source = tmp_path / f"{name}.c"
+        source.write_text(code)
+        subprocess.run(["gcc", "-w", "-shared", "-fPIC", source, *linked, "-o", tmp_path / name], check=True)
+        return tmp_path / name
+
+    return compile_library
+
+
+def test_functions_that_a_library_wants_and_no_other_has_are_found_whatever_their_version(compiled, tmp_path):
+    versions = tmp_path / "versions"
+    versions.write_text("libcudart.so.99 { global: *; };")
+    real = compiled("libcudart.so.99", "int cudaNew() { return 0; }", f"-Wl,--version-script={versions}")
+    calls = ("cudaNew", "cudaOld", "cuNew", "cuFileRead", "ncclNew", "nvmlNew", "cublasNew", "getpid")
+    body = " + ".join(f"{name}()" for name in calls)
+    declared = "int cudaRare() __attribute__((weak)); "
+    torch = compiled("libtorch.so", declared + f"int all() {{ return {body} + (cudaRare ? cudaRare() : 0); }}", real)
+    files = [real, torch, compiled("libcufile.so.0", "int cuFileRead() { return 0; }")]
+    kinds = (stubs.RUNTIME, stubs.DRIVER, stubs.NVML, stubs.NCCL)
+    assert [stubs.wanted(files, kind) for kind in kinds] == [
+        {"cudaNew", "cudaOld"},
+        {"cuNew"},
+        {"nvmlNew"},
+        {"ncclNew"},
+    ]
+
+
+@pytest.mark.parametrize("kind", stubs.LIBRARIES, ids=lambda kind: kind.stem)
+def test_a_stub_returns_the_librarys_own_code_and_is_named(path, compiled, kind):
+    stub = compiled("stub.so", stubs.source(kind, ["someNewFunction"]))
+    call = f"import ctypes; print(ctypes.CDLL({str(stub)!r}).someNewFunction()); runtime = ctypes.CDLL(None); "
+    call += "text = runtime.cudaGetErrorString; text.restype = ctypes.c_char_p; print(text(runtime.cudaGetLastError()))"
+    log = path.with_name("log")
+    code, message = python(path, call, SIM_LOG=log).stdout.splitlines()
+    assert int(code) == kind.unsupported
+    assert "someNewFunction is not simulated" in message
+    assert any("UNSUPPORTED someNewFunction" in file.read_text() for file in path.parent.glob("log.*"))
+
+
+def test_every_function_that_the_installed_libraries_want_is_there():
+    """The built libraries have what is simulated and a stub of everything else."""
+    files = build.installed_libraries(Path(metadata.distribution("torch").locate_file("")))
+    made = stubs.symbols(build.built().glob("lib*.so*"), "--dynamic", "--defined-only")
+    functions = {name for kind in stubs.LIBRARIES for name in stubs.wanted(files, kind)}
+    assert "cudaMalloc" in functions
+    assert functions <= made
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ struct Communicator {
 };
 
 extern "C" cudaError_t simgpu_run(cudaStream_t, int, uint64_t);
+extern "C" const char* simgpu_unsupported_message();
 
 static ncclResult_t take_time(cudaStream_t stream, size_t bytes) {
   constexpr size_t BYTES_PER_NS = 100;
@@ -79,7 +80,7 @@ EXPORT ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 EXPORT const char* ncclGetErrorString(ncclResult_t) { return "simulated nccl error"; }
-EXPORT const char* ncclGetLastError(ncclComm_t) { return ""; }
+EXPORT const char* ncclGetLastError(ncclComm_t) { return simgpu_unsupported_message(); }
 
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   memset(id, 0, sizeof *id);

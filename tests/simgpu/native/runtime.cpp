@@ -118,6 +118,15 @@ EXPORT cudaError_t cudaGetLastError() {
   return error;
 }
 
+// Called by the stub of a function that is not simulated, of any library: the next error message has its name.
+static thread_local std::string unsupported;
+EXPORT void simgpu_unsupported(const char* name) {
+  LOG("UNSUPPORTED %s", name);
+  unsupported = std::string("not supported: ") + name + " is not simulated";
+  last_error = cudaErrorNotSupported;
+}
+EXPORT const char* simgpu_unsupported_message() { return unsupported.c_str(); }
+
 EXPORT const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess: return "no error";
@@ -130,6 +139,7 @@ EXPORT const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
     case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
     case cudaErrorUnknown: return "unknown error";
+    case cudaErrorNotSupported: return unsupported.c_str();
     default: return "simulated error";
   }
 }
@@ -880,30 +890,7 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* b
 EXPORT cudaError_t cudaProfilerStart() { return cudaSuccess; }
 EXPORT cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
-// ---- what is not simulated
-
-#define NOT_SIMULATED(name, parameters) \
-  EXPORT cudaError_t name parameters {  \
-    LOG("UNSUPPORTED " #name);          \
-    return fail(cudaErrorNotSupported); \
-  }
-NOT_SIMULATED(cudaIpcCloseMemHandle, (void*))
-NOT_SIMULATED(cudaIpcGetEventHandle, (cudaIpcEventHandle_t*, cudaEvent_t))
-NOT_SIMULATED(cudaIpcGetMemHandle, (cudaIpcMemHandle_t*, void*))
-NOT_SIMULATED(cudaIpcOpenEventHandle, (cudaEvent_t*, cudaIpcEventHandle_t))
-NOT_SIMULATED(cudaIpcOpenMemHandle, (void**, cudaIpcMemHandle_t, unsigned))
-NOT_SIMULATED(cudaLibraryGetKernel, (cudaKernel_t*, cudaLibrary_t, const char*))
-NOT_SIMULATED(cudaLibraryLoadData,
-              (cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned, cudaLibraryOption*, void**, unsigned))
-NOT_SIMULATED(cudaLibraryUnload, (cudaLibrary_t))
-NOT_SIMULATED(cudaKernelSetAttributeForDevice, (cudaKernel_t, cudaFuncAttribute, int, int))
-NOT_SIMULATED(cudaGraphAddNode, (cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t*, const cudaGraphEdgeData*,
-                                 size_t, cudaGraphNodeParams*))
-NOT_SIMULATED(cudaGraphConditionalHandleCreate, (cudaGraphConditionalHandle*, cudaGraph_t, unsigned, unsigned))
-NOT_SIMULATED(cudaStreamBeginCaptureToGraph, (cudaStream_t, cudaGraph_t, const cudaGraphNode_t*,
-                                              const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode))
-
-// ---- the driver, as far as torch asks it; unsupported_driver.c has the rest
+// ---- the driver, as far as torch asks it
 
 EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 EXPORT CUresult cuDriverGetVersion(int* version) {
@@ -937,8 +924,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   *context = context_handle(device);
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuGetErrorString(CUresult, const char** text) {
-  *text = "simulated";
+EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == CUDA_ERROR_NOT_SUPPORTED ? unsupported.c_str() : "simulated";
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {

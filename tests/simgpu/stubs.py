@@ -1,0 +1,68 @@
+"""Stubs of the functions that torch's libraries want of CUDA, the driver, NVML and NCCL and that nobody wrote.
+
+The lists are read from the symbol tables of the installed libraries, so a torch newer than the simulation loads.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library that is stood in for."""
+
+    stem: str
+    """Its file's name up to the first dot. The rest differs by version, and where a package has a copy of its own."""
+    names: re.Pattern[str]
+    """How its functions are called."""
+    unsupported: int
+    """Its own error code for a call that is not supported."""
+
+
+RUNTIME = Library("libcudart", re.compile(r"(__)?cuda[A-Z]\w*"), 801)
+DRIVER = Library("libcuda", re.compile(r"cu[A-Z]\w*"), 801)
+NVML = Library("libnvidia-ml", re.compile(r"nvml[A-Z]\w*"), 3)
+NCCL = Library("libnccl", re.compile(r"p?nccl[A-Z]\w*"), 5)
+"""NCCL has no such code; this is ncclInvalidUsage."""
+LIBRARIES = (RUNTIME, DRIVER, NVML, NCCL)
+
+
+def symbols(files: Iterable[Path], *options: str) -> set[str]:
+    """Return the symbols that nm lists of files, without their versions (``cudaMalloc@libcudart.so.13``).
+
+    Args:
+        files: libraries and object files; what nm cannot read has none.
+        options: nm's, such as ``--undefined-only`` and ``--dynamic``. Weak symbols, which may stay undefined, are
+            left out.
+    """
+    names = [str(file) for file in files]
+    listed = subprocess.run(["nm", *options, *names], capture_output=True, text=True, check=False) if names else None
+    lines = (line.split() for line in listed.stdout.splitlines()) if listed else ()
+    return {words[-1].partition("@")[0] for words in lines if len(words) >= 2 and words[-2] not in ("w", "v")}
+
+
+def wanted(files: Collection[Path], library: Library) -> set[str]:
+    """Return the functions of a library that other libraries want and that none of them has.
+
+    Args:
+        files: the installed libraries; those that are stood in for, under whatever version, do not count.
+        library: the one that is stood in for.
+    """
+    replaced = {each.stem for each in LIBRARIES}
+    files = [file for file in files if file.name.partition(".")[0] not in replaced]
+    undefined = symbols(files, "--dynamic", "--undefined-only")
+    named = {name for name in undefined if library.names.fullmatch(name)}
+    return named - symbols(files, "--dynamic", "--defined-only")
+
+
+def source(library: Library, names: Iterable[str]) -> str:
+    """Return C code with a stub of each function, which logs its name and returns the library's code."""
+    stubs = [
+        f'int {name}() {{ simgpu_unsupported("{name}"); return {library.unsupported}; }}' for name in sorted(names)
+    ]
+    return "\n".join(["void simgpu_unsupported(const char*);", *stubs, ""])
