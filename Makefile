@@ -3,6 +3,7 @@
 # make test-slow run those that take long; make test-gpu, on an idle machine, those that need a GPU
 # make test-simgpu run the tests that need a GPU, and the command line, on simulated NVIDIA GPUs (tests/simgpu/README.md)
 # make test-simgpu-nvml the same with each feature of NVML turned off in turn, as older drivers lack it
+# make test-torch TORCH=2.6.0  the quick tests and the simulated ones with that torch, and its torchvision, in an environment of its own
 # make test-all  run all of these, and on an idle machine those that judge measured times
 # make check     formatting, lint, types, layers, and the generated parts of the docs
 # Each takes a ready environment instead of making .venv:  make test VENV=PATH
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 PARALLEL := -n $(WORKERS) --dist worksteal
 SIMULATED := -n $(WORKERS) --dist loadgroup -m "gpu or simgpu" tests/gpu tests/simgpu
 
-.PHONY: bench test test-slow test-gpu test-simgpu test-simgpu-nvml test-all check
+.PHONY: bench test test-slow test-gpu test-simgpu test-simgpu-nvml test-torch test-all check
 bench: $(READY)
 	$(BIN)/python run_bench.py --suite mlp,digits --resume results/first-run
 
@@ -38,6 +39,9 @@ test-simgpu: $(READY)
 test-simgpu-nvml: $(READY)
 	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m tests.simgpu.nvml $(SIMULATED)
 
+test-torch: .venv-torch-$(TORCH)/.installed
+	$(MAKE) test test-simgpu VENV=.venv-torch-$(TORCH)
+
 test-all: test test-slow test-simgpu test-gpu
 	$(BIN)/python -m pytest -q -m timing
 
@@ -51,6 +55,12 @@ check: $(CHECKS)
 .venv/.installed: pyproject.toml
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	touch $@
+
+# pip finds the torchvision that belongs to the torch.
+.venv-torch-%/.installed: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check "torch==$*" torchvision -e ".[test]"
 	touch $@
 
 .venv/.installed-checks: pyproject.toml .venv/.installed
