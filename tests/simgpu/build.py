@@ -120,7 +120,10 @@ def _build(place: Path, major: str) -> None:
     library("libcuda.so.1", place / "empty.cpp", [], linked)
     library("libnvidia-ml.so.1", native / "nvml.cpp", ["-std=c++17"], linked, stubs.NVML)
     library("libnccl.so.2", native / "nccl.cpp", ["-std=c++17", *cuda], linked, stubs.NCCL)
-    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", *cuda]
+    functions = stubs.symbols([torch / "lib/libc10.so"], "--dynamic", "--defined-only")
+    abi = any(name.startswith("_ZN3c10") and "cxx11" in name for name in functions)
+    strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}"  # std::string as torch was compiled with it
+    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", *cuda, strings]
     with_torch = [f"-L{torch}/lib", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", *linked]
     library("operators.so", native / "operators.cpp", ["-std=c++20", *includes], with_torch)
 

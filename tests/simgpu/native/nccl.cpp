@@ -71,7 +71,9 @@ EXPORT ncclResult_t ncclGroupEnd() {
     if (ncclResult_t one = call()) result = one;
   return result;
 }
+#if NCCL_VERSION_CODE >= 22200
 EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t*) { return ncclSuccess; }
+#endif
 
 // ---- communicators
 
@@ -209,9 +211,11 @@ static void divide(char* values, size_t count, ncclDataType_t type, int by) {
 static size_t size_of(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
-    case ncclUint8:
+    case ncclUint8: return 1;
+#if NCCL_VERSION_CODE >= 22400
     case ncclFloat8e4m3:
     case ncclFloat8e5m2: return 1;
+#endif
     case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclInt32:

@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <map>
 #include <mutex>
@@ -89,12 +90,16 @@ static at::Generator as_cpu(const at::Generator& generator) {
 // ---- matrix products: rounded where TF32 is on, with the time that an A100 takes
 
 static bool tf32_is_on() {
+  auto& context = at::globalContext();
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
   try {
-    return at::globalContext().allowTF32CuBLAS();
+    return context.allowTF32CuBLAS();
   } catch (...) {  // the newer interface to the switch is in use
-    auto& context = at::globalContext();
     return context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
   }
+#else
+  return context.allowTF32CuBLAS();
+#endif
 }
 
 static Tensor rounded_to_tf32(const Tensor& tensor) {

@@ -303,22 +303,30 @@ EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureS
   return cudaSuccess;
 }
 
+#if CUDART_VERSION >= 13000
+#define EDGES(name) const cudaGraphEdgeData*name,
+#define EDGES_OUT cudaGraphEdgeData*,
+#else  // CUDA 12 has functions of their own for edges
+#define EDGES(name)
+#define EDGES_OUT
+#define cudaStreamGetCaptureInfo cudaStreamGetCaptureInfo_v2
+#endif
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
                                             unsigned long long* id, cudaGraph_t* graph,
-                                            const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
-                                            size_t* count) {
+                                            const cudaGraphNode_t** dependencies, EDGES(*edges) size_t* count) {
   static Graph any_graph;
   static cudaGraphNode_t none[1] = {0};
   if (id) *id = stream_of(handle)->id;
   if (graph) *graph = (cudaGraph_t)&any_graph;
   if (dependencies) *dependencies = none;
+#if CUDART_VERSION >= 13000
   if (edges) *edges = nullptr;
+#endif
   if (count) *count = 0;
   return cudaStreamIsCapturing(handle, status);
 }
 
-EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*, const cudaGraphEdgeData*, size_t,
-                                                       unsigned) {
+EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*, EDGES() size_t, unsigned) {
   return cudaSuccess;
 }
 
@@ -332,7 +340,7 @@ EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* coun
   *count = 5;
   return cudaSuccess;
 }
-EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*, size_t* count) {
+EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, EDGES_OUT size_t* count) {
   *count = 0;
   return cudaSuccess;
 }
