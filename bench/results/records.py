@@ -810,8 +810,9 @@ class Done:
 class Failed:
     """The last word of a process that could not."""
 
-    kind: Literal["usage", "unsupported", "oom", "error"]
-    """What the user can mend, what this device or suite cannot do, memory that did not suffice, or anything else."""
+    kind: Literal["usage", "unsupported", "oom", "import", "error"]
+    """What the user can mend, what this device or suite cannot do, memory that did not suffice, a library that no
+    process can import, or anything else."""
     text: str
 
 

@@ -18,7 +18,7 @@ from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
 from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import FAILURES, Answers, Store, answers
+from bench.results.store import FAILURES, LOG, Answers, Store, answers
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Trial
@@ -291,13 +291,13 @@ class Execution:
                 if ending.kind != "lost":
                     break
         log = self._write_log(trial, ending)
-        ending = replace(ending, text="; log: ".join([legible(ending.text), *([str(log)] if log else [])]))
+        ending = replace(ending, text=LOG.join([legible(ending.text), *([str(log)] if log else [])]))
         sent = [replace(one, detail=legible(one.detail)) for one in records if isinstance(one, TrialResult)]
         return records, [*sent, *missing_results(trial, sent, ending, started)], ending
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
         """Keep all that a process which failed has printed; return where within the run's folder."""
-        if ending.kind not in FAILED or not ending.log:
+        if ending.kind not in (*FAILED, "import") or not ending.log:
             return None
         path = self.store.folder / trial.log
         try:
