@@ -90,6 +90,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += warn_of_emulation(environment, request, plan)
     warnings += warn_of_idle_techniques(request)
     warnings += warn_of_refusals(plan, environment)
+    warnings += warn_of_shared_algorithms(plan)
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
@@ -268,6 +269,20 @@ def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
         if why := refusal(trial.cell.techniques, kinds[placement.name], trial.phase, len(placement.members)):
             phases.setdefault((placement.name, why), {})[trial.phase] = None
     return [f"On {name}, {', '.join(names)} will be unsupported: {why}." for (name, why), names in phases.items()]
+
+
+def warn_of_shared_algorithms(plan: Plan) -> list[str]:
+    """Warn of ``default`` in one process with ``tf32``.
+
+    torch keeps the algorithm of a convolution by its shapes, types and permission of TF32, not by whether cuDNN tried
+    algorithms to choose it (``benchmark_cache`` in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+    """
+    if not any({"default", "tf32"} <= {*trial.precisions} for trial in plan.trials):
+        return []
+    return [
+        "default and tf32 are timed in one process, where torch uses for both the algorithms of convolutions that the "
+        "first of them has chosen. Name them in two runs to see default as it is alone."
+    ]
 
 
 def warn_of_unknown_energy(environment: Environment, request: Request) -> list[str]:
