@@ -35,12 +35,14 @@ class Display:
         self._running: dict[str, tuple[str, str]] = {}
         """The number and the description of each running trial, by its id."""
         self._left_s: tuple[float, float] | None = None
+        self._left_at = 0.0
+        """When that was known."""
         self._reasons: set[str] = set()
         """Why trials failed, as far as it was shown."""
 
     def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
         """Show that a trial begins, and how long the run goes on, in seconds with their error; None is unknown."""
-        self._left_s = left_s
+        self.expect(left_s)
         self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
@@ -59,6 +61,14 @@ class Display:
             self._reasons.add(reason)
             return result
         return replace(result, detail="for the reason given above")
+
+    def expect(self, left_s: tuple[float, float] | None) -> None:
+        """Take note of how long the run goes on from now, in seconds with their error; None is unknown."""
+        self._left_s, self._left_at = left_s, time.monotonic()
+
+    def correct(self, before_s: float, total_s: float) -> None:
+        """Show that the run takes another time than was announced before."""
+        self.note(f"The run takes about {_time(total_s)} in all, not {_time(before_s)} as was estimated.")
 
     def note(self, text: str) -> None:
         """Show a note."""
@@ -131,7 +141,7 @@ class LiveDisplay(Display):
         elapsed_s = self._drawn - self._start
         share, left = 0.0, ""
         if self._left_s is not None:
-            left_s = max(0.0, self._began + self._left_s[0] - self._drawn)
+            left_s = max(0.0, self._left_at + self._left_s[0] - self._drawn)
             share = elapsed_s / max(elapsed_s + left_s, 1e-9)
             left = f", about {_clock(left_s)} ± {_clock(self._left_s[1])} left"
         total.add_row(

@@ -32,7 +32,11 @@ PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
 """A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
-CALL_LIMITS_S = {"bench.training.flops:count_flops": 60.0, "bench.devices.survey:survey": 300.0}
+CALL_LIMITS_S = {
+    "bench.training.flops:count_flops": 60.0,
+    "bench.training.pace:step_s": 120.0,
+    "bench.devices.survey:survey": 300.0,
+}
 """Functions that never take so long: a model that hangs when it is looked at hangs in its trials, which say where."""
 STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""

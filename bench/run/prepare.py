@@ -12,7 +12,7 @@ from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest
-from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed
+from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed, steps_to_time
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, SELECTABLE
@@ -80,13 +80,16 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         if request.target_accuracy_pct and "train" in request.phases and data[ref].source.of_tokens
     ]
     flops = {ref: _count_flops(ref, launcher) for ref in suites}
+    sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
     def make(largest: Largest | None = None) -> Plan:
-        plan = make_plan(request, suites, data, environment, flops, largest=largest)
+        plan = make_plan(request, suites, data, environment, flops, largest=largest, sample_s=sample_s)
         check_batches(plan, suites, data)
         return plan
 
     plan = make()
+    sample_s |= _time_emulated(plan, environment, launcher)
+    plan = make() if sample_s else plan
     warnings += warn_of_emulation(environment, request, plan)
     warnings += warn_of_idle_techniques(request)
     warnings += warn_of_refusals(plan, environment)
@@ -185,6 +188,23 @@ def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
     except UsageError:
         return None
     return flops
+
+
+def _time_emulated(
+    plan: Plan, environment: Environment, launcher: Launcher
+) -> dict[tuple[SuiteRef, str, str], float]:
+    """Time a step of each type that is or may be emulated; return its seconds per sample where it ran."""
+    sample_s = {}
+    steps = {} if environment.nodes else steps_to_time(plan, environment.devices)  # other machines' rates differ
+    for (ref, placement, precision), size in steps.items():
+        say(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
+        try:
+            step_s: float | None = launcher.call("bench.training.pace:step_s", ref, placement, precision, size)
+        except UsageError:  # it hangs, or died: so will its trials, which report it
+            continue
+        if step_s is not None:
+            sample_s[ref, placement, precision] = step_s / size
+    return sample_s
 
 
 def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
