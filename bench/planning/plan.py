@@ -148,10 +148,10 @@ class Forecast:
             return None
         total = error = 0.0
         for kind, (_, guess) in self._guessed.items():
-            guess -= sum(self._left[index][1] or 0.0 for index in self._running if self._left[index][0] == kind)
+            running = sum(self._left[index][1] or 0.0 for index in self._running if self._left[index][0] == kind)
             ratio, is_learnt = self._ratio(kind)
-            total += guess * ratio
-            error += guess * ratio * (LEARNT_ERROR if is_learnt else ESTIMATE_ERROR)
+            total += (guess - running) * ratio
+            error += (guess - running) * ratio * (LEARNT_ERROR if is_learnt else ESTIMATE_ERROR)
         rest_s = sum(self._running.values())
         return total + rest_s, error + LEARNT_ERROR * rest_s
 
@@ -204,7 +204,7 @@ def make_plan(
             for trial in planned:
                 step = step_s(trial, device, flops.get(ref), sample_s)
                 trials.append(replace(trial, silence_s=silence_s(trial, request, suite, step)))
-                seconds.append(estimate_s(trial, suite, data[ref], device, flops.get(ref), sample_s))
+                seconds.append(estimate_s(trial, suite, data[ref], device, flops.get(ref), sample_s=sample_s))
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
 
@@ -439,6 +439,7 @@ def estimate_s(
     data: PreparedData,
     device: Device,
     flops_per_sample: float | None,
+    *,
     sample_s: SampleTimes = MappingProxyType({}),
 ) -> float | None:
     """Return a trial's estimated seconds, from those of a step (``step_s``). None is unknown."""

@@ -190,9 +190,7 @@ def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
     return flops
 
 
-def _time_emulated(
-    plan: Plan, environment: Environment, launcher: Launcher
-) -> dict[tuple[SuiteRef, str, str], float]:
+def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> dict[tuple[SuiteRef, str, str], float]:
     """Time a step of each type that is or may be emulated; return its seconds per sample where it ran."""
     sample_s = {}
     steps = {} if environment.nodes else steps_to_time(plan, environment.devices)  # other machines' rates differ

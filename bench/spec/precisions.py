@@ -212,7 +212,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="default",
-            summary="torch's own fp32, no switch touched: TF32 in cuDNN's layers, whose algorithms are not searched for",
+            summary="torch's own fp32, no switch touched: TF32 in cuDNN's layers, no search for their algorithms",
             fp32="default",
             needs="cudnn-tf32",
             color="#cc6677",

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import run_bench
 import bench.run.execute as execute_module
+import run_bench
 from bench.cli.display import Display
 from bench.launch.launcher import Ending
 from bench.launch.local import LocalLauncher
@@ -246,7 +246,7 @@ except OSError as error:
     ],
 )
 def test_every_trial_reports_why_torch_cannot_be_imported_and_the_terminal_says_it_once(
-    tmp_path, plan, cpu, monkeypatch, capsys, new_fork_server, source, reason
+    tmp_path, plan, cpu, monkeypatch, *, capsys, new_fork_server, source, reason
 ):
     (tmp_path / "torch.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -258,7 +258,10 @@ def test_every_trial_reports_why_torch_cannot_be_imported_and_the_terminal_says_
     assert all(f"the worker's libraries cannot be imported: {reason}" in detail for detail in details)
     assert "Traceback" in next((tmp_path / "run" / "logs").iterdir()).read_text()
     assert capsys.readouterr().out.count(reason) == 1
-    for looked in (lambda: launcher.survey(None), lambda: launcher.call("bench.worker.worker:prepare_data", None, None)):
+    for looked in (
+        lambda: launcher.survey(None),
+        lambda: launcher.call("bench.worker.worker:prepare_data", None, None),
+    ):
         with pytest.raises(UsageError, match=re.escape(reason)):
             looked()
 
@@ -284,7 +287,7 @@ def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
 
 @pytest.mark.parametrize(("step_s", "corrections"), [(10.0, 1), (1.1, 0)])
 def test_an_estimate_that_is_far_off_is_corrected_once_while_its_trial_runs(
-    tmp_path, plan, cpu, monkeypatch, capsys, step_s, corrections
+    tmp_path, plan, cpu, monkeypatch, *, capsys, step_s, corrections
 ):
     now = [0.0]
     monkeypatch.setattr(execute_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
