@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
+from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.text import plain, print_plain
@@ -33,20 +35,40 @@ class Display:
         self._running: dict[str, tuple[str, str]] = {}
         """The number and the description of each running trial, by its id."""
         self._left_s: tuple[float, float] | None = None
+        self._left_at = 0.0
+        """When that was known."""
+        self._reasons: set[str] = set()
+        """Why trials failed, as far as it was shown."""
 
     def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
         """Show that a trial begins, and how long the run goes on, in seconds with their error; None is unknown."""
-        self._left_s = left_s
+        self.expect(left_s)
         self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
         """Show progress and the newest readings of the GPU; a log has results only."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
-        """Show a trial's results."""
+        """Show a trial's results; a reason that many share is shown once."""
         count, description = self._running.pop(trial.id)
         bad = any(result.status not in MEASURED for result in results)
-        self._print(f"{count} {description}: {describe_results(results)}", "red" if bad else "")
+        shown = describe_results([self._without_repetition(result) for result in results])
+        self._print(f"{count} {description}: {shown}", "red" if bad else "")
+
+    def _without_repetition(self, result: TrialResult) -> TrialResult:
+        reason = reason_of(result.detail)
+        if result.status not in FAILURES or reason not in self._reasons:
+            self._reasons.add(reason)
+            return result
+        return replace(result, detail="for the reason given above")
+
+    def expect(self, left_s: tuple[float, float] | None) -> None:
+        """Take note of how long the run goes on from now, in seconds with their error; None is unknown."""
+        self._left_s, self._left_at = left_s, time.monotonic()
+
+    def correct(self, before_s: float, total_s: float) -> None:
+        """Show that the run takes another time than was announced before."""
+        self.note(f"The run takes about {_time(total_s)} in all, not {_time(before_s)} as was estimated.")
 
     def note(self, text: str) -> None:
         """Show a note."""
@@ -119,7 +141,7 @@ class LiveDisplay(Display):
         elapsed_s = self._drawn - self._start
         share, left = 0.0, ""
         if self._left_s is not None:
-            left_s = max(0.0, self._began + self._left_s[0] - self._drawn)
+            left_s = max(0.0, self._left_at + self._left_s[0] - self._drawn)
             share = elapsed_s / max(elapsed_s + left_s, 1e-9)
             left = f", about {_clock(left_s)} ± {_clock(self._left_s[1])} left"
         total.add_row(

@@ -32,7 +32,10 @@ def set_fp32(products: Fp32) -> None:
 
     The general ones alone would not do: they leave cuDNN's convolutions and recurrent layers as they were
     (pytorch/pytorch issue 179445). They are set too because torch.compile asks them.
+
+    Shapes are fixed, so cuDNN chooses its algorithms by trying them, except where torch's own state is asked for.
     """
+    _backends.cudnn.benchmark = products != "default"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the older interface is deprecated
         _backends.cuda.matmul.allow_tf32 = products == "tf32"

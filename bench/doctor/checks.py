@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from multiprocessing import active_children
 from typing import Any
@@ -32,6 +32,8 @@ SIMULATED_ARMS, SIMULATED_RATIO = 200, 1.5
 PROCESSES = 10
 """Fresh processes in which a step is timed against itself, as many as ``--rigorous`` takes: processes differ by some
 tenths of a per cent (because of where their memory lies, for one), which three of them cannot tell from 1 %."""
+BUSY_PCT = 10.0
+"""Share of the cores' time that other programs may take before a failed comparison of times is put down to them."""
 HELD_BYTES, TAKEN_BYTES = 256 * 2**20, 2**30
 MIB = 2**20
 NO_NVML = "there is no NVML here"
@@ -48,12 +50,25 @@ class Check:
     passed: bool | None
     """None: it cannot be done here, which is no failure."""
     meaning: str
-    """What a failure means for the results."""
+    """Consequence of a failure for the results."""
+    timed: bool = False
+    """Whether it compares times, which other programs on the same cores disturb."""
 
     @property
     def result(self) -> str:
         """The outcome in a word or two."""
         return "not possible" if self.passed is None else "pass" if self.passed else "FAIL"
+
+    def under_load(self, foreign_pct: float | None) -> Check:
+        """Return the check with a busy machine as the reason of its failure, if that is likely.
+
+        Args:
+            foreign_pct: share of the cores' time that other programs took meanwhile; None is unknown.
+        """
+        if not self.timed or self.passed is not False or foreign_pct is None or foreign_pct < BUSY_PCT:
+            return self
+        reason = f"the machine was busy: other programs took {foreign_pct:.0f} % of its cores. Repeat it when they rest"
+        return replace(self, meaning=f"{reason}; if it fails then, too: {self.meaning}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +188,7 @@ def timing(probe: Probe, device: Device) -> Iterator[Check]:
         measured=f"{empty_us:.2f} µs",
         passed=empty_us <= limit_us,
         meaning="blocks must be long to hide the clock, and long blocks see more of the machine's drift",
+        timed=True,
     )
     truth, log = probe("known_ratio")
     yield Check(
@@ -181,6 +197,7 @@ def timing(probe: Probe, device: Device) -> Iterator[Check]:
         measured=_ratio(log),
         passed=abs(math.exp(log.center) / truth - 1) <= RATIO_TOLERANCE,
         meaning="speedups are not measured as they are: the clock, the blocks or the machine distort them",
+        timed=True,
     )
 
 
@@ -195,6 +212,7 @@ def against_itself(probe: Probe, _device: Device) -> Iterator[Check]:
         measured=f"{_ratio(same)}, A/A noise {100 * noise:.2g} %",
         passed=_contains(same, 0) or noise <= NOISE,
         meaning="two equal arms are not treated alike: believe no difference smaller than this noise",
+        timed=True,
     )
     yield Check(
         name="A/A + 1 %",
@@ -202,6 +220,7 @@ def against_itself(probe: Probe, _device: Device) -> Iterator[Check]:
         measured=_ratio(longer),
         passed=longer.high is not None and longer.high < 0,
         meaning="differences of 1 % cannot be shown on this machine now, not even with --rigorous",
+        timed=True,
     )
 
 
@@ -267,6 +286,7 @@ def sampler(probe: Probe, device: Device) -> Iterator[Check]:
         measured=why if log is None else f"{_ratio(log)} beside {samples} samples",
         passed=None if log is None else samples > 0 and abs(math.expm1(log.center)) <= RATIO_TOLERANCE,
         meaning="sampling clocks and power slows the steps, or nothing was sampled: telemetry is not free here",
+        timed=True,
     )
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.doctor import checks
 from bench.doctor.checks import Check, Checks, Probe
 from bench.launch.local import LocalLauncher
+from bench.measure.disturbance import CpuWatch
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, print_plain
@@ -24,6 +27,8 @@ LOG_WIDTH = 160
 HEADERS = ("where", "check", "expected", "measured", "result", "what a failure means")
 
 Rows = list[tuple[str, Check]]
+Group = tuple[str, str, Callable[[], Iterator[Check]]]
+"""Where a group of checks runs, its name, and what runs it."""
 
 
 def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLauncher) -> bool:
@@ -46,23 +51,37 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
     for note in environment.left_out:
         print_plain(f"Warning: {note}")
-    print_plain(f"any: {checks.SIMULATED_ARMS} simulated arms")
-    rows: Rows = [("any", checks.estimator())]
+    start = time.monotonic()
+    groups: list[Group] = [("any", f"{checks.SIMULATED_ARMS} simulated arms", lambda: iter([checks.estimator()]))]
     for device in environment.devices:
         where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
 
         def probe(function: str, *arguments: object, device: Device = device) -> Any:
             return launcher.call(f"bench.doctor.probes:{function}", device, *arguments)
 
-        for name, group in checks.GROUPS.items():
-            print_plain(f"{where}: {name}")
-            rows += [(where, check) for check in _run(name, group, probe, device)]
+        groups += [(where, name, partial(_run, name, group, probe, device)) for name, group in checks.GROUPS.items()]
+    rows: Rows = []
+    for number, group in enumerate(groups, start=1):
+        rows += _timed(f"[{number}/{len(groups)}]", *group)
     _show(rows)
     if folder is not None:
         _keep(folder, rows, environment)
     failed = sum(check.passed is False for _, check in rows)
-    print_plain(f"{failed} of {len(rows)} checks failed." if failed else "No check failed.")
+    result = f"{failed} of {len(rows)} checks failed" if failed else "No check failed"
+    print_plain(f"{result}. They took {time.monotonic() - start:.0f} s.")
     return not failed
+
+
+def _timed(number: str, where: str, name: str, run: Callable[[], Iterator[Check]]) -> Rows:
+    """Run a group of checks between a line that names it and one with its time and the load of other programs."""
+    print_plain(f"{number} {where}: {name}")
+    start, watch = time.monotonic(), CpuWatch()
+    group = list(run())
+    took_s = time.monotonic() - start
+    load_pct = watch.foreign_load_pct() if took_s >= 1 else None  # the system counts in ticks of 10 ms
+    others = "" if load_pct is None else f"; other programs took {load_pct:.0f} % of the cores"
+    print_plain(f"  took {took_s:.1f} s{others}")
+    return [(where, check.under_load(load_pct)) for check in group]
 
 
 def _run(name: str, group: Checks, probe: Probe, device: Device) -> Iterator[Check]:

@@ -24,7 +24,8 @@ class Ending:
 
     kind: str
     """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
-    or known without one; ``lost`` if what ran the process was lost, and not by its fault."""
+    or known without one; ``import`` if no process can import its libraries; ``lost`` if what ran the process was lost,
+    and not by its fault."""
     value: Any = None
     text: str = ""
     log: str = ""

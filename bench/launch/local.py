@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -31,7 +32,11 @@ PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
 """A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
-CALL_LIMITS_S = {"bench.training.flops:count_flops": 60.0, "bench.devices.survey:survey": 300.0}
+CALL_LIMITS_S = {
+    "bench.training.flops:count_flops": 60.0,
+    "bench.training.pace:step_s": 120.0,
+    "bench.devices.survey:survey": 300.0,
+}
 """Functions that never take so long: a model that hangs when it is looked at hangs in its trials, which say where."""
 STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""
@@ -122,6 +127,8 @@ class LocalLauncher(Launcher):
         ending = self._run(target, arguments, lambda _message: None, silence_s=limit_s)
         if ending.kind == "usage":
             raise UsageError(ending.text)
+        if ending.kind == "import":
+            raise UsageError(f"Nothing can be measured here: {ending.text}.")
         if ending.kind != "done":
             last = last_words(ending.log)
             why = ending.text if last in ending.text else f"{ending.text}; it printed last: {last}"
@@ -194,7 +201,7 @@ class LocalLauncher(Launcher):
                     self._stop(process, patience_s, gone_s)
             if ending is None:
                 ending = self._unannounced(process, kills)
-            if ending.kind not in ("error", "died", "timeout", "lost"):
+            if ending.kind not in ("error", "died", "timeout", "lost", "import"):
                 return ending
             printed = _printed(log)
             return replace(ending, text=self._reason(ending, printed, source), log=printed)
@@ -210,7 +217,7 @@ class LocalLauncher(Launcher):
         """Return why a process failed: what, where, and its last words, or what it was doing."""
         where = place(printed, source) if source is not None else ""
         text = f"{ending.text} ({where})" if where else ending.text
-        if ending.kind == "error":  # its last words are the error
+        if ending.kind in ("error", "import"):  # its last words are the error
             return text
         if not where and self._doing:
             text += f", after it had said: {self._doing}"
@@ -305,15 +312,21 @@ class LocalLauncher(Launcher):
                 on_message(Progress(text=""))
 
 
-def _serve(*arguments: Any) -> None:
+def _serve(connection: Connection, log: str, *arguments: Any) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
     server: Any = forkserver._forkserver  # there is no public way
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None
     os.setpgid(0, 0)  # so that all that it starts can be ended with it
+    if (failed := getattr(sys.modules.get(PRELOAD), "import_error", None)) is not None:
+        failure, printed = failed
+        with suppress(OSError):  # the launcher was stopped while this process began, and has removed the folder
+            Path(log).write_text(printed)
+        connection.send(failure)
+        return
     from bench.worker import worker
 
-    worker.serve(*arguments)
+    worker.serve(connection, log, *arguments)
 
 
 def _kill(process: Any) -> None:

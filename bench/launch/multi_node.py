@@ -18,7 +18,7 @@ GRACE_S = 5.0
 """How long the other parts may take to fail by themselves, and say why, after one has failed."""
 HALT_S = 2.0
 """How often parts that are to end are halted again."""
-CAUSES = ("oom", "unsupported", "usage", "timeout")
+CAUSES = ("oom", "unsupported", "usage", "import", "timeout")
 """Endings that are a cause by themselves; others may follow from another part's, such as a closed connection."""
 TEXTS = ("host", "os", "python", "torch", "torchvision", "cuda", "cudnn", "driver", "openmp")
 """Fields of an environment that are joined by commas where nodes differ."""

@@ -122,8 +122,6 @@ def open_context(trial: Trial) -> Context:
     suite = suite_registry.load(trial.cell.suite)
     data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
     device = device_at(trial.cell.placement.device_of(distributed.rank()))
-    # Shapes are fixed, so let cuDNN choose its algorithms by trying them: all arms get their best.
-    torch.backends.cudnn.benchmark = True
     return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
 
 
@@ -198,7 +196,7 @@ class TrainingRunner:
         self.asynchronous = backend_of(self.arm.device).is_gpu
 
     def activate(self) -> None:
-        """Set TF32's switches to this arm's; all else that differs is in the arm."""
+        """Set TF32's switches and cuDNN's search to this arm's; all else that differs is in the arm."""
         amp.apply(self.arm.precision)
 
     def run(self, steps: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, UNFIT, Device, Environment, Status
@@ -21,6 +22,10 @@ STEP_OVERHEAD_S = 0.005
 """Time of a step beside its products, on a CPU."""
 CPU_START_S, GPU_START_S = 0.5, 3.0
 """Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
+Kind = tuple[str, tuple[str, ...]]
+"""A phase and the arms of a trial."""
+SHOWN_SHARE = 0.04
+"""Share of a trial that must be done before its pace counts."""
 ESTIMATE_ERROR, LEARNT_ERROR = 0.3, 0.15
 """Share by which an estimate may be off, and one that was corrected by trials of its phase that have ended."""
 REPORT_S = 4.0
@@ -80,54 +85,82 @@ class Plan:
 
 
 class Forecast:
-    """How long the rest of a run takes: the plan's estimates, corrected by what ended trials of each phase took."""
+    """How long the rest of a run takes: the plan's estimates, corrected by ended trials and by the running ones' pace.
+
+    An estimate is corrected by what trials of its phase and arms took, else by those of its phase, else by all.
+    """
 
     def __init__(self, plan: Plan) -> None:
-        self._left = dict(enumerate(zip((trial.phase for trial in plan.trials), plan.seconds, strict=True)))
-        self._ended: dict[str, tuple[float, float]] = {}  # by phase, seconds estimated and taken
-        self._guessed: dict[str, tuple[int, float]] = {}  # by phase, trials that are left, and their seconds
+        kinds = ((trial.phase, trial.precisions) for trial in plan.trials)
+        self._left = dict(enumerate(zip(kinds, plan.seconds, strict=True)))
+        self._ended: dict[Kind, tuple[float, float]] = {}  # by kind, seconds estimated and taken
+        self._guessed: dict[Kind, tuple[int, float]] = {}  # by kind, trials that are left, and their seconds
+        self._begun: dict[int, tuple[float, float]] = {}  # by index, the first share done of a process, and when
+        self._running: dict[int, float] = {}  # by index, the seconds that are left by the pace so far
         self._unknown = 0  # trials that are left and were not estimated
-        for phase, guess in self._left.values():
-            self._count(phase, guess, 1)
+        for kind, guess in self._left.values():
+            self._count(kind, guess, 1)
 
-    def _count(self, phase: str, guess: float | None, by: int) -> None:
-        count, seconds = self._guessed.get(phase, (0, 0.0))
+    def _count(self, kind: Kind, guess: float | None, by: int) -> None:
+        count, seconds = self._guessed.get(kind, (0, 0.0))
         self._unknown += by if guess is None else 0
-        self._guessed[phase] = count + by, seconds + by * (guess or 0.0)
-        if not self._guessed[phase][0]:
-            del self._guessed[phase]  # with the error of rounding
+        self._guessed[kind] = count + by, seconds + by * (guess or 0.0)
+        if not self._guessed[kind][0]:
+            del self._guessed[kind]  # with the error of rounding
 
     def skip(self, index: int) -> None:
         """Note that a trial of the plan, by its index, is not run."""
         self._take(index)
 
-    def _take(self, index: int) -> tuple[str, float | None]:
-        phase, guess = self._left.pop(index, ("", None))
-        if phase:
-            self._count(phase, guess, -1)
-        return phase, guess
+    def _take(self, index: int) -> tuple[Kind, float | None]:
+        kind, guess = self._left.pop(index, (("", ()), None))
+        self._running.pop(index, None)
+        if kind[0]:
+            self._count(kind, guess, -1)
+        return kind, guess
+
+    def advance(self, index: int, elapsed_s: float, done: float) -> None:
+        """Note the share of a running trial that is done, after so many seconds."""
+        if index not in self._left:
+            return
+        begun, begun_s = self._begun.setdefault(index, (done, elapsed_s))
+        if done - begun >= SHOWN_SHARE:
+            self._running[index] = (1 - done) * (elapsed_s - begun_s) / (done - begun)
+        else:
+            kind, guess = self._left[index]
+            self._running[index] = max(0.0, (guess or 0.0) * self._ratio(kind)[0] - elapsed_s)
+        if done < begun:  # it is measured arm by arm
+            self._begun[index] = done, elapsed_s
 
     def end(self, index: int, took_s: float) -> None:
         """Note how long a trial of the plan took."""
-        phase, guess = self._take(index)
+        kind, guess = self._take(index)
         if guess:
-            estimated, taken = self._ended.get(phase, (0.0, 0.0))
-            self._ended[phase] = estimated + guess, taken + took_s
+            estimated, taken = self._ended.get(kind, (0.0, 0.0))
+            self._ended[kind] = estimated + guess, taken + took_s
 
     def left_s(self) -> tuple[float, float] | None:
         """Return the seconds that the trials which have not ended take, and by how many that may be off.
 
-        None where some were not estimated.
+        Of a running trial whose pace is known, only the rest. None where some were not estimated.
         """
         if self._unknown:
             return None
-        every = [sum(values) for values in zip(*self._ended.values(), strict=True)] or [1.0, 1.0]
         total = error = 0.0
-        for phase, (_, guess) in self._guessed.items():
-            estimated, taken = self._ended.get(phase, every)
-            total += guess * taken / estimated
-            error += guess * taken / estimated * (LEARNT_ERROR if phase in self._ended else ESTIMATE_ERROR)
-        return total, error
+        for kind, (_, guess) in self._guessed.items():
+            running = sum(self._left[index][1] or 0.0 for index in self._running if self._left[index][0] == kind)
+            ratio, is_learnt = self._ratio(kind)
+            total += (guess - running) * ratio
+            error += (guess - running) * ratio * (LEARNT_ERROR if is_learnt else ESTIMATE_ERROR)
+        rest_s = sum(self._running.values())
+        return total + rest_s, error + LEARNT_ERROR * rest_s
+
+    def _ratio(self, kind: Kind) -> tuple[float, bool]:
+        """Return by what to multiply the estimates of a kind, and whether trials of its phase showed it."""
+        phase = [times for other, times in self._ended.items() if other[0] == kind[0]]
+        times = [self._ended[kind]] if kind in self._ended else phase or list(self._ended.values())
+        estimated, taken = (sum(values) for values in zip(*times, strict=True)) if times else (1.0, 1.0)
+        return taken / estimated, bool(phase)
 
 
 def make_plan(
@@ -138,6 +171,7 @@ def make_plan(
     flops: dict[SuiteRef, float | None],
     *,
     largest: Largest | None = None,
+    sample_s: SampleTimes = MappingProxyType({}),
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
 
@@ -150,6 +184,7 @@ def make_plan(
         environment: the machine, with the devices to run on.
         flops: FLOPs of a training step per sample, for the estimate.
         largest: the largest batches that fit, once they are known; until then the plan holds the search for them.
+        sample_s: the seconds of a training step per sample, where they were measured.
 
     Raises:
         UsageError: no device supports any of the precisions that were asked for.
@@ -166,10 +201,10 @@ def make_plan(
             if _emulates_quickly(own, suite, device, flops.get(ref)):
                 own = replace(own, precisions=(BASELINE, EMULATED))
             planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
-            trials += [
-                replace(trial, silence_s=silence_s(trial, request, suite, device, flops.get(ref))) for trial in planned
-            ]
-            seconds += [estimate_s(trial, suite, data[ref], device, flops.get(ref)) for trial in planned]
+            for trial in planned:
+                step = step_s(trial, device, flops.get(ref), sample_s)
+                trials.append(replace(trial, silence_s=silence_s(trial, request, suite, step)))
+                seconds.append(estimate_s(trial, suite, data[ref], device, flops.get(ref), sample_s=sample_s))
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
 
@@ -365,6 +400,28 @@ def is_emulated(device: Device, name: str) -> bool:
     return device.bf16_gflops < device.fp32_gflops / 2
 
 
+def steps_to_time(plan: Plan, devices: Sequence[Device]) -> dict[tuple[SuiteRef, str, str], int]:
+    """Return the steps that are timed before the estimate, because no rate was measured that tells how long they take.
+
+    They are those of types that a CPU may emulate, and of precisions that emulate a type on any device.
+
+    Returns:
+        By suite, placement and precision the smallest batch size that the plan has.
+    """
+    sizes: dict[tuple[SuiteRef, str, str], int] = {}
+    by_name = {device.placement: device for device in devices}
+    for trial in plan.trials:
+        cell, device = trial.cell, by_name[trial.cell.placement.name]
+        for name in dict.fromkeys(arm.precision for arm in trial.arms):
+            precision = parse_precision(name)
+            on_cpu = not device.is_gpu and (precision.compute == "float16" or is_emulated(device, name))
+            alone = len(cell.placement.members) == 1 and trial.phase != "fit"
+            if alone and (on_cpu or precision.emulated) and not unsupported_reason(device, name, trial.phase):
+                key = cell.suite, device.placement, name
+                sizes[key] = min(cell.batch_size, sizes.get(key, cell.batch_size))
+    return sizes
+
+
 def refusal_reason(trial: Trial, device: Device) -> str | None:
     """Return why a device can measure none of a trial's arms; None if it can measure some."""
     cell = trial.cell
@@ -377,15 +434,18 @@ def refusal_reason(trial: Trial, device: Device) -> str | None:
 
 
 def estimate_s(
-    trial: Trial, suite: Suite, data: PreparedData, device: Device, flops_per_sample: float | None
+    trial: Trial,
+    suite: Suite,
+    data: PreparedData,
+    device: Device,
+    flops_per_sample: float | None,
+    *,
+    sample_s: SampleTimes = MappingProxyType({}),
 ) -> float | None:
-    """Return a trial's estimated seconds, from its FLOPs and the rate of a short fp32 matrix product here.
-
-    Every precision is assumed to be as slow as fp32, except emulated ones, whose rate was measured. None is unknown.
-    """
+    """Return a trial's estimated seconds, from those of a step (``step_s``). None is unknown."""
     if refusal_reason(trial, device):
         return 0.0
-    estimate, step = PHASES[trial.phase].estimate, step_s(trial, device, flops_per_sample)
+    estimate, step = PHASES[trial.phase].estimate, step_s(trial, device, flops_per_sample, sample_s)
     if estimate is None or step is None:
         return None
     samples = data.train_samples
@@ -403,6 +463,8 @@ def estimate_s(
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
+SampleTimes = Mapping[tuple[SuiteRef, str, str], float]
+"""Measured seconds of a training step per sample, by suite, placement and precision."""
 MemoryTrials = Mapping[tuple[str, Cell], Sequence[tuple[Trial, str]]]
 """The trials of the memory phases with their configs, by phase and cell."""
 
@@ -416,18 +478,29 @@ def memory_trials(plan: Plan) -> MemoryTrials:
     return found
 
 
-def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
-    """Return the estimated seconds of a training step of the trial's slowest arm; None is unknown."""
+def step_s(
+    trial: Trial, device: Device, flops_per_sample: float | None, sample_s: SampleTimes = MappingProxyType({})
+) -> float | None:
+    """Return the estimated seconds of a training step of the trial's slowest arm; None is unknown.
+
+    They are measured ones where there are such, else from the step's FLOPs and the rate of a short matrix product here:
+    every precision is assumed to be as slow as fp32, except bfloat16 that is emulated, whose rate was measured.
+    """
+    keys = {(trial.cell.suite, device.placement, arm.precision) for arm in trial.arms}
+    measured_s = [trial.cell.batch_size * sample_s[key] for key in keys if key in sample_s]
+    if len(measured_s) == len(keys):
+        return max(measured_s)
     if flops_per_sample is None or not device.fp32_gflops:
         return None
-    emulated = any(is_emulated(device, arm.precision) for arm in trial.arms)
+    estimated = [arm for arm in trial.arms if (trial.cell.suite, device.placement, arm.precision) not in sample_s]
+    emulated = any(is_emulated(device, arm.precision) for arm in estimated)
     gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
     efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
     overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
-    return overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9)
+    return max(overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9), *measured_s, 0.0)
 
 
-def silence_s(trial: Trial, request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> float:
+def silence_s(trial: Trial, request: Request, suite: Suite, step: float | None) -> float:
     """Return how long a trial's process may say nothing before it is taken to hang, in seconds.
 
     Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
@@ -438,7 +511,7 @@ def silence_s(trial: Trial, request: Request, suite: Suite, device: Device, flop
     if request.trial_timeout_s is not None:
         return request.trial_timeout_s
     several = max(suite.devices, len(trial.cell.placement.members)) > 1
-    round_s = SILENT_STEPS * len(trial.arms) * (step_s(trial, device, flops_per_sample) or 0.0)
+    round_s = SILENT_STEPS * len(trial.arms) * (step or 0.0)
     return max(10 * round_s, JOINT_S if several else SILENCE_S)
 
 

@@ -159,6 +159,9 @@ class Switches:
     fp32_switches: Annotated[str | None, Column(added_later=True)] = None
     """All of torch's fp32 switches, on GPU and CPU, the general ones too: one word if they are alike, else each as
     name=value; `none` is one that nothing has set."""
+    cudnn_benchmark: Annotated[bool | None, Column(added_later=True)] = None
+    """Whether cuDNN chooses the algorithms of convolutions by trying them (torch.backends.cudnn.benchmark), as read
+    back; torch's own state is no, and so is that of `default`."""
     autocast: str | None = None
     """The type of the precision's autocast; empty without autocast."""
     loss_scaling: bool | None = None
@@ -810,8 +813,9 @@ class Done:
 class Failed:
     """The last word of a process that could not."""
 
-    kind: Literal["usage", "unsupported", "oom", "error"]
-    """What the user can mend, what this device or suite cannot do, memory that did not suffice, or anything else."""
+    kind: Literal["usage", "unsupported", "oom", "import", "error"]
+    """What the user can mend, what this device or suite cannot do, memory that did not suffice, a library that no
+    process can import, or anything else."""
     text: str
 
 

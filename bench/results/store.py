@@ -44,6 +44,8 @@ READ = ("trial", "config", "phase", "precision", "status", "batch_size", "steady
 """The columns that say what has been measured."""
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
+LOG = "; log: "
+"""In a row's detail, between why a process failed and the file with all that it printed."""
 ASIDE = "unfinished"
 """The folder within a run's for rows that do not count."""
 NEXT, DRAFT = ".next", ".next.part"
@@ -444,6 +446,11 @@ def _take(found: Answers, attempt: list[dict[str, Any]]) -> None:
     for row in attempt:
         if row["phase"] == "fit" and row["status"] == "ok":
             found.sizes[config] = int(row["batch_size"])
+
+
+def reason_of(detail: str) -> str:
+    """Return a row's detail without the name of its log."""
+    return detail.partition(LOG)[0]
 
 
 def _speed(row: Mapping[str, Any]) -> Speed | None:

@@ -16,15 +16,17 @@ from bench.launch.launcher import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Sampler
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
-from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
+from bench.planning.plan import ESTIMATE_ERROR, Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import FAILURES, Answers, Store, answers
+from bench.results.store import FAILURES, LOG, Answers, Store, answers
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Trial
 
 LONGEST = 1000
 """Most characters of a row's detail: the beginning and the end of an error say what it is."""
+JUDGED_SHARE, LEAST_CORRECTION_S = 0.2, 30.0
+"""Share of the announced time after which an estimate is corrected, and the smallest correction that is shown."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
@@ -55,6 +57,11 @@ class Execution:
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     searches: list[Trial] = field(default_factory=list)
     """The plan's searches for the largest batch, but those that a device refuses."""
+    _planned: dict[Placement, tuple[int, float]] = field(default_factory=dict)
+    """By placement the index in the plan of the trial that runs, and when it began."""
+    _start_s: float = 0.0
+    _announced_s: float | None = None
+    """The whole run's time as it was announced last; None was not estimated."""
     _reached: int = 0
     """How many trials the run has come to, those included that it need not measure."""
     _total: int = 0
@@ -67,6 +74,8 @@ class Execution:
         known = answers(self.store.folder)
         self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
         self.forecast = Forecast(plan)
+        left = remaining(plan, known).seconds
+        self._start_s, self._announced_s = time.monotonic(), None if None in left else sum(filter(None, left))
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
         self.searches = [one for one in fits if not refusal_reason(one, self.devices[one.cell.placement.name])]
@@ -94,9 +103,14 @@ class Execution:
             if trial is None:
                 continue
             begun = time.monotonic()
+            if not is_done:
+                self._planned[trial.cell.placement] = number, begun
             trial = self._measure(trial, place)
+            self._planned.pop(planned.cell.placement, None)
             if not is_done:
                 self.forecast.end(number, time.monotonic() - begun)
+                with self._lock:
+                    self._correct_estimate()
             if trial is None:
                 continue
             if is_done and trial.phase == "train":
@@ -291,13 +305,13 @@ class Execution:
                 if ending.kind != "lost":
                     break
         log = self._write_log(trial, ending)
-        ending = replace(ending, text="; log: ".join([legible(ending.text), *([str(log)] if log else [])]))
+        ending = replace(ending, text=LOG.join([legible(ending.text), *([str(log)] if log else [])]))
         sent = [replace(one, detail=legible(one.detail)) for one in records if isinstance(one, TrialResult)]
         return records, [*sent, *missing_results(trial, sent, ending, started)], ending
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
         """Keep all that a process which failed has printed; return where within the run's folder."""
-        if ending.kind not in FAILED or not ending.log:
+        if ending.kind not in (*FAILED, "import") or not ending.log:
             return None
         path = self.store.folder / trial.log
         try:
@@ -341,7 +355,22 @@ class Execution:
             samples = self.sampler.drain()
             self.store.add(samples)
             self.store.check()
+            if progress.done is not None and trial.cell.placement in self._planned:
+                index, begun = self._planned[trial.cell.placement]
+                self.forecast.advance(index, time.monotonic() - begun, progress.done)
+                self._correct_estimate()
             self.display.progress(progress, samples)
+
+    def _correct_estimate(self) -> None:
+        """Show how long the run takes, where that is shown to be far from what was announced."""
+        left, elapsed_s = self.forecast.left_s(), time.monotonic() - self._start_s
+        self.display.expect(left)
+        if left is None or self._announced_s is None or elapsed_s < JUDGED_SHARE * self._announced_s:
+            return
+        off_s = abs(elapsed_s + left[0] - self._announced_s)
+        if off_s > max(ESTIMATE_ERROR * self._announced_s, LEAST_CORRECTION_S):
+            before, self._announced_s = self._announced_s, elapsed_s + left[0]
+            self.display.correct(before, self._announced_s)
 
 
 def is_done(trial: Trial, done: Statuses, attempts: Statuses) -> bool:

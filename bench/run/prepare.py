@@ -12,7 +12,7 @@ from bench.devices.processes import busy
 from bench.launch.launcher import Launcher
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest
-from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed
+from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed, steps_to_time
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, SELECTABLE
@@ -80,16 +80,20 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         if request.target_accuracy_pct and "train" in request.phases and data[ref].source.of_tokens
     ]
     flops = {ref: _count_flops(ref, launcher) for ref in suites}
+    sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
     def make(largest: Largest | None = None) -> Plan:
-        plan = make_plan(request, suites, data, environment, flops, largest=largest)
+        plan = make_plan(request, suites, data, environment, flops, largest=largest, sample_s=sample_s)
         check_batches(plan, suites, data)
         return plan
 
     plan = make()
+    sample_s |= _time_emulated(plan, environment, launcher)
+    plan = make() if sample_s else plan
     warnings += warn_of_emulation(environment, request, plan)
     warnings += warn_of_idle_techniques(request)
     warnings += warn_of_refusals(plan, environment)
+    warnings += warn_of_shared_algorithms(plan)
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
@@ -186,6 +190,21 @@ def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
     return flops
 
 
+def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> dict[tuple[SuiteRef, str, str], float]:
+    """Time a step of each type that is or may be emulated; return its seconds per sample where it ran."""
+    sample_s = {}
+    steps = {} if environment.nodes else steps_to_time(plan, environment.devices)  # other machines' rates differ
+    for (ref, placement, precision), size in steps.items():
+        say(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
+        try:
+            step_s: float | None = launcher.call("bench.training.pace:step_s", ref, placement, precision, size)
+        except UsageError:  # it hangs, or died: so will its trials, which report it
+            continue
+        if step_s is not None:
+            sample_s[ref, placement, precision] = step_s / size
+    return sample_s
+
+
 def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
     """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
     for trial in plan.trials:
@@ -268,6 +287,20 @@ def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
         if why := refusal(trial.cell.techniques, kinds[placement.name], trial.phase, len(placement.members)):
             phases.setdefault((placement.name, why), {})[trial.phase] = None
     return [f"On {name}, {', '.join(names)} will be unsupported: {why}." for (name, why), names in phases.items()]
+
+
+def warn_of_shared_algorithms(plan: Plan) -> list[str]:
+    """Warn of ``default`` in one process with ``tf32``.
+
+    torch keeps the algorithm of a convolution by its shapes, types and permission of TF32, not by whether cuDNN tried
+    algorithms to choose it (``benchmark_cache`` in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+    """
+    if not any({"default", "tf32"} <= {*trial.precisions} for trial in plan.trials):
+        return []
+    return [
+        "default and tf32 are timed in one process, where torch uses for both the algorithms of convolutions that the "
+        "first of them has chosen. Name them in two runs to see default as it is alone."
+    ]
 
 
 def warn_of_unknown_energy(environment: Environment, request: Request) -> list[str]:

@@ -25,7 +25,7 @@ from bench.report.reading import folders
 from bench.results.columns import COLUMNS
 from bench.results.csv_rows import has_rows, read_header
 from bench.results.records import MEASURED, Environment
-from bench.results.store import FAILURES, Store, StoreLostError, answers, planned, read_run
+from bench.results.store import FAILURES, Store, StoreLostError, answers, planned, read_run, reason_of
 from bench.run.execute import Execution, remaining
 from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
@@ -416,7 +416,10 @@ def next_step(folder: Path) -> str:
 
     where = shlex.quote(str(folder))
     trials = last_attempts(folder / "trials.csv")
-    if trials["status"].isin(FAILURES).any():
+    failed = trials["status"].isin(FAILURES)
+    if len(trials) > 1 and failed.all() and trials["detail"].map(reason_of).nunique() == 1:
+        return f"all trials failed for the reason given above. Mend that, and --resume {where} tries them again."
+    if failed.any():
         return f"the report's notes say what failed or hung; --resume {where} tries it again."
     measured = trials[trials["status"].isin(MEASURED)]
     if measured.empty:

@@ -212,7 +212,7 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="default",
-            summary="torch's own fp32, no switch touched: convolutions and recurrent layers rounded to TF32 by cuDNN",
+            summary="torch's own fp32, no switch touched: TF32 in cuDNN's layers, no search for their algorithms",
             fp32="default",
             needs="cudnn-tf32",
             color="#cc6677",

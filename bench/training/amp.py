@@ -32,7 +32,7 @@ from bench.training import transformer_engine
 
 
 def apply(precision: Precision) -> None:
-    """Set torch's process-wide fp32 switches for ``precision``."""
+    """Set torch's process-wide fp32 switches, and whether cuDNN tries its algorithms, for ``precision``."""
     set_fp32(precision.fp32)
 
 
@@ -44,6 +44,7 @@ def read_back(precision: Precision, device: torch.device) -> Switches:
         fp32_conv=conv,
         fp32_rnn=rnn,
         fp32_switches=all_fp32_switches(),
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
         autocast=precision.autocast,
         loss_scaling=precision.loss_scaling,
         matmul_error=matmul_error(device),

@@ -50,7 +50,23 @@ def failure(error: BaseException) -> Failed:
             text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
             "several: they wait for each other's gradient of every parameter",
         )
-    return Failed(kind=_kind(error), text=f"{type(error).__name__}: {_first_line(str(error))}")
+    return Failed(kind=_kind(error), text=_described(error))
+
+
+def import_failure(error: Exception) -> Failed:
+    """Return an error of importing torch, or of what is imported with it, as a record of every process."""
+    return Failed(kind="import", text=f"the worker's libraries cannot be imported: {_described(error)}")
+
+
+def _described(error: BaseException) -> str:
+    """Return an error's type and first line; of an ImportError the last line of its first cause, too."""
+    text = f"{type(error).__name__}: {_first_line(str(error))}"
+    first = error
+    while (before := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) is not None:
+        first = before
+    if first is error or not isinstance(error, ImportError):
+        return text
+    return f"{text} (because of {type(first).__name__}: {(str(first).strip().splitlines() or ['no message'])[-1]})"
 
 
 def is_secondary(error: BaseException) -> bool:

@@ -1,7 +1,9 @@
 """What the fork server does before its first fork.
 
 multiprocessing's fork server imports the modules that it is told to, and nothing else, so in this module, unlike in any
-other, importing it is what it is for. Whatever ends the launcher, nothing that it started stays:
+other, importing it is what it is for. multiprocessing ignores an ImportError of such a module; a process that imports
+torch again then fails with another error. So the first error is kept, and every process reports it. Whatever ends the
+launcher, nothing that it started stays:
 
 - While the fork server imports torch, the kernel kills it with its launcher.
 - Afterwards it sees that nobody holds the launcher's end of its pipe; workers let go of it (``bench.launch.local``).
@@ -11,12 +13,21 @@ other, importing it is what it is for. Whatever ends the launcher, nothing that 
 
 import atexit
 import os
+import traceback
 
+from bench.results.records import Failed
 from bench.spec import lifetime
 
 lifetime.end_with(int(os.environ.get(lifetime.LAUNCHER, os.getppid())))
 
-import bench.worker.worker  # noqa: F401, E402 - this takes seconds
+from bench.training.failures import import_failure  # noqa: E402
+
+import_error: tuple[Failed, str] | None = None
+"""Why torch or another library cannot be imported, and the traceback; None if all of them can."""
+try:
+    import bench.worker.worker  # noqa: F401 - this takes seconds
+except Exception as error:  # a library that cannot be loaded raises OSError, too
+    import_error = import_failure(error), traceback.format_exc()
 
 lifetime.outlive()
 lifetime.tie_forks()

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +62,34 @@ def test_one_check_that_fails_is_named_explained_and_fails_the_whole(machine, tm
     out = capsys.readouterr().out
     assert "1 of 15 checks failed." in out
     assert "FAIL" in out
+
+
+@pytest.fixture
+def busy_machine(monkeypatch):
+    """Let other programs take a share of the cores, and each look at the clock be 10 s later."""
+    load, clock = SimpleNamespace(pct=3.0), iter(range(0, 10_000, 10))
+    monkeypatch.setattr(doctor, "CpuWatch", lambda: SimpleNamespace(foreign_load_pct=lambda: load.pct))
+    monkeypatch.setattr(doctor, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    return load
+
+
+@pytest.mark.parametrize(("load_pct", "busy"), [(60.0, True), (3.0, False), (None, False)])
+def test_a_failed_comparison_of_times_is_put_down_to_a_busy_machine(machine, tmp_path, busy_machine, load_pct, busy):
+    busy_machine.pct = load_pct
+    examine(machine, "--out", str(tmp_path), known_ratio=(1.5, log(1.6)), matmul_error={"fp32": 3e-4})
+    kept = json.loads((tmp_path / "doctor.json").read_text())["checks"]
+    meanings = {check["name"]: check["meaning"] for check in kept}
+    assert ("other programs took 60 % of its cores" in meanings["known ratio 1.50"]) == busy
+    assert "other programs" not in meanings["FP32 is FP32"] + meanings["A/A"]  # arithmetic, and a check that passed
+
+
+def test_each_group_of_checks_is_counted_before_it_and_timed_after_it(machine, busy_machine, capsys):
+    examine(machine)
+    lines = capsys.readouterr().out.splitlines()
+    count = 1 + len(checks.GROUPS)
+    assert lines[:2] == [f"[1/{count}] any: 200 simulated arms", "  took 10.0 s; other programs took 3 % of the cores"]
+    assert lines[2 * (count - 1)].startswith(f"[{count}/{count}] cpu: the sampler")
+    assert lines[-1] == f"No check failed. They took {10 * (2 * count + 1)} s."
 
 
 def test_a_process_that_fails_is_a_failed_check_and_the_rest_goes_on(machine, tmp_path):

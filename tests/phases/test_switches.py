@@ -41,3 +41,9 @@ def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(t
     changed = f"the model changed the fp32 switches from {before} to {after}"
     assert [result.status for result in results] == ["invalid" if phase in COMPARED else "ok"]
     assert (results[0].detail == changed) == (phase in COMPARED)
+
+
+def test_arms_of_one_process_each_have_their_own_search_of_algorithms(tiny_trial, cpu, monkeypatch):
+    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+    results = of_kind(TrialResult, run_phase(tiny_trial, cpu, "speed", "fp32", "default"))
+    assert [result.switches.cudnn_benchmark for result in results] == [True, False]

@@ -11,6 +11,7 @@ from bench.planning.plan import (
     memory_trials,
     refusal_reason,
     resolve,
+    steps_to_time,
     unsupported_reason,
 )
 from bench.results.records import Device
@@ -409,3 +410,38 @@ def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):
     assert {trial.seed for trial in made.trials if trial.phase == "train"} == {0, 1, 2}
     made = make_plan(Request(seeds=(7,)), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
     assert {trial.seed for trial in made.trials} == {7}
+
+
+def test_types_that_a_cpu_may_emulate_are_timed_at_the_smallest_batch_before_the_estimate(machine, cpu):
+    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=4.0, unsupported={}),))
+    names = ("fp32", "amp-fp16", "amp-bf16", "mxfp8:emulated=on")
+    made = plan(slow, precisions=names, phases=("numerics",), batch_sizes=(64, 16))
+    assert steps_to_time(made, slow.devices) == {(REF, "cpu", name): 16 for name in names[1:]}
+    native = (replace(slow.devices[0], bf16_gflops=400.0),)
+    assert [name for _, _, name in steps_to_time(made, native)] == ["amp-fp16", "mxfp8:emulated=on"]
+    assert not steps_to_time(plan(machine, gpu(), precisions=names[:3]), (gpu(),))
+
+
+def test_the_estimate_of_an_emulated_type_is_of_the_step_that_was_timed(machine, cpu):
+    device = replace(cpu, fp32_gflops=100.0)
+    request = Request(precisions=("fp32", "amp-fp16"), phases=("numerics",))
+    slow, sample_s = replace(machine, devices=(device,)), {(REF, "cpu", "amp-fp16"): 0.5}
+    made = make_plan(request, {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e9}, sample_s=sample_s)
+    plain, emulated = made.seconds
+    assert plain == plan(slow, precisions=("fp32",), phases=("numerics",)).seconds[0]
+    assert emulated == pytest.approx(80 * SUITE.batch_size * 0.5, rel=0.01)
+    assert made.trials[1].silence_s > made.trials[0].silence_s
+
+
+def test_the_time_left_is_corrected_by_the_pace_of_the_trial_that_runs(machine):
+    made = plan(machine, gpu(), phases=("numerics",), precisions=("fp32", "amp-fp16"))
+    forecast = Forecast(made)
+    forecast.advance(0, 100.0, 0.1)  # most of it was the start of the process
+    assert forecast.left_s()[0] == pytest.approx(max(0, made.seconds[0] - 100) + made.seconds[1])
+    forecast.advance(0, 120.0, 0.2)
+    assert forecast.left_s()[0] == pytest.approx(0.8 * 20 / 0.1 + made.seconds[1])
+    forecast.advance(0, 130.0, 0.05)  # the next of its arms
+    forecast.advance(0, 140.0, 0.55)
+    assert forecast.left_s()[0] == pytest.approx(0.45 * 10 / 0.5 + made.seconds[1])
+    forecast.end(0, 2 * made.seconds[0])
+    assert forecast.left_s()[0] == pytest.approx(2 * made.seconds[1])

@@ -1,13 +1,20 @@
 """The orchestration, with a launcher that answers from a script instead of starting processes."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from multiprocessing import forkserver
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import bench.run.execute as execute_module
+import run_bench
 from bench.cli.display import Display
 from bench.launch.launcher import Ending
+from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan
@@ -19,6 +26,7 @@ from bench.results.store import Store, StoreLostError
 from bench.results.store import planned as entry_of
 from bench.run.execute import Execution, missing_results
 from bench.run.session import sampled_gpus
+from bench.spec.errors import UsageError
 from bench.spec.techniques import build_ablation
 from bench.spec.trial import KnownArm, Protocol
 from tests.arms import arms
@@ -205,6 +213,98 @@ def test_all_that_a_failed_process_printed_is_in_a_file_that_its_row_names(tmp_p
     assert detail == "SIGSEGV; log: logs/tiny-cpu-b4-memory-fp32.log"
     assert (tmp_path / "run" / "logs" / "tiny-cpu-b4-memory-fp32.log").read_text().startswith("Traceback\nxxx")
     assert len(list((tmp_path / "run" / "logs").iterdir())) == 1
+
+
+@pytest.fixture
+def new_fork_server(monkeypatch):
+    """Let a launcher start a fork server of its own, which ends with the test."""
+    server = forkserver.ForkServer()
+    for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
+        monkeypatch.setattr(forkserver, name, getattr(server, name))
+    monkeypatch.setattr(forkserver, "_forkserver", server)
+    yield
+    server._stop()
+
+
+UNLOADABLE = """
+try:
+    raise OSError("libcudart.so.13: cannot open shared object file")
+except OSError as error:
+    raise ImportError("the library of C functions cannot be loaded") from error
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            UNLOADABLE,
+            "ImportError: the library of C functions cannot be loaded "
+            "(because of OSError: libcudart.so.13: cannot open shared object file)",
+        ),
+        ("import ctypes; ctypes.CDLL('libnone.so')", "OSError: libnone.so: cannot open shared object file"),
+    ],
+)
+def test_every_trial_reports_why_torch_cannot_be_imported_and_the_terminal_says_it_once(
+    tmp_path, plan, cpu, monkeypatch, *, capsys, new_fork_server, source, reason
+):
+    (tmp_path / "torch.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    launcher = LocalLauncher()
+    with Store(tmp_path / "run") as store:
+        assert not execution(store, cpu, launcher).run(Plan(trials=plan.trials[2:], seconds=plan.seconds[2:]))
+    details = [row["detail"] for row in rows(tmp_path / "run", "trials.csv")]
+    assert len(details) == 6
+    assert all(f"the worker's libraries cannot be imported: {reason}" in detail for detail in details)
+    assert "Traceback" in next((tmp_path / "run" / "logs").iterdir()).read_text()
+    assert capsys.readouterr().out.count(reason) == 1
+    for looked in (
+        lambda: launcher.survey(None),
+        lambda: launcher.call("bench.worker.worker:prepare_data", None, None),
+    ):
+        with pytest.raises(UsageError, match=re.escape(reason)):
+            looked()
+
+
+def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
+    tmp_path, machine, monkeypatch, capsys, new_fork_server
+):
+    (tmp_path / "torch.py").write_text("raise ImportError('undefined symbol')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    words = ["--suite", "mlp", "--data", "synthetic", "--gpus", "cpu", "--phases", "speed,train", "--out", "run"]
+    assert run_bench.main(words) == 2
+    assert "undefined symbol" in capsys.readouterr().err
+    monkeypatch.setattr(LocalLauncher, "survey", lambda _self, _gpus: machine)  # torch broke after it
+    assert run_bench.main(words) == 1
+    out = capsys.readouterr().out
+    assert out.count("undefined symbol") == 1
+    assert "all trials failed for the reason given above" in out
+    pages = [path.read_text() for path in Path("reports/run").glob("report.*")]
+    assert len(pages) == 2
+    assert not any("stay with" in text for text in (out, *pages))
+
+
+@pytest.mark.parametrize(("step_s", "corrections"), [(10.0, 1), (1.1, 0)])
+def test_an_estimate_that_is_far_off_is_corrected_once_while_its_trial_runs(
+    tmp_path, plan, cpu, monkeypatch, *, capsys, step_s, corrections
+):
+    now = [0.0]
+    monkeypatch.setattr(execute_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(ScriptedLauncher):
+        def run(self, trial, device, on_message):
+            for step in range(1, 101):
+                now[0] += step_s
+                on_message(Progress(text="", done=step / 100))
+            return super().run(trial, device, on_message)
+
+    one = Plan(trials=plan.trials[4:5], seconds=(100.0,))
+    with Store(tmp_path / "run") as store:
+        execution(store, cpu, Slow({})).run(one)
+    out = capsys.readouterr().out
+    assert out.count("The run takes about 17 min in all, not 1.7 min as was estimated.") == corrections
+    assert out.count("The run takes") == corrections
 
 
 def test_a_long_reason_is_cut_once_and_the_name_of_its_log_is_whole(tmp_path, plan, cpu, monkeypatch):

@@ -15,6 +15,7 @@ from bench.run.prepare import (
     prepare,
     warn_of_emulation,
     warn_of_idle_techniques,
+    warn_of_shared_algorithms,
     warn_of_unknown_energy,
     warn_of_variables,
 )
@@ -38,8 +39,8 @@ class Surveyed:
     def survey(self, gpus):
         return self.environment
 
-    def call(self, target, ref):
-        assert target == "bench.training.flops:count_flops"
+    def call(self, target, *_arguments):
+        assert target in ("bench.training.flops:count_flops", "bench.training.pace:step_s")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,14 @@ def test_a_gpu_that_tells_no_energy_is_warned_of_where_energy_is_asked_for(machi
     (warning,) = warn_of_unknown_energy(found, Request(phases=("memory", "energy")))
     assert warning.startswith("GPU 1 tells neither energy nor power")
     assert warn_of_unknown_energy(found, Request(phases=("memory",))) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "count"), [(("fp32", "default", "tf32"), 1), (("fp32", "default"), 0), (("fp32", "tf32"), 0)]
+)
+def test_torchs_own_fp32_timed_in_one_process_with_tf32_is_warned_of(machine, names, count):
+    assert len(warn_of_shared_algorithms(plan(machine, gpu(), precisions=names, phases=("speed",)))) == count
+    assert not warn_of_shared_algorithms(plan(machine, gpu(), precisions=names, phases=("memory",)))
 
 
 def test_techniques_of_the_input_pipeline_change_nothing_outside_training():

@@ -53,6 +53,15 @@ def test_default_is_the_state_in_which_torch_comes():
         assert "cuda.matmul=none cudnn.conv=tf32 cudnn.rnn=tf32" in read.fp32_switches
 
 
+def test_cudnn_tries_its_algorithms_at_every_precision_but_torchs_own():
+    for name in ("fp32", "default", "tf32", "default", "amp-fp16"):
+        amp.apply(PRECISIONS[name])
+        assert torch.backends.cudnn.benchmark is (name != "default")
+        assert amp.read_back(PRECISIONS[name], CPU).cudnn_benchmark is (name != "default")
+    torch.backends.cudnn.benchmark = False  # as a model may
+    assert amp.read_back(PRECISIONS["amp-fp16"], CPU).cudnn_benchmark is False
+
+
 def test_torchs_older_interface_agrees():
     for name in ("tf32", "fp32", "default", "tf32", "amp-bf16", "default"):
         amp.apply(PRECISIONS[name])
