@@ -436,6 +436,8 @@ class Training:
     entropy_nats: Annotated[float | None, Column(added_later=True)] = None
     """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
     loss is expected to be."""
+    regression: Annotated[bool | None, Column(added_later=True)] = None
+    """Whether targets are values, so that there is no accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -484,8 +486,9 @@ class TrialResult:
     wall_s: float | None = None
     """How long the trial took, start-up included."""
     compile_s: float | None = None
-    """What torch.compile took before the first ordinary step, from an empty cache (floor, speed, energy, train,
-    ladder; inference: the forward pass alone, for batches and for single samples)."""
+    """Time of the steps until none compiled, less that of as many ordinary ones, by torch.compile or by torchao's
+    optimizers (floor, speed, energy, train, explain, ladder; inference: the forward pass alone, for batches and for
+    single samples). A process begins with an empty cache, which its arms share."""
     switches: Switches = Switches()
     operations: Operations | None = None
     conversion: Conversion | None = None
