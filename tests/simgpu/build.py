@@ -47,13 +47,14 @@ def built() -> Path:
     return folder
 
 
-def cuda_runtime() -> str:
-    """Return the name of the runtime's library, such as ``libcudart.so.13``.
+def preloaded() -> tuple[str, ...]:
+    """Return the names of the libraries that torch would find elsewhere, such as ``libcudart.so.13``.
 
     Raises:
         UnavailableError: torch is no build for CUDA 12 or 13.
     """
-    return f"{stubs.RUNTIME.stem}.so.{_cuda()[0]}"
+    major = _cuda()[0]
+    return f"libcudart.so.{major}", "libnccl.so.2", f"libcupti.so.{major}"
 
 
 def _cuda() -> tuple[str, str]:
@@ -97,7 +98,7 @@ def _build(place: Path, major: str) -> None:
     site = Path(metadata.distribution("torch").locate_file(""))
     torch = site / "torch"
     cuda = [f"-I{folder}" for folder in (*_includes(site), *_includes(_headers(place, major)))]
-    runtime = cuda_runtime()
+    runtime = f"libcudart.so.{major}"
     linked = ["-Wl,--no-as-needed", f"-L{out}", f"-l:{runtime}"]
     installed = installed_libraries(site)
 
@@ -123,6 +124,7 @@ def _build(place: Path, major: str) -> None:
     functions = stubs.symbols([torch / "lib/libc10.so"], "--dynamic", "--defined-only")
     abi = any(name.startswith("_ZN3c10") and "cxx11" in name for name in functions)
     strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}"  # std::string as torch was compiled with it
+    library(f"libcupti.so.{major}", native / "cupti.cpp", [], linked, stubs.CUPTI)
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", *cuda, strings]
     with_torch = [f"-L{torch}/lib", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", *linked]
     library("operators.so", native / "operators.cpp", ["-std=c++20", *includes], with_torch)

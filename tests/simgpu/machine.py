@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simgpu.build import built, cuda_runtime
+from tests.simgpu.build import built, preloaded
 
 MAX_GPUS, MAX_PROCESSES = 8, 256
 SW_THERMAL, IDLE = 0x20, 0x1
@@ -162,7 +162,7 @@ def environment(**settings: object) -> dict[str, str]:
     folder = built()
     paths = [str(folder / "preload"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
-        "LD_PRELOAD": f"{folder}/{cuda_runtime()}:{folder}/libnccl.so.2",
+        "LD_PRELOAD": ":".join(f"{folder}/{name}" for name in preloaded()),
         "LD_LIBRARY_PATH": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         **{name: str(value) for name, value in settings.items()},

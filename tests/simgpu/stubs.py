@@ -1,4 +1,4 @@
-"""Stubs of the functions that torch's libraries want of CUDA, the driver, NVML and NCCL and that nobody wrote.
+"""Stubs of the functions that torch's libraries want of CUDA, the driver, NVML, NCCL and CUPTI and that nobody wrote.
 
 The lists are read from the symbol tables of the installed libraries, so a torch newer than the simulation loads.
 """
@@ -29,7 +29,9 @@ DRIVER = Library("libcuda", re.compile(r"cu[A-Z]\w*"), 801)
 NVML = Library("libnvidia-ml", re.compile(r"nvml[A-Z]\w*"), 3)
 NCCL = Library("libnccl", re.compile(r"p?nccl[A-Z]\w*"), 5)
 """NCCL has no such code; this is ncclInvalidUsage."""
-LIBRARIES = (RUNTIME, DRIVER, NVML, NCCL)
+CUPTI = Library("libcupti", re.compile(r"cupti[A-Z]\w*"), 27)
+"""All of it is stubs: the real one recurses without end on a driver that it cannot look into."""
+LIBRARIES = (RUNTIME, DRIVER, NVML, NCCL, CUPTI)
 
 
 def symbols(files: Iterable[Path], *options: str) -> set[str]:

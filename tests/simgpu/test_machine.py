@@ -47,10 +47,10 @@ def test_the_runtime_is_that_of_the_torch_installed_or_the_reason_is_given(monke
 
     monkeypatch.setattr(build.metadata, "version", version)
     if library:
-        assert build.cuda_runtime() == library
+        assert build.preloaded()[0] == library
     else:
         with pytest.raises(build.UnavailableError, match=r"torch 2\.99\.0 here is no build for them"):
-            build.cuda_runtime()
+            build.preloaded()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_functions_that_a_library_wants_and_no_other_has_are_found_whatever_thei
     versions = tmp_path / "versions"
     versions.write_text("libcudart.so.99 { global: *; };")
     real = compiled("libcudart.so.99", "int cudaNew() { return 0; }", f"-Wl,--version-script={versions}")
-    calls = ("cudaNew", "cudaOld", "cuNew", "cuFileRead", "ncclNew", "nvmlNew", "cublasNew", "getpid")
+    calls = ("cudaNew", "cudaOld", "cuNew", "cuFileRead", "ncclNew", "nvmlNew", "cuptiNew", "cublasNew", "getpid")
     body = " + ".join(f"{name}()" for name in calls)
     declared = "int cudaRare() __attribute__((weak)); "
     torch = compiled("libtorch.so", declared + f"int all() {{ return {body} + (cudaRare ? cudaRare() : 0); }}", real)

@@ -81,7 +81,9 @@ EXPORT ncclResult_t ncclGetVersion(int* version) {
   *version = 23007;
   return ncclSuccess;
 }
-EXPORT const char* ncclGetErrorString(ncclResult_t) { return "simulated nccl error"; }
+EXPORT const char* ncclGetErrorString(ncclResult_t code) {
+  return code == ncclInvalidUsage ? simgpu_unsupported_message() : "simulated nccl error";
+}
 EXPORT const char* ncclGetLastError(ncclComm_t) { return simgpu_unsupported_message(); }
 
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
@@ -130,6 +132,11 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t group) {
 }
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+EXPORT ncclResult_t ncclCommRegister(const ncclComm_t, void* buffer, size_t, void** handle) {
+  *handle = buffer;
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 EXPORT ncclResult_t ncclCommCount(ncclComm_t group, int* ranks) {
   *ranks = ((Communicator*)group)->ranks;
   return ncclSuccess;
