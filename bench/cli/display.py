@@ -148,8 +148,7 @@ def describe_trial(trial: Trial) -> str:
     detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
-    own = trial.phase == "fit" or dict(cell.suite.parameters).get("batch_size") in (None, cell.batch_size)
-    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters if own or name != "batch_size")
+    changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
     suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
     return f"{suite}, {where}, {batch}, {trial.phase} ({detail})"
 

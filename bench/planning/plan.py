@@ -182,7 +182,7 @@ def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_
         return False
     if "explain" in request.phases:
         return True
-    largest = max((suite.batch_size, *(request.batch_sizes or suite.cpu_batch_sizes)))
+    largest = max(request.batch_sizes or (suite.batch_size, *suite.cpu_batch_sizes))
     if flops_per_sample is None or device.bf16_gflops is None:
         return False
     return flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops

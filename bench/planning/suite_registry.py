@@ -15,9 +15,10 @@ from pathlib import Path
 from types import ModuleType
 
 from bench.results.run_json import MOST
+from bench.results.store import read_run
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
-from bench.spec.trial import Request, SuiteRef
+from bench.spec.trial import Request, SuiteRef, names_batch_size
 
 
 def names() -> list[str]:
@@ -82,7 +83,30 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
     if on_cpu:
         smaller = [{n: value for n, value in load(ref).cpu_parameters.items() if n not in named} for ref in refs]
         refs = [_changed(ref, changes) for ref, changes in zip(refs, smaller, strict=True)]
-    return {variant: load(variant) for ref in refs for variant in _variants(ref, request.sweep)}
+    if not names_batch_size(dict(request.parameters), dict(request.sweep), request.batch_sizes):
+        refs = [_unlabelled(ref) for ref in refs]
+    variants = [variant for ref in refs for variant in _variants(ref, request.sweep)]
+    return {ref: load(ref) for ref in _as_started(variants, request.resume)}
+
+
+def _unlabelled(ref: SuiteRef) -> SuiteRef:
+    """Move ``batch_size`` out of the parameters that name a suite: rows have the batch size in a column."""
+    rest = tuple((name, value) for name, value in ref.parameters if name != "batch_size")
+    return replace(ref, parameters=rest, batch_size=dict(ref.parameters).get("batch_size"))
+
+
+def _as_started(refs: list[SuiteRef], folder: Path | None) -> list[SuiteRef]:
+    """Return the suites as the run that goes on was started with: earlier versions named each ``batch_size``."""
+    if folder is None or not (folder / "run.json").exists():
+        return refs
+    suites = read_run(folder).get("request", {}).get("suites") or ()
+    started = {(suite["name"], tuple(map(tuple, suite.get("parameters", ())))) for suite in suites}
+    every = {ref: dict(ref.parameters) | {"batch_size": ref.batch_size} for ref in refs if ref.batch_size is not None}
+    labelled = {ref: tuple(sorted(parameters.items())) for ref, parameters in every.items()}
+    return [
+        replace(ref, parameters=labelled[ref], batch_size=None) if (ref.name, labelled.get(ref)) in started else ref
+        for ref in refs
+    ]
 
 
 def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> list[SuiteRef]:
@@ -118,7 +142,8 @@ def load(ref: SuiteRef) -> Suite:
     Raises:
         UsageError: its file cannot be loaded, with the line at fault.
     """
-    return _build(_function(ref), ref.parameters, ref.file or ref.name)
+    arguments = ref.parameters if ref.batch_size is None else (("batch_size", ref.batch_size), *ref.parameters)
+    return _build(_function(ref), arguments, ref.file or ref.name)
 
 
 def parameters(ref: SuiteRef) -> dict[str, Parameter]:

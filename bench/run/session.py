@@ -314,7 +314,11 @@ def _is_empty(folder: Path) -> bool:
 
 def _describe_request(prepared: PreparedRun) -> dict[str, Any]:
     """Return the request for run.json: the words, and what they mean."""
-    return {**asdict(prepared.request), "suites": [asdict(ref) for ref in prepared.suites]}
+    suites = [asdict(ref) for ref in prepared.suites]
+    for suite in suites:
+        if suite["batch_size"] is None:
+            del suite["batch_size"]  # as in runs of earlier versions, which go on
+    return {**asdict(prepared.request), "suites": suites}
 
 
 def report(

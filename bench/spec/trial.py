@@ -75,7 +75,20 @@ class SuiteRef:
     digest: str = ""
     """Of the file's text: an edited recipe is another question."""
     parameters: tuple[tuple[str, Parameter], ...] = ()
-    """Arguments that override the defaults of the file's ``suite()`` function."""
+    """Arguments that override the defaults of the file's ``suite()`` function, and are part of the recipe's name."""
+    batch_size: Parameter | None = None
+    """Its argument ``batch_size`` where that is not part of the name (``names_batch_size``)."""
+
+
+def names_batch_size(asked: Collection[str], swept: Collection[str], batch_sizes: Collection[int] | None) -> bool:
+    """Say whether a suite's argument ``batch_size`` is part of its name: it was swept, or set and not replaced.
+
+    Args:
+        asked: names of the parameters that ``--set`` gave.
+        swept: those of ``--sweep``.
+        batch_sizes: the sizes of ``--batch-sizes``, which are measured in its place.
+    """
+    return "batch_size" in swept or ("batch_size" in asked and not batch_sizes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -357,6 +370,8 @@ class Trial:
         question = asdict(self)
         for name in ("known", "silence_s"):  # they change how long it takes, and not what is asked
             del question[name]
+        if self.cell.suite.batch_size is None:
+            del question["cell"]["suite"]["batch_size"]  # earlier versions had no such field
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
         if self.phase == "fit":
             del question["cell"]["batch_size"]  # which is the answer

@@ -73,9 +73,6 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
     assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
     suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))
     variant = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
-    other = replace(tiny_trial.cell.suite, parameters=(("batch_size", 128), ("lr", 0.1)))
-    resized = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=other))
-    assert describe_trial(resized) == "tiny (lr=0.1), cpu, batch 4, memory (fp32)"
     assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
 
 

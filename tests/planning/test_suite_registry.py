@@ -1,4 +1,6 @@
+import json
 import textwrap
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,11 @@ import torch
 from bench.cli.listing import describe_registries
 from bench.data import random_batches
 from bench.planning import suite_registry
+from bench.results.columns import SCHEMA
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
-from bench.spec.trial import SuiteRef
+from bench.spec.trial import Request, SuiteRef
 from bench.training.step import build_arm, training_step
 
 
@@ -99,3 +102,31 @@ def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone(
     assert suite_registry.vary(ref, "crop_padding", ("1", "2")) == [ref]
     with pytest.raises(UsageError, match="--sweep width has a value twice in '64,064'"):
         suite_registry.vary(ref, "width", ("64", "064"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameters", "batch_size"),
+    [
+        ({}, {"width": 1024}, 128),
+        ({"batch_sizes": (64, 256)}, {"width": 1024}, 128),
+        ({"parameters": (("batch_size", "32"),)}, {"batch_size": 32, "width": 1024}, None),
+        ({"parameters": (("batch_size", "32"),), "batch_sizes": (64,)}, {"width": 1024}, 32),
+        ({"sweep": (("batch_size", ("32",)),)}, {"batch_size": 32, "width": 1024}, None),
+    ],
+)
+def test_a_batch_size_that_nobody_asked_for_or_that_others_replace_is_not_in_a_suites_name(
+    asked, parameters, batch_size
+):
+    ((ref, suite),) = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True).items()
+    assert (dict(ref.parameters), ref.batch_size) == (parameters, batch_size)
+    assert suite.batch_size == dict(parameters).get("batch_size", batch_size) == suite_registry.load(ref).batch_size
+
+
+def test_a_run_whose_trials_are_named_by_their_suites_batch_size_goes_on_with_these_names(tmp_path):
+    request = Request(suites=("mlp",), batch_sizes=(64,))
+    (new,) = suite_registry.select(request, on_cpu=True)
+    old = SuiteRef(name="mlp", digest=new.digest, parameters=(("batch_size", 128), ("width", 1024)))
+    written = {name: value for name, value in asdict(old).items() if name != "batch_size"}
+    (tmp_path / "run.json").write_text(json.dumps({"schema": SCHEMA, "request": {"suites": [written]}}))
+    assert list(suite_registry.select(replace(request, resume=tmp_path), on_cpu=True)) == [old]
+    assert list(suite_registry.select(replace(request, resume=tmp_path / "none"), on_cpu=True)) == [new]

@@ -34,9 +34,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
     together = found["members"].map(lambda cell: len(listed(cell)) > 1)
     cpus_together = together & (found["device_kind"] == "cpu")  # GPUs are counted in the device's name
-    sizes = trials.groupby(SUBJECT, sort=False)["batch_size"].agg(set)
     rows = found.assign(
-        parameters=[_parameters(row, sizes[tuple(row[name] for name in SUBJECT)]) for row in records(found)],
         several_data=several_data,
         several_placements=(on_device > 1) | cpus_together,
     )
@@ -46,13 +44,6 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     found["where"] = [_where(row) for row in records(rows)]
     found["label"] = _labels(found["where"].tolist())
     return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
-
-
-def _parameters(row: Mapping[Hashable, Any], sizes: set[float]) -> str:
-    """Return a recipe's parameters, but for a batch size that was not measured because --batch-sizes named others."""
-    text = str(row["parameters"])
-    own = re.search(r"(?:^| )batch_size=(\d+)(?= |$)", text)
-    return text if own is None or int(own[1]) in sizes else (text[: own.start()] + text[own.end() :]).strip()
 
 
 def _workload(row: Mapping[Hashable, Any]) -> str:
