@@ -15,7 +15,7 @@ from bench.spec.errors import UsageError, nearest
 from bench.spec.phases import EXPLAIN, LADDER, SELECTABLE, USUAL
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision, split
 from bench.spec.techniques import TECHNIQUES, parse_techniques
-from bench.spec.trial import DataSource, Placement, Protocol, Request
+from bench.spec.trial import EVERY_GPU, DataSource, Placement, Protocol, Request
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
@@ -25,7 +25,7 @@ TRY = "--try"
 NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 EXAMPLES = """
 examples:
-  run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs
+  run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs (all: of all)
   run_bench.py --suite mlp --gpus cpu             no GPU needed
   run_bench.py --suite my_model.py --quick        a model of your own (docs/adding-a-suite.md)
   run_bench.py --suite resnet20 --data folder:DIR real images: DIR/train/CLASS/*, DIR/test/CLASS/*
@@ -51,7 +51,7 @@ RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout")
 """Options that may be given with a bare ``--resume``."""
 EXPORTS = ("github-action-benchmark", "openmetrics", "mllog")
 """Formats of other tools, the functions of ``bench.report.exports.formats``."""
-GPUS_HELP = "CUDA indices such as 0,1, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
+GPUS_HELP = "CUDA indices such as 0,1, all, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)"
 
 
 def parse(argv: Sequence[str]) -> Any:
@@ -515,12 +515,12 @@ def _accelerator(word: str) -> str:
 
 def _placements(text: str) -> tuple[str, ...]:
     """Read placements on this machine, by their names."""
-    placements = _list_of("--gpus", lambda word: Placement(name=word))(text)
-    if any(placement.on_cluster for placement in placements):
+    words = _list_of("--gpus")(text)
+    if any(Placement(name=word).on_cluster for word in words if word != EVERY_GPU):
         raise UsageError(
             f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
         )
-    return tuple(placement.name for placement in placements)
+    return words
 
 
 def _weights(word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -24,22 +25,26 @@ from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energ
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError, first_line
 from bench.spec.precisions import PRECISIONS, Precision, emulation_of, parse_precision
-from bench.spec.trial import Placement
+from bench.spec.trial import EVERY_GPU, Placement
 
 
 def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) -> Environment:
     """Describe this machine; runs in a process of its own, since it initialises the GPUs.
 
     Args:
-        placements: what ``--gpus`` named; None is every visible GPU that this torch build has kernels for,
-            or the CPU where there is none.
+        placements: what ``--gpus`` named, where ``EVERY_GPU`` is every visible GPU that this torch build has kernels
+            for; None is the same, or the CPU where there is none.
 
     Raises:
         UsageError: a GPU that was named does not exist, or this torch build has no kernels for it.
     """
-    count = gpu_count()
-    problems = {} if placements else {str(index): kernels_problem(index) for index in range(count)}
-    names = placements or tuple(name for name, problem in problems.items() if not problem) or ("cpu",)
+    count, every = gpu_count(), not placements or EVERY_GPU in placements
+    problems = {str(index): kernels_problem(index) for index in range(count)} if every else {}
+    usable = [name for name, problem in problems.items() if not problem]
+    if placements and every and not usable:
+        raise UsageError(f"{next(iter(problems.values()), None) or _no_gpu('GPU')} Use --gpus cpu to measure on the CPU.")
+    words = [usable if word == EVERY_GPU else [word] for word in placements or (EVERY_GPU,)]
+    names = tuple(dict.fromkeys(itertools.chain(*words))) or ("cpu",)
     _require_present([Placement(name=word) for name in names for word in Placement(name=name).members], count)
     with open_monitor() or nullcontext() as monitor:
         driver = monitor.driver_version() if monitor else None
@@ -92,9 +97,13 @@ def _require_present(placements: list[Placement], count: int) -> None:
         return
     wanted = " and no ".join(f"GPU {name}" for name in missing)
     if not count:
-        raise UsageError(f"There is no {wanted} here: {runtime_problem()}. Use --gpus cpu to measure on the CPU.")
+        raise UsageError(f"{_no_gpu(wanted)} Use --gpus cpu to measure on the CPU.")
     available = ", ".join(f"{index} ({torch.cuda.get_device_name(index)})" for index in range(count))
     raise UsageError(f"There is no {wanted} here. There is: {available}. Name one of these, or use --gpus cpu.")
+
+
+def _no_gpu(wanted: str) -> str:
+    return f"There is no {wanted} here: {runtime_problem()}."
 
 
 def _gpu(index: int, monitor: Monitor | None) -> Device:

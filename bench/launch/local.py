@@ -96,7 +96,7 @@ class LocalLauncher(Launcher):
         Raises:
             UsageError: a device is not there, or a placement needs other machines.
         """
-        if other := next((name for name in gpus or () if Placement(name=name).nodes > 1), None):
+        if other := next((name for name in gpus or () if "@" in name), None):
             count = Placement(name=other).nodes
             raise UsageError(
                 f"--gpus {other} is on {count} machines: start the run on each of them with torchrun --nnodes={count} "

@@ -91,6 +91,10 @@ def names_batch_size(asked: Collection[str], swept: Collection[str], batch_sizes
     return "batch_size" in swept or ("batch_size" in asked and not batch_sizes)
 
 
+EVERY_GPU = "all"
+"""The word of ``--gpus`` for each GPU of this machine, alone."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
     """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
@@ -235,7 +239,7 @@ class Request:
     """Whether to search for the largest batch that fits and measure there, beside ``batch_sizes``."""
     techniques: tuple[str, ...] = ()
     gpus: tuple[str, ...] | None = None
-    """Names of placements."""
+    """Names of placements, or ``EVERY_GPU``."""
     on: str | None = None
     """Address of a Ray cluster: ray or ray://HOST:PORT."""
     accelerators: tuple[str, ...] | None = None

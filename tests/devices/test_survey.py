@@ -98,6 +98,18 @@ def test_a_gpu_that_nobody_named_and_this_build_has_no_kernels_for_is_left_out_w
     assert [device.placement for device in found.devices] == ["1"]
     assert len(found.left_out) == 1
     assert survey.survey(("1",), print).left_out == ()
+    every = survey.survey(("cpu", "all", "1"), print)
+    assert [device.placement for device in every.devices] == ["cpu", "1"]
+    assert every.left_out == found.left_out
+
+
+def test_all_gpus_are_refused_where_none_can_be_used(one_gpu, monkeypatch):
+    one_gpu(6, 0, name="Tesla P100")
+    with pytest.raises(UsageError, match=r"no kernels for GPU 0 .* Use --gpus cpu"):
+        survey.survey(("all",), print)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UsageError, match=r"^There is no GPU here: .*\. Use --gpus cpu"):
+        survey.survey(("all",), print)
 
 
 def test_a_gpu_is_described_for_the_tables(one_gpu):
