@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+
+SIMILAR = 0.5
+"""Likeness, by difflib's ratio, from which on a word is suggested for another."""
 
 
 class UsageError(Exception):
@@ -20,11 +24,28 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word most like ``word``, in whatever case, or an empty string if none is similar."""
-    words = {one.lower(): one for one in known}
-    match = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.5)
-    return f" Did you mean '{words[match[0]]}'?" if match else ""
+def nearest(word: str, known: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> str:
+    """Return a hint at the known word most like ``word``, or an empty string if none is similar.
+
+    Case and the order of a word's parts do not count; of words equally like it the first is named.
+
+    Args:
+        word: what is not known.
+        known: the words to choose from.
+        aliases: other words for some of them.
+    """
+    aliases = aliases or {}
+
+    def likeness(other: str) -> float:
+        pairs = ((word.lower(), other.lower()), (_in_order(word), _in_order(other)))
+        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+    match = max((*known, *aliases), key=likeness, default="")
+    return f" Did you mean '{aliases.get(match, match)}'?" if likeness(match) >= SIMILAR else ""
+
+
+def _in_order(word: str) -> str:
+    return "-".join(sorted(re.split(r"[-_. ]", word.lower())))
 
 
 def require(condition: bool, field: str, allowed: str, value: object) -> None:

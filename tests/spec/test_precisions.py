@@ -13,6 +13,18 @@ def test_precisions_go_by_name_and_by_lightnings_alias():
         parse_precision("amp-fp15")
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        *(("bf16-amp", "amp-bf16"), ("amp-bf-16", "amp-bf16"), ("mixed-bf16", "amp-bf16"), ("bf16-mixd", "amp-bf16")),
+        *(("fp16-amp", "amp-fp16"), ("fp16-mixed", "amp-fp16"), ("bf16x", "bf16"), ("bf16-s", "bf16-sr")),
+    ],
+)
+def test_the_suggested_precision_is_the_likeliest_by_any_of_its_names(word, name):
+    with pytest.raises(UsageError, match=rf"no precision '{word}'. Did you mean '{name}'\?"):
+        parse_precision(word)
+
+
 def test_a_precision_goes_by_the_name_that_it_had_before_and_ranks_as_what_it_is():
     assert parse_precision("fp8") is PRECISIONS["fp8-tensorwise"]
     assert precision_rank("fp8") == (*precision_rank("fp8-tensorwise")[:1], "fp8")
