@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -93,7 +93,12 @@ def run(
                 state.write(checkpoint)
         send(rows[-1])
     failure = _nonfinite_loss(rows[-1])
-    training = summary(trial, rows, arm, batches.storage, batches.entropy_nats)
+    training = replace(
+        summary(trial, rows, arm),
+        data_storage=batches.storage,
+        entropy_nats=batches.entropy_nats,
+        regression=batches.data.target_shape is not None,
+    )
     again = TrainingRunner(name, arm, itertools.cycle(context.resident_batches(1, batches.data)))
     ending: Status = "nonfinite" if failure else "ok"
     status, detail = judge_types(arm.precision, compute_dtypes(again), ending, failure or read_failure)
@@ -235,9 +240,7 @@ def epoch_row(
     )
 
 
-def summary(
-    trial: Trial, rows: list[EpochResult], arm: Arm, data_storage: str = "", entropy_nats: float | None = None
-) -> Training:
+def summary(trial: Trial, rows: list[EpochResult], arm: Arm) -> Training:
     """Return the result of a training of one epoch or more."""
     last, train_s = rows[-1], rows[-1].elapsed_s
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
@@ -257,8 +260,6 @@ def summary(
         checkpoint_bytes=stored_bytes(arm.model),
         checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
         train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
-        data_storage=data_storage,
-        entropy_nats=entropy_nats,
     )
 
 

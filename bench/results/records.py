@@ -433,6 +433,8 @@ class Training:
     entropy_nats: Annotated[float | None, Column(added_later=True)] = None
     """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
     loss is expected to be."""
+    regression: Annotated[bool | None, Column(added_later=True)] = None
+    """Whether targets are values, so that there is no accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

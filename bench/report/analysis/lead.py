@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.report.analysis.parity import judged_by
-from bench.report.analysis.verdict import NOT_WORSE, Answer
+from bench.report.analysis.verdict import NO_ACCURACY, NOT_WORSE, Answer
 from bench.report.format import change, known, number, signed, times
 from bench.spec.precisions import BASELINE, find_precision
 
@@ -168,7 +168,7 @@ def _accuracy(gains: Sequence[Answer]) -> str:
         training = gains[0].training
         quality = judged_by(training) if training else None
         if quality is None:
-            return "its accuracy was not compared"
+            return NO_ACCURACY if gains[0].accuracy == NO_ACCURACY else "its accuracy was not compared"
         seeds = training["delta_seeds"]
         size = f"{signed(training[quality.changed], quality.decimals)} {quality.unit}"
         over = f"{size} over {seeds:.0f} seed{'s' * (seeds != 1)}"

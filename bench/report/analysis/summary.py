@@ -150,6 +150,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table = table.join(done[FIGURES].mean().rename(columns=RENAMED))
     table["epochs"] = done["epochs"].max()
     table["data_storage"] = done["data_storage"].first()
+    table["regression"] = done["regression"].first() == "yes"
     table["accuracy_sd"] = done["test_accuracy_pct"].std()
     table["seeds"] = done.size()
     table["target_accuracy_pct"] = done["target_accuracy_pct"].max()

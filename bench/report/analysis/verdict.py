@@ -20,6 +20,7 @@ from bench.spec.precisions import BASELINE, parse_precision
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
 NOT_WORSE, NOT_SHOWN = "not worse", "not shown"
+NO_ACCURACY = "no accuracy: regression"
 BAD = ("WORSE", "diverged")
 """Parity verdicts that rule out a precision, whatever its speed."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
@@ -41,7 +42,7 @@ class Answer:
     arm: Mapping[Hashable, Any]
     """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
-    """``not worse``, ``worse``, ``diverged`` or ``not shown``; empty for fp32 itself. Where no precision is advised,
+    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``; empty for fp32 itself. Where no precision is advised,
     the words of ``trained``, each after its name."""
     trained: tuple[tuple[str, str], ...] = ()
     """Where no precision is advised: each precision whose trainings show something, and what."""
@@ -57,7 +58,7 @@ class Sentence:
 
     subject: str
     advice: str
-    """``use X``; ``fastest: X, accuracy not shown``; ``stay with fp32``; or why there is none."""
+    """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why there is none."""
     evidence: str
     answer: Answer | None = None
     """The same at a glance; None of an ablation."""
@@ -130,23 +131,22 @@ def _sentence(rows: pd.DataFrame) -> Sentence:
 def _accuracy_words(trained: Mapping[str, Mapping[Hashable, Any]]) -> tuple[tuple[str, str], ...]:
     """Return what is shown of the precisions' accuracy, without those of which nothing is."""
     words = [(name, accuracy_word(trained, name)) for name in trained if name != BASELINE]
-    return tuple((name, word) for name, word in words if word != NOT_SHOWN)
+    return tuple((name, word) for name, word in words if word not in (NOT_SHOWN, NO_ACCURACY))
 
 
 def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str) -> str:
     """Return what the trainings show of a precision's accuracy beside fp32's."""
-    parity = trained[precision]["parity"] if precision in trained else None
+    training = trained.get(precision, {})
     words = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
-    return words.get(str(parity), NOT_SHOWN)
+    return words.get(str(training.get("parity")), NO_ACCURACY if training.get("regression") else NOT_SHOWN)
 
 
-def _use(trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str) -> _Choice:
-    """Advise a precision: to use it where its accuracy is shown, else as the fastest."""
+def _use(trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str, kind: str = "fastest") -> _Choice:
+    """Advise a precision: to use it where its accuracy is shown, else as the ``kind`` of arm that it is."""
     name = str(arm["precision"])
-    shown = accuracy_word(trained, name) == NOT_WORSE
-    return _Choice(
-        advice=f"use {name}" if shown else f"fastest: {name}, accuracy not shown", evidence=evidence, arm=arm
-    )
+    word = accuracy_word(trained, name)
+    open_ = f"{kind}: {name}, {word if word == NO_ACCURACY else 'accuracy not shown'}"
+    return _Choice(advice=f"use {name}" if word == NOT_WORSE else open_, evidence=evidence, arm=arm)
 
 
 def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> _Choice:
@@ -168,9 +168,7 @@ def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame, trained: Mapping[s
     if len(lighter):
         best = _first(lighter, "memory_change", largest=False)
         why = f"for its memory: {_evidence(rows, best)}"
-        shown = accuracy_word(trained, best["precision"]) == NOT_WORSE
-        advice = f"use {best['precision']}" if shown else f"lightest: {best['precision']}, accuracy not shown"
-        return _Choice(advice=advice, evidence=why + _elsewhere(rows, best), arm=best)
+        return _use(trained, best, why + _elsewhere(rows, best), "lightest")
     if not len(sound):
         best = _first(compared, "speedup", largest=True)
         evidence = f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
@@ -317,7 +315,8 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
         return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
     quality = judged_by(row)
     if quality is None:
-        outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else "accuracy not measured"
+        outcome = NO_ACCURACY if row["regression"] else "accuracy not measured"
+        outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else outcome
         return f"{outcome} ({fp32})" if fp32 else outcome
     judgement = {
         "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.report.analysis.parity import judged_by
-from bench.report.analysis.verdict import Answer, Sentence
+from bench.report.analysis.verdict import NO_ACCURACY, Answer, Sentence
 from bench.report.format import UNKNOWN, change, known, number, records, signed, spread, times
 from bench.report.reading.labels import short
 from bench.report.reading.load import CELL, SUBJECT
@@ -175,6 +175,8 @@ def _accuracy(answer: Answer) -> tuple[str, str, str]:
     if training["train_status"] not in MEASURED:
         return str(training["train_status"]), "", "bad"
     word = "undecided"
+    if answer.accuracy == NO_ACCURACY:
+        return NO_ACCURACY, "", ""
     if not points:
         points = f"{training['accuracy_pct']:.2f} %" if known(training["accuracy_pct"]) else ""
         word = "not compared"

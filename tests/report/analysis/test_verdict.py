@@ -9,6 +9,7 @@ import pytest
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.reading.load import load
+from bench.report.tables.answers import HEADERS, grid, row
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder
 
@@ -52,6 +53,17 @@ def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
     for name in ("fp32", "amp-bf16"):
         run.train(name, [90.0] * 5)
     assert "use amp-bf16 — for its memory: 1.000× as fast" in verdict(run)
+
+
+def test_a_regression_has_no_accuracy_to_show(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
+    for name in ("fp32", "amp-bf16"):
+        run.train(name, [None] * 5, regression=True, test_loss=None)
+    (sentence,) = sentences(summary := run.summary())
+    assert sentence.advice == "fastest: amp-bf16, no accuracy: regression"
+    assert row(sentence.answer)[HEADERS.index("accuracy")] == "no accuracy: regression"
+    (line,) = grid([sentence], summary).groups["mlp"]
+    assert line.accuracy == "no accuracy: regression"
 
 
 def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:
