@@ -90,7 +90,8 @@ def mllog(runs: Runs) -> str:
     """Return the trainings, and the throughput of every timed process, as lines of MLPerf's log.
 
     Each trial and precision is a namespace of its own, in which an interval is open once at a time. The log describes
-    measurements; it is no submission, and lacks what a submission must have.
+    measurements; it is no submission, and lacks what a submission must have. Trainings in emulated precisions have no
+    times, and are left out.
     """
     epochs = dict(list(runs.epochs.groupby(["run", "trial", "precision"], sort=False)))
     lines: list[str] = []
@@ -119,6 +120,8 @@ Event = tuple[float, str, str, Any, dict[str, Any]]
 
 
 def _training(row: Mapping[Hashable, Any], epochs: pd.DataFrame | None) -> Iterator[Event]:
+    if epochs is not None and epochs["train_s"].isna().any():
+        return
     arm = {"suite": row["suite"], "device": row["device"], "precision": row["precision"]}
     yield 0.0, POINT, "global_batch_size", int(row["batch_size"]), arm
     yield 0.0, POINT, "seed", int(row["seed"]), {}
@@ -127,7 +130,7 @@ def _training(row: Mapping[Hashable, Any], epochs: pd.DataFrame | None) -> Itera
     for epoch in [] if epochs is None else records(epochs.sort_values("epoch")):
         number = {"epoch_num": int(epoch["epoch"])}
         yield ended_s, START, "epoch_start", None, number
-        ended_s += float(epoch["train_s"]) + float(epoch["test_s"])
+        ended_s += float(epoch["train_s"]) + (float(epoch["test_s"]) if known(epoch["test_s"]) else 0.0)
         yield ended_s, END, "epoch_stop", None, number
         if known(epoch["test_accuracy_pct"]):
             yield ended_s, POINT, "eval_accuracy", epoch["test_accuracy_pct"] / 100, number
