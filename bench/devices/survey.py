@@ -42,7 +42,9 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     problems = {str(index): kernels_problem(index) for index in range(count)} if every else {}
     usable = [name for name, problem in problems.items() if not problem]
     if placements and every and not usable:
-        raise UsageError(f"{next(iter(problems.values()), None) or _no_gpu('GPU')} Use --gpus cpu to measure on the CPU.")
+        raise UsageError(
+            f"{next(iter(problems.values()), None) or _no_gpu('GPU')} Use --gpus cpu to measure on the CPU."
+        )
     words = [usable if word == EVERY_GPU else [word] for word in placements or (EVERY_GPU,)]
     names = tuple(dict.fromkeys(itertools.chain(*words))) or ("cpu",)
     _require_present([Placement(name=word) for name in names for word in Placement(name=name).members], count)

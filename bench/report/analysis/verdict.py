@@ -141,7 +141,9 @@ def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str)
     return words.get(str(training.get("parity")), NO_ACCURACY if training.get("regression") else NOT_SHOWN)
 
 
-def _use(trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str, kind: str = "fastest") -> _Choice:
+def _use(
+    trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str, kind: str = "fastest"
+) -> _Choice:
     """Advise a precision: to use it where its accuracy is shown, else as the ``kind`` of arm that it is."""
     name = str(arm["precision"])
     word = accuracy_word(trained, name)

@@ -25,6 +25,12 @@ Info = Mapping[str, Any]
 def read_info(folder: Path) -> dict[str, Any]:
     """Read run.json, its texts plain; where there is none, the error names the runs beside it."""
     if not (folder / "run.json").is_file():
+        if (folder / "report.html").is_file() or any(folder.glob("*/report.html")):
+            runs = folder.parent.with_name("results") / folder.name
+            which = shown(runs) if (runs / "run.json").is_file() else "results/NAME"
+            raise UsageError(
+                f"'{shown(folder)}' holds a report, not a run. Give the run's own folder, such as {which}."
+            )
         known = sorted(path.parent.name for path in folder.parent.glob("*/run.json"))[:20]
         there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
         raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
@@ -47,8 +53,9 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def report_name(folders: Sequence[Path]) -> str:
-    """Name the report of some runs after all of them; of very many after the first, and a digest of all names."""
-    names = [label.strip("/").replace("/", "-") for label in labels(runs_in(folders))]
+    """Name the report of some runs, or folders of runs, after all of them; of very many after the first and a digest."""
+    unique = list(dict.fromkeys(folder.resolve() for folder in folders))
+    names = [label.strip("/").replace("/", "-") or "runs" for label in labels(unique)]
     name = "+".join(names)
     if len(name) <= LONGEST:
         return name

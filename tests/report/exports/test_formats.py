@@ -71,7 +71,9 @@ def test_no_measurement_is_no_metric_and_still_a_document(tmp_path):
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_training_without_a_test_set_or_a_time_and_a_search_that_found_no_batch_are_exported(tmp_path, form):
     run = RunBuilder(tmp_path / "run").train("fp32", [None], test_loss=None, regression=True)
-    run.train("fp8-tensorwise:emulated=on", [90.0]).lost("fit", "fp32", "oom").lost("speed", "fp32", "failed").lost("train", "fp32", "oom", batch=512)
+    run.train("fp8-tensorwise:emulated=on", [90.0]).lost("fit", "fp32", "oom").lost("speed", "fp32", "failed").lost(
+        "train", "fp32", "oom", batch=512
+    )
     fleet.edit_rows(run.folder, lambda row: row.update(test_s="", test_loss="", test_accuracy_pct=""), "epochs.csv")
     fleet.edit_rows(run.folder, lambda row: row.update(started="2026-01-01T00:00:00+00:00"))
     assert "fp32" in FORMATS[form](load([run.folder])) or form == "github-action-benchmark"

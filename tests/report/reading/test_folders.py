@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from bench.report.reading.folders import labels, report_folder, report_name
 from bench.report.reading.load import load
+from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
@@ -39,6 +41,28 @@ def test_the_report_is_named_after_its_runs_in_less_than_200_characters() -> Non
 def test_a_report_of_two_runs_has_the_names_of_both(tmp_path: Path) -> None:
     runs = [RunBuilder(tmp_path / name).folder for name in "ab"]
     assert report_folder(runs, tmp_path / "reports") == tmp_path / "reports" / "a+b"
+
+
+def test_the_report_of_a_folder_of_runs_is_named_after_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    for number in range(9):
+        RunBuilder(folder / f"resnet50-nvidia-a100-2026-01-0{number}")
+    reports = tmp_path / "reports"
+    assert report_folder([folder], reports) == reports / "results"
+    assert report_folder([folder, RunBuilder(tmp_path / "a").folder], reports) == reports / "results+a"
+
+
+def test_a_reports_folder_is_refused_with_the_one_of_its_run(tmp_path: Path) -> None:
+    RunBuilder(tmp_path / "results" / "mine").speed()
+    for name, wanted in (("mine", tmp_path / "results" / "mine"), ("a+b", "results/NAME")):
+        (tmp_path / "reports" / name).mkdir(parents=True)
+        (tmp_path / "reports" / name / "report.html").touch()
+        with pytest.raises(
+            UsageError, match=re.escape(f"holds a report, not a run. Give the run's own folder, such as {wanted}.")
+        ):
+            load([tmp_path / "reports" / name])
+    with pytest.raises(UsageError, match="holds a report, not a run"):
+        load([tmp_path / "reports"])
 
 
 def started(run: RunBuilder, when: str = "2026-01-01T00:00:00+00:00") -> Path:

@@ -1,7 +1,6 @@
 """A recipe's name says what was measured."""
 
 import pandas as pd
-import pytest
 
 from bench.report.reading.labels import IDENTITY, subjects
 from bench.report.reading.load import SUBJECT
