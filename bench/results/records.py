@@ -483,8 +483,9 @@ class TrialResult:
     wall_s: float | None = None
     """How long the trial took, start-up included."""
     compile_s: float | None = None
-    """What torch.compile took before the first ordinary step, from an empty cache (floor, speed, energy, train,
-    ladder; inference: the forward pass alone, for batches and for single samples)."""
+    """Time of the steps until none compiled, less that of as many ordinary ones, by torch.compile or by torchao's
+    optimizers (floor, speed, energy, train, explain, ladder; inference: the forward pass alone, for batches and for
+    single samples). A process begins with an empty cache, which its arms share."""
     switches: Switches = Switches()
     operations: Operations | None = None
     conversion: Conversion | None = None

@@ -42,8 +42,8 @@ class Answer:
     arm: Mapping[Hashable, Any]
     """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
-    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``; empty for fp32 itself. Where no precision is advised,
-    the words of ``trained``, each after its name."""
+    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``; empty for fp32 itself. Where no
+    precision is advised, the words of ``trained``, each after its name."""
     trained: tuple[tuple[str, str], ...] = ()
     """Where no precision is advised: each precision whose trainings show something, and what."""
     ties: tuple[str, ...] = ()
@@ -58,7 +58,8 @@ class Sentence:
 
     subject: str
     advice: str
-    """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why there is none."""
+    """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why there
+    is none."""
     evidence: str
     answer: Answer | None = None
     """The same at a glance; None of an ablation."""
@@ -300,7 +301,8 @@ def _memory(arm: pd.Series) -> str:
     share = arm["memory_change"]
     if known(share):
         size = change(abs(share)).removeprefix("+")
-        return f"{size} less peak memory" if share < 0 else f"{size} more peak memory"
+        once = f" ({processes(1)} each)" if arm["device_kind"] == "cpu" else ""  # a GPU's allocator repeats itself
+        return f"{size} {'less' if share < 0 else 'more'} peak memory{once}"
     word = arm["memory_status"]
     if known(word) and word not in MEASURED:
         return f"memory {word}"

@@ -53,7 +53,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def report_name(folders: Sequence[Path]) -> str:
-    """Name the report of some runs, or folders of runs, after all of them; of very many after the first and a digest."""
+    """Name the report of runs, or folders of runs, after all of them; of very many after the first and a digest."""
     unique = list(dict.fromkeys(folder.resolve() for folder in folders))
     names = [label.strip("/").replace("/", "-") or "runs" for label in labels(unique)]
     name = "+".join(names)

@@ -181,9 +181,9 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     times = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
     columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
     about = (
-        "Time that torch.compile took before the first ordinary step, from an empty cache: for forward and backward "
-        "with the technique compile, for the optimizer's update with bf16-sr, adamw8bit and adamwfp8. No other time "
-        "includes it. A training pays it once."
+        "Time of the steps until none compiled, less that of as many ordinary ones: of forward and backward "
+        "with the technique compile, of the optimizer's update with bf16-sr, adamw8bit and adamwfp8. A process begins "
+        "with an empty cache, which its arms share. No other time includes it. A training pays it once."
     )
     return table("Compiling", records(times), columns, about)
 

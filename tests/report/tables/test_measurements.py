@@ -109,8 +109,8 @@ def test_the_sum_over_devices_is_beside_the_largest_ones_peak(tmp_path):
     ("device", "field", "saved", "evidence"),
     [
         (CPU, "peak_resident_bytes", 4, "peak memory not told apart"),
-        (CPU, "peak_resident_bytes", 6, "15 % less peak memory"),
-        (GPU, "peak_allocated_bytes", 4, "10 % less peak memory"),
+        (CPU, "peak_resident_bytes", 6, "15 % less peak memory (one process each)"),
+        (GPU, "peak_allocated_bytes", 4, "10 % less peak memory,"),
     ],
 )
 def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart(
