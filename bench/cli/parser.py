@@ -520,6 +520,8 @@ def _placements(text: str) -> tuple[str, ...]:
         raise UsageError(
             f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
         )
+    if any(placement.nodes > 1 for placement in placements):
+        raise UsageError(f"--gpus takes GPUs of this machine, not '{text}'; of several: --on ray (docs/clusters.md).")
     return tuple(placement.name for placement in placements)
 
 

@@ -1,4 +1,4 @@
-"""This machine: a fork server that has imported torch, and a fresh fork of it for each trial."""
+"""This machine: a fork server that has imported torch, and a fresh fork of it for each rank of each trial."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -18,14 +18,16 @@ from typing import Any
 
 import psutil
 
-from bench.launch.launcher import Ending, Launcher
+from bench.launch.launcher import Ending, Launcher, OnMessage
+from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
-from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
+from bench.planning import suite_registry
+from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
-from bench.training.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, place
+from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, place
 
 PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,8 +65,17 @@ class NotStartedError(Exception):
     """The fork server could not start a process."""
 
 
+@dataclass(kw_only=True, slots=True)
+class _Worker:
+    """A process of this machine."""
+
+    process: Any
+    doing: str = ""
+    """The text of its last progress."""
+
+
 class LocalLauncher(Launcher):
-    """Runs functions of the worker one after the other, for they share the machine."""
+    """Runs functions of the worker one after the other, for they share the machine; a trial's ranks run together."""
 
     def __init__(self, silence_s: float = SILENCE_S, patience_s: float = 5.0) -> None:
         """Prepare the fork server; it starts with the first process.
@@ -75,11 +86,10 @@ class LocalLauncher(Launcher):
         """
         super().__init__()
         self.silence_s, self.patience_s = silence_s, patience_s
-        self._process: Any = None
-        self._doing = ""
-        """What the process has said last that it does."""
-        self._left: int | None = None
-        """The process group of the last process, until nothing of it runs."""
+        self._workers: list[_Worker] = []
+        """Those that run."""
+        self._left: set[int] = set()
+        """The process groups of workers that were ended, until nothing of them runs."""
         self.removed_variables = remove_overrides()
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
@@ -94,21 +104,15 @@ class LocalLauncher(Launcher):
         """Describe this machine and the devices that were named.
 
         Raises:
-            UsageError: a device is not there, or a placement needs other machines.
+            UsageError: a device is not there.
         """
-        if other := next((name for name in gpus or () if Placement(name=name).nodes > 1), None):
-            count = Placement(name=other).nodes
-            raise UsageError(
-                f"--gpus {other} is on {count} machines: start the run on each of them with torchrun --nnodes={count} "
-                "(docs/clusters.md)."
-            )
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
         return replace(environment, removed_variables=self.removed_variables, variables=recorded())
 
     def cancel(self) -> None:
-        """End the process that is running, if there is one."""
-        if (process := self._process) is not None:
-            _kill(process)
+        """End the processes that are running."""
+        for worker in tuple(self._workers):
+            _kill(worker.process)
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker, ``module:name``, in a fresh process and return its value.
@@ -128,17 +132,34 @@ class LocalLauncher(Launcher):
             raise UsageError(f"Looking before the run failed in {target}: {why}")
         return ending.value
 
-    def run(
-        self,
-        trial: Trial,
-        device: Device,
-        on_message: Callable[[Message], None],
-        rendezvous: Rendezvous | None = None,
-    ) -> Ending:
-        """Run one trial in a fresh process and pass its records on as they come.
+    def run(self, trial: Trial, device: Device, on_message: OnMessage, rendezvous: Rendezvous | None = None) -> Ending:
+        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come.
 
-        With a ``rendezvous``, only this machine's processes of a trial whose other processes are started elsewhere.
+        With a ``rendezvous`` only that rank of it; the others are started elsewhere.
         """
+        world = _ranks(trial)
+        if rendezvous is not None or world == 1:
+            return self._run_rank(trial, device, rendezvous, on_message)
+        port = free_port()
+        if not device.uuids:  # of Lightning's devices, which are not surveyed: the energy of one of them is not all
+            device = replace(device, energy=None)
+        return run_ranks([self._rank(trial, device, rank, world, port) for rank in range(world)], on_message)
+
+    def _rank(self, trial: Trial, device: Device, rank: int, world: int, port: int) -> Rank:
+        """Return one of ``world`` ranks of a trial, all on this machine."""
+        place = trial.cell.placement
+        index = place.device_of(rank)
+        if len(place.members) == 1 and index is not None:  # Lightning trains on this GPU and on those after it
+            index += rank
+            trial = replace(trial, cell=replace(trial.cell, placement=Placement(name=str(index))))
+        meeting = Rendezvous(rank=rank, world=world, local_rank=rank, local_world=world, address="127.0.0.1", port=port)
+        return Rank(
+            name=f"device {rank + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
+            run=lambda on_message: self._run_rank(trial, device, meeting, on_message),
+            halt=self.cancel,  # all of them end
+        )
+
+    def _run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
         return self._run(
             "bench.worker.worker:run_trial",
             (trial, device, self.workspace, rendezvous),
@@ -152,9 +173,9 @@ class LocalLauncher(Launcher):
         self,
         target: str,
         arguments: tuple[Any, ...],
-        on_message: Callable[[Message], None],
+        on_message: OnMessage,
         *,
-        silence_s: float | None = None,
+        silence_s: float,
         parent: bool = False,
         source: Path | None = None,
     ) -> Ending:
@@ -164,24 +185,26 @@ class LocalLauncher(Launcher):
             target: the function as ``module:name``.
             arguments: its arguments.
             on_message: takes what it sends.
-            silence_s: None is the launcher's own limit.
+            silence_s: the limit.
             parent: whether the process has children of its own.
             source: the user's file, of which a failure names the line.
         """
         self._require_nothing_left()
-        # Ours, so that nothing is left behind by a process that is killed.
+        # The launcher's own folder, so that a process that is killed leaves nothing behind.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
             kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
+            worker: _Worker | None = None
             try:
-                self._process = process = self._start(call, daemon=not parent)
+                worker = _Worker(process=self._start(call, daemon=not parent))
+                self._workers.append(worker)
                 sending.close()
-                self.on_start(process.pid or 0)
-                ending = self._listen(process, receiving, on_message, silence_s or self.silence_s)
+                self.on_start([each.process.pid for each in tuple(self._workers)])
+                ending = self._listen(worker, receiving, on_message, silence_s)
                 if ending is not None and ending.kind == "timeout":
-                    _ask_where(process)
+                    _ask_where(worker.process)
                 patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
                 gone_s = GONE_S
             except NotStartedError as error:
@@ -189,15 +212,15 @@ class LocalLauncher(Launcher):
             finally:
                 for end in (receiving, sending):
                     end.close()
-                process, self._process = self._process, None
-                if process is not None:
-                    self._stop(process, patience_s, gone_s)
+                if worker is not None:
+                    self._workers.remove(worker)
+                    self._stop(worker.process, patience_s, gone_s)
             if ending is None:
-                ending = self._unannounced(process, kills)
+                ending = self._unannounced(worker.process, kills)
             if ending.kind not in ("error", "died", "timeout", "lost"):
                 return ending
             printed = _printed(log)
-            return replace(ending, text=self._reason(ending, printed, source), log=printed)
+            return replace(ending, text=_reason(ending, worker.doing, printed, source), log=printed)
 
     def _unannounced(self, process: Any, kills: int | None) -> Ending:
         """Return the ending of a process that sent none."""
@@ -205,17 +228,6 @@ class LocalLauncher(Launcher):
             return Ending(kind="lost", text="the fork server was killed, and the process with it")
         kind, how = exit_cause(process.exitcode, kills)
         return Ending(kind=kind, text=f"the process ended without a message, {how}")
-
-    def _reason(self, ending: Ending, printed: str, source: Path | None) -> str:
-        """Return why a process failed: what, where, and its last words, or what it was doing."""
-        where = place(printed, source) if source is not None else ""
-        text = f"{ending.text} ({where})" if where else ending.text
-        if ending.kind == "error":  # its last words are the error
-            return text
-        if not where and self._doing:
-            text += f", after it had said: {self._doing}"
-        last = last_words(printed)
-        return f"{text}; it printed last: {last}" if last else text
 
     def _start(self, call: tuple[Any, ...], *, daemon: bool) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
@@ -249,7 +261,7 @@ class LocalLauncher(Launcher):
         try:
             process.join(timeout=patience_s)
         finally:
-            self._left = process.pid
+            self._left.add(process.pid)
             _kill(process)
         process.join(gone_s)
         self._wait_until_gone(gone_s)
@@ -268,22 +280,21 @@ class LocalLauncher(Launcher):
             )
 
     def _wait_until_gone(self, seconds: float) -> list[int]:
-        """Wait until no process of the last group runs; return those that do when the time is up."""
+        """Wait until no process of the groups that were ended runs; return those that do when the time is up."""
         deadline_s = time.monotonic() + seconds
-        while self._left is not None and (members := group_members(self._left)):
-            if time.monotonic() > deadline_s:
-                return members
-            time.sleep(0.02)
-        self._left = None
+        for group in tuple(self._left):
+            while members := group_members(group):
+                if time.monotonic() > deadline_s:
+                    return members
+                time.sleep(0.02)
+            self._left.discard(group)
         return []
 
-    def _listen(
-        self, process: Any, receiving: Connection, on_message: Callable[[Message], None], silence_s: float
-    ) -> Ending | None:
+    def _listen(self, worker: _Worker, receiving: Connection, on_message: OnMessage, silence_s: float) -> Ending | None:
         """Pass messages on until the process ends; return its ending, or None if it ended without one."""
-        heard, limit_s, self._doing = time.monotonic(), silence_s, ""
+        heard, limit_s = time.monotonic(), silence_s
         while True:
-            ready = wait([receiving, process.sentinel], timeout=min(POLL_S, limit_s))
+            ready = wait([receiving, worker.process.sentinel], timeout=min(POLL_S, limit_s))
             if receiving in ready:
                 try:
                     message = receiving.recv()
@@ -293,9 +304,9 @@ class LocalLauncher(Launcher):
                 if isinstance(message, Done):
                     return Ending(kind="done", value=message.value)
                 if isinstance(message, Failed):
-                    return Ending(kind=message.kind, text=message.text)
+                    return Ending(kind=message.kind, text=message.text, secondary=message.secondary)
                 if isinstance(message, Progress):
-                    self._doing, limit_s = message.text, max(silence_s, message.silence_s)
+                    worker.doing, limit_s = message.text, max(silence_s, message.silence_s)
                 on_message(message)
             elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
@@ -303,6 +314,29 @@ class LocalLauncher(Launcher):
                 return Ending(kind="timeout", text=f"no sign of life for {limit_s:g} s")
             else:
                 on_message(Progress(text=""))
+
+
+def _ranks(trial: Trial) -> int:
+    """Return the number of a trial's ranks: its placement's devices, or those that Lightning trains on."""
+    members = len(trial.cell.placement.members)
+    if members > 1 or trial.phase != "train":
+        return members
+    try:
+        return suite_registry.load(trial.cell.suite).devices
+    except UsageError:  # its process reports it
+        return 1
+
+
+def _reason(ending: Ending, doing: str, printed: str, source: Path | None) -> str:
+    """Return why a process failed: what, where, and its last words, or what it was doing."""
+    where = place(printed, source) if source is not None else ""
+    text = f"{ending.text} ({where})" if where else ending.text
+    if ending.kind == "error":  # its last words are the error
+        return text
+    if not where and doing:
+        text += f", after it had said: {doing}"
+    last = last_words(printed)
+    return f"{text}; it printed last: {last}" if last else text
 
 
 def _serve(*arguments: Any) -> None:

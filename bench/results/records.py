@@ -813,6 +813,8 @@ class Failed:
     kind: Literal["usage", "unsupported", "oom", "error"]
     """What the user can mend, what this device or suite cannot do, memory that did not suffice, or anything else."""
     text: str
+    secondary: bool = False
+    """Whether the error reports the loss of another rank, whose own error may not have arrived yet."""
 
 
 Message = Progress | Block | EpochResult | Numeric | Explained | TrialResult

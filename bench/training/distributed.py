@@ -6,6 +6,7 @@ one clock decide alike and stay in step.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,10 +19,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
+from bench.spec.trial import Rendezvous
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=20)
 """How long a rank waits for another at most; the first step of a large model may take minutes."""
+
+
+def announce(rendezvous: Rendezvous) -> None:
+    """Set torch.distributed's environment variables to this rank's place, and take its share of the CPU's threads."""
+    os.environ |= {
+        "MASTER_ADDR": rendezvous.address,
+        "MASTER_PORT": str(rendezvous.port),
+        "RANK": str(rendezvous.rank),
+        "LOCAL_RANK": str(rendezvous.local_rank),
+        "WORLD_SIZE": str(rendezvous.world),
+        "LOCAL_WORLD_SIZE": str(rendezvous.local_world),
+    }
+    torch.set_num_threads(max(1, torch.get_num_threads() // rendezvous.local_world))
 
 
 def join(device: torch.device, silence_s: float) -> None:

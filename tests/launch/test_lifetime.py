@@ -106,7 +106,7 @@ def test_while_something_of_an_earlier_process_runs_nothing_is_measured_beside_i
     monkeypatch.setattr("bench.launch.local.GONE_S", 0.1)
     launcher = LocalLauncher()
     with subprocess.Popen(["sleep", "600"], process_group=0) as stuck:
-        launcher._left = stuck.pid
+        launcher._left.add(stuck.pid)
         assert group_members(stuck.pid) == [stuck.pid]
         with pytest.raises(UsageError, match=f"Process {stuck.pid} of an earlier trial .* --resume"):
             launcher.call("tests.launch.hanging:leave_a_child")

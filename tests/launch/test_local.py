@@ -135,7 +135,7 @@ def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
 
 def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(launcher, tiny_trial, cpu):
     losses, pids = [], []
-    launcher.on_start = pids.append
+    launcher.on_start = pids.extend
     for seed in (3, 3, 4):
         _, messages = run(launcher, replace(tiny_trial, phase="train", seed=seed), cpu)
         losses.append(next(m.train_loss for m in messages if isinstance(m, EpochResult)))
@@ -204,7 +204,8 @@ def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind)
 
     thread = threading.Thread(target=compile_model)
     thread.start()
-    ending = launcher._listen(SimpleNamespace(sentinel=sentinel), receiving, lambda _message: None, 0.1)
+    process = SimpleNamespace(sentinel=sentinel)
+    ending = launcher._listen(local._Worker(process=process), receiving, lambda _message: None, 0.1)
     thread.join()
     assert ending.kind == kind
 

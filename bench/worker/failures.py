@@ -5,20 +5,17 @@ from __future__ import annotations
 import faulthandler
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bench.results.records import Failed
-from bench.spec.errors import UnsupportedError, UsageError, first_line
+from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """DistributedDataParallel's error in the second step if the first left some parameters without a gradient."""
 
 FROM_LOADER = "in DataLoader worker process"
 """In the first line of an error of a loader's process; the error itself is in the last line."""
-COMPILERS = ("torch._dynamo", "torch._inductor")
-"""Modules of the errors of torch.compile, of which others may be subclasses."""
 DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
 """How faulthandler begins."""
@@ -27,17 +24,6 @@ STACK_SIGNAL = signal.SIGUSR2
 """Lets a worker or rank print its stack, even while it hangs in C code."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 """In gloo's errors, plain RuntimeErrors, when another process is gone."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorReport:
-    """The error that ended a rank."""
-
-    failed: Failed
-    output: str
-    """The error with its traceback."""
-    secondary: bool = False
-    """Whether it reports a lost peer, whose own error may not have arrived yet."""
 
 
 def failure(error: BaseException) -> Failed:
@@ -50,7 +36,8 @@ def failure(error: BaseException) -> Failed:
             text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
             "several: they wait for each other's gradient of every parameter",
         )
-    return Failed(kind=_kind(error), text=f"{type(error).__name__}: {_first_line(str(error))}")
+    text = f"{type(error).__name__}: {_first_line(str(error))}"
+    return Failed(kind=_kind(error), text=text, secondary=is_secondary(error))
 
 
 def is_secondary(error: BaseException) -> bool:
@@ -64,23 +51,11 @@ def is_secondary(error: BaseException) -> bool:
 
 def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
     from bench.devices.backend import is_out_of_memory
+    from bench.training.techniques import refused
 
     if is_out_of_memory(error):
         return "oom"
     return "unsupported" if refused(error) else "error"
-
-
-def refused(error: BaseException) -> str | None:
-    """Return why a technique cannot be used here, if that is the error; None for any other error."""
-    from bench.devices.backend import is_out_of_memory
-
-    if isinstance(error, UnsupportedError):
-        return str(error)
-    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may not.
-    raised_by_compile = any(cls.__module__.startswith(COMPILERS) for cls in type(error).__mro__)
-    if raised_by_compile and not is_out_of_memory(error):
-        return f"compile: {type(error).__name__}: {first_line(error)}"
-    return None
 
 
 def _first_line(text: str) -> str:
