@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,9 @@ def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], No
         BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
     """
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
-        running = [pool.submit(job) for job in jobs]
         try:
-            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
-            for future in ended:
-                future.result()
+            for ended in as_completed([pool.submit(job) for job in jobs]):
+                ended.result()
         except BaseException:
             cancel()
             raise

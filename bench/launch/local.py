@@ -7,17 +7,14 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from bench.devices.variables import remove_overrides
 from bench.launch.launcher import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
@@ -27,7 +24,7 @@ from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
-from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, place
+from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +36,6 @@ STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""
 SERVER_LOST = 255
 """multiprocessing's exit code of a process whose fork server is gone."""
-LOG_BYTES = 2**19
-"""Most that is kept of the beginning, and of the end, of what a process printed."""
 POLL_S = 2.0
 """A silent worker's launcher sends an empty progress so often."""
 SPIN_COUNT = "1000"
@@ -50,28 +45,10 @@ GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
 INTERRUPTED_S = 0.3
 """The same after Ctrl-C, which must be answered at once."""
-TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
-EMULATION_VARIABLES = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
-"""Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
-RECORDED = (
-    *("ATEN_CPU_CAPABILITY", "CUBLAS*", "CUDA_DEVICE_*", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
-    *("CUDA_VISIBLE_DEVICES", "CUDNN_*", "DNNL_*", "HIP_*", "HSA_*", "KMP_*", "MIOPEN_*", "MKL_*", "NCCL_*"),
-    *("OMP_NUM_THREADS", "ONEDNN_*", "PYTORCH_*", "ROCR_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_NCCL_*"),
-)
-"""Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
 
 
 class NotStartedError(Exception):
     """The fork server could not start a process."""
-
-
-@dataclass(kw_only=True, slots=True)
-class _Worker:
-    """A process of this machine."""
-
-    process: Any
-    doing: str = ""
-    """The text of its last progress."""
 
 
 class LocalLauncher(Launcher):
@@ -86,8 +63,8 @@ class LocalLauncher(Launcher):
         """
         super().__init__()
         self.silence_s, self.patience_s = silence_s, patience_s
-        self._workers: list[_Worker] = []
-        """Those that run."""
+        self._doing: dict[Any, str] = {}
+        """The processes that run, each with the text of its last progress."""
         self._left: set[int] = set()
         """The process groups of workers that were ended, until nothing of them runs."""
         self.removed_variables = remove_overrides()
@@ -107,12 +84,12 @@ class LocalLauncher(Launcher):
             UsageError: a device is not there.
         """
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
-        return replace(environment, removed_variables=self.removed_variables, variables=recorded())
+        return replace(environment, removed_variables=self.removed_variables)
 
     def cancel(self) -> None:
         """End the processes that are running."""
-        for worker in tuple(self._workers):
-            _kill(worker.process)
+        for process in tuple(self._doing):
+            lifetime.end_group(process)
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker, ``module:name``, in a fresh process and return its value.
@@ -152,7 +129,7 @@ class LocalLauncher(Launcher):
         if len(place.members) == 1 and index is not None:  # Lightning trains on this GPU and on those after it
             index += rank
             trial = replace(trial, cell=replace(trial.cell, placement=Placement(name=str(index))))
-        meeting = Rendezvous(rank=rank, world=world, local_rank=rank, local_world=world, address="127.0.0.1", port=port)
+        meeting = Rendezvous(rank=rank, world=world, local_world=world, address="127.0.0.1", port=port)
         return Rank(
             name=f"device {rank + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
             run=lambda on_message: self._run_rank(trial, device, meeting, on_message),
@@ -196,15 +173,15 @@ class LocalLauncher(Launcher):
             kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
-            worker: _Worker | None = None
+            process, doing = None, ""
             try:
-                worker = _Worker(process=self._start(call, daemon=not parent))
-                self._workers.append(worker)
+                process = self._start(call, daemon=not parent)
+                self._doing[process] = ""
                 sending.close()
-                self.on_start([each.process.pid for each in tuple(self._workers)])
-                ending = self._listen(worker, receiving, on_message, silence_s)
+                self.on_start([each.pid for each in tuple(self._doing)])
+                ending = self._listen(process, receiving, on_message, silence_s)
                 if ending is not None and ending.kind == "timeout":
-                    _ask_where(worker.process)
+                    _ask_where(process)
                 patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
                 gone_s = GONE_S
             except NotStartedError as error:
@@ -212,15 +189,16 @@ class LocalLauncher(Launcher):
             finally:
                 for end in (receiving, sending):
                     end.close()
-                if worker is not None:
-                    self._workers.remove(worker)
-                    self._stop(worker.process, patience_s, gone_s)
+                if process is not None:
+                    doing = self._doing.pop(process, "")
+                    self._stop(process, patience_s, gone_s)
             if ending is None:
-                ending = self._unannounced(worker.process, kills)
+                ending = self._unannounced(process, kills)
             if ending.kind not in ("error", "died", "timeout", "lost"):
                 return ending
-            printed = _printed(log)
-            return replace(ending, text=_reason(ending, worker.doing, printed, source), log=printed)
+            output = printed(log)
+            said = doing if ending.kind != "error" else None
+            return replace(ending, text=reason(ending.text, output, said, source), log=output)
 
     def _unannounced(self, process: Any, kills: int | None) -> Ending:
         """Return the ending of a process that sent none."""
@@ -262,7 +240,7 @@ class LocalLauncher(Launcher):
             process.join(timeout=patience_s)
         finally:
             self._left.add(process.pid)
-            _kill(process)
+            lifetime.end_group(process)
         process.join(gone_s)
         self._wait_until_gone(gone_s)
 
@@ -283,18 +261,18 @@ class LocalLauncher(Launcher):
         """Wait until no process of the groups that were ended runs; return those that do when the time is up."""
         deadline_s = time.monotonic() + seconds
         for group in tuple(self._left):
-            while members := group_members(group):
+            while members := lifetime.group_members(group):
                 if time.monotonic() > deadline_s:
                     return members
                 time.sleep(0.02)
             self._left.discard(group)
         return []
 
-    def _listen(self, worker: _Worker, receiving: Connection, on_message: OnMessage, silence_s: float) -> Ending | None:
+    def _listen(self, process: Any, receiving: Connection, on_message: OnMessage, silence_s: float) -> Ending | None:
         """Pass messages on until the process ends; return its ending, or None if it ended without one."""
         heard, limit_s = time.monotonic(), silence_s
         while True:
-            ready = wait([receiving, worker.process.sentinel], timeout=min(POLL_S, limit_s))
+            ready = wait([receiving, process.sentinel], timeout=min(POLL_S, limit_s))
             if receiving in ready:
                 try:
                     message = receiving.recv()
@@ -306,7 +284,7 @@ class LocalLauncher(Launcher):
                 if isinstance(message, Failed):
                     return Ending(kind=message.kind, text=message.text, secondary=message.secondary)
                 if isinstance(message, Progress):
-                    worker.doing, limit_s = message.text, max(silence_s, message.silence_s)
+                    self._doing[process], limit_s = message.text, max(silence_s, message.silence_s)
                 on_message(message)
             elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
@@ -327,18 +305,6 @@ def _ranks(trial: Trial) -> int:
         return 1
 
 
-def _reason(ending: Ending, doing: str, printed: str, source: Path | None) -> str:
-    """Return why a process failed: what, where, and its last words, or what it was doing."""
-    where = place(printed, source) if source is not None else ""
-    text = f"{ending.text} ({where})" if where else ending.text
-    if ending.kind == "error":  # its last words are the error
-        return text
-    if not where and doing:
-        text += f", after it had said: {doing}"
-    last = last_words(printed)
-    return f"{text}; it printed last: {last}" if last else text
-
-
 def _serve(*arguments: Any) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
     server: Any = forkserver._forkserver  # there is no public way
@@ -350,48 +316,12 @@ def _serve(*arguments: Any) -> None:
     worker.serve(*arguments)
 
 
-def _kill(process: Any) -> None:
-    if process.is_alive():
-        with suppress(psutil.NoSuchProcess):
-            descendants = psutil.Process(process.pid).children(recursive=True)  # some may have left its group
-            process.kill()
-            for one in descendants:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-    with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def group_members(group: int) -> list[int]:
-    """Return the processes of a process group that still run."""
-    found = []
-    with suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        for process in psutil.process_iter(["status"]):
-            with suppress(ProcessLookupError):
-                if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
-                    found.append(process.pid)
-    return found
-
-
 def _kill_fork_server() -> None:
     """End the fork server, and with it the processes that it has forked; another is started when one is needed."""
     server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         with suppress(ProcessLookupError):
             os.kill(server._forkserver_pid, signal.SIGKILL)
-
-
-def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Unset what overrides how fp32 is multiplied, before torch reads it; return what there was, as NAME=VALUE."""
-    names = (*TF32_VARIABLES, *EMULATION_VARIABLES)
-    return tuple(f"{name}={environment.pop(name)}" for name in names if name in environment)
-
-
-def recorded(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the variables that run.json records, as NAME=VALUE, by name."""
-    known = [name for name in environment if any(fnmatchcase(name, pattern) for pattern in RECORDED)]
-    return tuple(f"{name}={environment[name]}" for name in sorted(known) if not name.endswith(("_DIR", "_PATH")))
 
 
 def _ask_where(process: Any) -> None:
@@ -410,21 +340,6 @@ def _fork_server_runs() -> bool:
         )
     except ChildProcessError:
         return False
-
-
-def _printed(log: Path) -> str:
-    """Return what a process has printed; of much the beginning and the end."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        if size <= 2 * LOG_BYTES:
-            return file.read().decode(errors="replace")
-        head = file.read(LOG_BYTES)
-        file.seek(size - LOG_BYTES)
-        cut = f"\n… ({size - 2 * LOG_BYTES:,} bytes left out) …\n"
-        return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
 
 
 def source_of(suite: SuiteRef) -> Path:

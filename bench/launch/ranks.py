@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -11,12 +12,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from bench.launch.launcher import Ending, OnMessage
-from bench.results.records import MemoryPeak, Message, TrialResult
+from bench.results.records import MemoryPeak, TrialResult
 
 GRACE_S = 5.0
 """How long the other ranks may take to report the cause after one has reported that it lost them."""
 HALT_S = 2.0
-"""How often ranks that are to end are halted again."""
+"""How often ranks that are to end are halted again: a process may have been about to start."""
 CAUSES = ("oom", "unsupported", "usage", "timeout")
 """Endings that are a cause by themselves; others may follow from another rank's."""
 ALIKE = ("unsupported", "usage")
@@ -45,6 +46,9 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
         Exception: the first that a rank raised; the other ranks have ended.
     """
     inbox: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+    running, failed = set(range(len(ranks))), list[tuple[str, Any]]()
+    results: list[list[TrialResult]] = [[] for _ in ranks]
+    halted, halt_s = False, threading.TIMEOUT_MAX  # whether the other ranks are to end, and when they are halted next
 
     def run(number: int) -> None:
         try:
@@ -52,81 +56,50 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
         except Exception as error:
             inbox.put((number, error))
 
-    trial = _JointTrial(ranks, on_message, grace_s)
+    def halt() -> None:
+        for number in running:
+            ranks[number].halt()
+
     with ThreadPoolExecutor(len(ranks)) as pool:
-        threads = [pool.submit(run, number) for number in range(len(ranks))]
+        threads = [pool.submit(run, number) for number in running]
         try:
-            while trial.running:
+            while running:
                 try:
-                    number, message = inbox.get(timeout=trial.timeout_s())
+                    number, message = inbox.get(timeout=max(0.0, halt_s - time.monotonic()))
                 except Empty:
-                    trial.halt()
-                else:
-                    trial.take(number, message)
+                    halted, halt_s = True, time.monotonic() + HALT_S
+                    halt()
+                    continue
+                if isinstance(message, Ending | Exception):
+                    running.discard(number)
+                    if not halted and getattr(message, "kind", "") != "done":  # what is halted ends because of that
+                        failed.append((ranks[number].name, message))
+                        wait_s = grace_s if getattr(message, "secondary", False) else 0.0
+                        halt_s = min(halt_s, time.monotonic() + wait_s)
+                elif isinstance(message, TrialResult):
+                    results[number].append(message)
+                elif number == 0 and not halted:
+                    on_message(message)
         except BaseException:  # Ctrl-C
-            trial.halt()
+            halt()
             while wait(threads, HALT_S).not_done:
-                trial.halt()
+                halt()
             raise
-    return trial.end()
+    for _, message in failed:
+        if isinstance(message, Exception):
+            raise message
+    if failed:
+        return cause(failed)
+    for result in results[0]:
+        alike = [other for each in results for other in each if other.precision == result.precision]
+        on_message(replace(result, memory=_memory(alike)))
+    return Ending(kind="done")
 
 
-class _JointTrial:
-    """The state of a trial while its ranks run."""
-
-    def __init__(self, ranks: Sequence[Rank], on_message: OnMessage, grace_s: float) -> None:
-        self.ranks, self.on_message, self.grace_s = ranks, on_message, grace_s
-        self.running = set(range(len(ranks)))
-        self.results: list[list[TrialResult]] = [[] for _ in ranks]
-        self.failed: list[tuple[str, Ending]] = []
-        """Names and endings of the ranks that failed, in the order of their arrival."""
-        self.errors: list[Exception] = []
-        self.halt_s: float | None = None
-        """When the ranks that still run are halted next."""
-        self.halted = False
-
-    def timeout_s(self) -> float | None:
-        """Return how long to wait for the next message; None is without limit."""
-        return None if self.halt_s is None else max(0.0, self.halt_s - time.monotonic())
-
-    def take(self, number: int, message: Message | Ending | Exception) -> None:
-        """Take a rank's message, its ending, or the error that it raised instead."""
-        if isinstance(message, TrialResult):
-            self.results[number].append(message)
-        elif isinstance(message, Exception):
-            self.running.discard(number)
-            self.errors.append(message)
-            self.halt()
-        elif isinstance(message, Ending):
-            self.running.discard(number)
-            if message.kind == "done" or self.halted:  # a rank that is halted ends because of that
-                return
-            self.failed.append((self.ranks[number].name, message))
-            if not message.secondary:
-                self.halt()
-            elif self.halt_s is None:
-                self.halt_s = time.monotonic() + self.grace_s
-        elif number == 0 and not self.halted:
-            self.on_message(message)
-
-    def halt(self) -> None:
-        """End the ranks that still run; to be repeated, for a process may have been about to start."""
-        self.halted, self.halt_s = True, time.monotonic() + HALT_S
-        for number in self.running:
-            self.ranks[number].halt()
-
-    def end(self) -> Ending:
-        """Return how the trial ended, after passing on the first rank's results if no rank failed."""
-        if self.errors:
-            raise self.errors[0]
-        if self.failed:
-            return cause(self.failed)
-        for result in self.results[0]:
-            alike = [other for results in self.results for other in results if other.precision == result.precision]
-            peaks = [other.memory for other in alike if other.memory]
-            several = result.memory and len(self.ranks) > 1
-            self.on_message(replace(result, memory=MemoryPeak.of_all(peaks)) if several else result)
-        return Ending(kind="done")
+def _memory(results: Sequence[TrialResult]) -> MemoryPeak | None:
+    """Return the memory of all ranks, of which each has a result; None where none was measured."""
+    peaks = [result.memory for result in results if result.memory]
+    return MemoryPeak.of_all(peaks) if len(peaks) > 1 else results[0].memory
 
 
 def cause(failed: Sequence[tuple[str, Ending]]) -> Ending:

@@ -138,10 +138,8 @@ class Rendezvous:
     rank: int
     world: int
     """Number of ranks."""
-    local_rank: int
-    """The rank's number among those of its machine."""
     local_world: int
-    """Number of ranks of its machine."""
+    """Number of ranks on the same machine."""
     address: str
     """Where rank 0 listens: ``MASTER_ADDR``."""
     port: int

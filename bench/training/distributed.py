@@ -32,7 +32,7 @@ def announce(rendezvous: Rendezvous) -> None:
         "MASTER_ADDR": rendezvous.address,
         "MASTER_PORT": str(rendezvous.port),
         "RANK": str(rendezvous.rank),
-        "LOCAL_RANK": str(rendezvous.local_rank),
+        "LOCAL_RANK": str(rendezvous.rank % rendezvous.local_world),  # ranks of one machine follow each other
         "WORLD_SIZE": str(rendezvous.world),
         "LOCAL_WORLD_SIZE": str(rendezvous.local_world),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import re
 import signal
 from pathlib import Path
@@ -20,6 +21,8 @@ DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.
 FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
 """How faulthandler begins."""
 LONGEST_LINE = 300
+LOG_BYTES = 2**19
+"""Most that is kept of the beginning, and of the end, of what a process printed."""
 STACK_SIGNAL = signal.SIGUSR2
 """Lets a worker or rank print its stack, even while it hangs in C code."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
@@ -95,6 +98,40 @@ def last_words(printed: str) -> str:
     dump = FATAL.search(printed) or DUMP.search(printed)
     lines = printed[: dump.start()].strip().splitlines() if dump else printed.strip().splitlines()
     return lines[-1].strip()[-LONGEST_LINE:] if lines else ""
+
+
+def reason(text: str, output: str, doing: str | None, source: Path | None) -> str:
+    """Return why a process failed, and where; and its last words, or what it was doing.
+
+    Args:
+        text: the error, or how the process ended.
+        output: what the process printed.
+        doing: what the process said last that it was doing; None of an error, which is its last word.
+        source: the user's file, of which the line is named.
+    """
+    where = place(output, source) if source is not None else ""
+    text = f"{text} ({where})" if where else text
+    if doing is None:
+        return text
+    if not where and doing:
+        text += f", after it had said: {doing}"
+    last = last_words(output)
+    return f"{text}; it printed last: {last}" if last else text
+
+
+def printed(log: Path) -> str:
+    """Return what a process has printed; of much the beginning and the end."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size <= 2 * LOG_BYTES:
+            return file.read().decode(errors="replace")
+        head = file.read(LOG_BYTES)
+        file.seek(size - LOG_BYTES)
+        cut = f"\n… ({size - 2 * LOG_BYTES:,} bytes left out) …\n"
+        return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
 
 
 # The cause of death of a process that sent no report.

@@ -10,13 +10,14 @@ from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
+from bench.devices.variables import remove_overrides
 from bench.launch import local
-from bench.launch.local import LocalLauncher, remove_overrides
+from bench.launch.local import LocalLauncher
 from bench.results.records import Block, Done, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import JOINT_S, SuiteRef
@@ -204,8 +205,8 @@ def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind)
 
     thread = threading.Thread(target=compile_model)
     thread.start()
-    process = SimpleNamespace(sentinel=sentinel)
-    ending = launcher._listen(local._Worker(process=process), receiving, lambda _message: None, 0.1)
+    process = mock.Mock(sentinel=sentinel)
+    ending = launcher._listen(process, receiving, lambda _message: None, 0.1)
     thread.join()
     assert ending.kind == kind
 

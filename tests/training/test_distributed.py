@@ -268,7 +268,7 @@ def test_a_rank_takes_its_share_of_the_threads_of_its_machine(monkeypatch):
     monkeypatch.setattr(distributed.os, "environ", {})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    place = Rendezvous(rank=5, world=6, local_rank=2, local_world=3, address="node0", port=29400)
+    place = Rendezvous(rank=5, world=6, local_world=3, address="node0", port=29400)
     distributed.announce(place)
     assert threads == [2]
     assert {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "MASTER_PORT": "29400"}.items() <= os.environ.items()

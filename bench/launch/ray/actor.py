@@ -8,21 +8,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any
 
 import psutil
 
 from bench.launch.launcher import Ending
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import free_port
-from bench.results.records import Device, Environment, Message
+from bench.results.records import Device, Message
 from bench.spec.trial import Rendezvous, Trial
 
 THREADS = "OMP_NUM_THREADS"
 
 
-class AcceleratorActor:
-    """Runs its accelerator's rank of each trial, and lives as long as the run holds the accelerator."""
+class AcceleratorActor(LocalLauncher):
+    """The launcher of an accelerator's node, which lives as long as the run holds the accelerator."""
 
     def __init__(self, threads: str | None) -> None:
         """Prepare this process.
@@ -36,7 +35,7 @@ class AcceleratorActor:
         os.environ.pop(THREADS, None)
         if threads is not None:
             os.environ[THREADS] = threads
-        self._launcher = LocalLauncher()
+        super().__init__()
 
     def locate(self) -> tuple[str, str, str]:
         """Return Ray's id of the node, its name, and its address on the network that Ray uses."""
@@ -51,21 +50,13 @@ class AcceleratorActor:
         """Return a free port of this node."""
         return free_port()
 
-    def survey(self, placement: str) -> Environment:
-        """Describe the accelerator, which is ``0`` or ``cpu`` here."""
-        return self._launcher.survey((placement,))
-
-    def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker in a fresh process."""
-        return self._launcher.call(target, *arguments)
-
-    def run(self, trial: Trial, device: Device, rendezvous: Rendezvous | None) -> Iterator[Message | Ending]:
-        """Run a rank of a trial in a fresh process and yield its records as they come, its ending last."""
+    def stream(self, trial: Trial, device: Device, rendezvous: Rendezvous | None) -> Iterator[Message | Ending]:
+        """Run the accelerator's rank of a trial, and yield its records as they come, its ending last."""
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
         def execute() -> None:
             try:
-                messages.put(self._launcher.run(trial, device, messages.put, rendezvous))
+                messages.put(self.run(trial, device, messages.put, rendezvous))
             except Exception as error:  # else the loop below would wait forever
                 messages.put(Ending(kind="error", text=f"{type(error).__name__}: {error}"))
 
@@ -73,10 +64,6 @@ class AcceleratorActor:
         while not isinstance(message := messages.get(), Ending):
             yield message
         yield message
-
-    def halt(self) -> None:
-        """End the process of the running trial, if there is one."""
-        self._launcher.cancel()
 
 
 def interface(address: str) -> str | None:

@@ -7,14 +7,15 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.launch.launcher import Ending, Launcher, OnMessage
-from bench.launch.ray.environment import Surveys, merge
-from bench.launch.ray.pool import RESOURCE, AcceleratorPool, CancelledError, NodeLostError
+from bench.devices.nodes import Surveys, merge
+from bench.launch.launcher import Ending, Launcher, OnMessage, run_concurrently
+from bench.launch.ray.pool import RESOURCE, AcceleratorPool, NodeLostError
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError, first_line
 from bench.spec.trial import Placement, SuiteRef, Trial
@@ -66,13 +67,13 @@ class RayLauncher(Launcher):
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         """Describe the nodes as one environment, with a device for each placement."""
+        counts = {placement.name: len(placement.members) for placement in self._placements}
 
-        def surveys(pool: AcceleratorPool) -> dict[str, Surveys]:
-            mine = [placement for placement in self._placements if placement.members[0] == pool.type]
-            return {placement.name: pool.survey(len(placement.members)) for placement in mine}
+        def survey(pool: AcceleratorPool) -> dict[str, Surveys]:
+            return {name: pool.survey(count) for name, count in counts.items() if name.split("+")[0] == pool.type}
 
-        by_name = {name: found for each in self._in_pools(surveys) for name, found in each.items()}
-        return merge({placement.name: by_name[placement.name] for placement in self._placements})
+        surveys = self._in_pools(survey)
+        return merge({name: surveys[name.split("+")[0]][name] for name in counts})
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker on each held node, and return its value, which must be the same on all.
@@ -81,8 +82,8 @@ class RayLauncher(Launcher):
             UsageError: the function raised one, or the nodes returned different values.
         """
         translated = tuple(self._translated(argument) for argument in arguments)
-        each = self._in_pools(lambda pool: pool.call(target, *translated))
-        values = {name: value for values in each for name, value in values.items()}
+        by_type = self._in_pools(lambda pool: pool.call(target, *translated))
+        values = {name: value for values in by_type.values() for name, value in values.items()}
         first, *others = values.values()
         if any(other != first for other in others):
             text = "; ".join(f"{node}: {value}" for node, value in values.items())
@@ -114,16 +115,18 @@ class RayLauncher(Launcher):
             self._ray.shutdown()
         shutil.rmtree(self._stage, ignore_errors=True)
 
-    def _in_pools(self, function: Callable[[AcceleratorPool], Any]) -> list[Any]:
-        with ThreadPoolExecutor(len(self._pools)) as executor:
-            running = [executor.submit(function, pool) for pool in self._pools.values()]
-            try:
-                return [future.result() for future in running]
-            except (NodeLostError, CancelledError) as error:
-                raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
-            except KeyboardInterrupt:
-                self.cancel()
-                raise
+    def _in_pools(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
+        """Call a function with every pool at the same time; return its values by type."""
+        values: dict[str, Any] = {}
+
+        def job(pool: AcceleratorPool) -> None:
+            values[pool.type] = function(pool)
+
+        try:
+            run_concurrently([partial(job, pool) for pool in self._pools.values()], self.cancel)
+        except (NodeLostError, CancelledError) as error:
+            raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
+        return values
 
     def _translated(self, argument: Any) -> Any:
         """Return an argument; of a suite's reference with the path of its file on the nodes."""

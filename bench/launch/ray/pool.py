@@ -6,6 +6,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,16 +27,10 @@ POLL_S = 2.0
 """Interval of checks that the nodes still exist while waiting for accelerators."""
 PATIENCE_S = 10.0
 """How long to wait for accelerators before saying so."""
-STOP_S = 2.0
-"""How long an actor may take to end its process."""
 
 
 class NodeLostError(Exception):
     """A node is gone, or its actor."""
-
-
-class CancelledError(Exception):
-    """The run was stopped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,8 +81,8 @@ class AcceleratorPool:
     def survey(self, count: int) -> list[tuple[str, Environment]]:
         """Describe each of ``count`` accelerators, with Ray's id of its node."""
         held = self._open(count)[:count]
-        surveys = [each.actor.survey.remote("0" if "GPU" in self.bundle else "cpu") for each in held]
-        return [(each.node, self._get(each, survey)) for each, survey in zip(held, surveys, strict=True)]
+        surveys = [each.actor.survey.remote(("0",) if "GPU" in self.bundle else ("cpu",)) for each in held]
+        return [(each.node, self._get(each.name, survey)) for each, survey in zip(held, surveys, strict=True)]
 
     def call(self, target: str, *arguments: object) -> dict[str, Any]:
         """Call a function of the worker on each node, and return its values by the accelerator's name.
@@ -115,31 +110,24 @@ class AcceleratorPool:
         """
         world = len(trial.cell.placement.members)
         held = self._open(world)[:world]
-        port = self._get(held[0], held[0].actor.free_port.remote()) if world > 1 else 0
-        ranks_of = Counter(each.node for each in held)
-        ranks = []
-        for number, each in enumerate(held):
-            before = sum(other.node == each.node for other in held[:number])
-            meeting = Rendezvous(
-                rank=number,
-                world=world,
-                local_rank=before,
-                local_world=ranks_of[each.node],
-                address=held[0].address,
-                port=port,
-            )
-            ranks.append(self._rank(each, trial, device, meeting if world > 1 else None))
+        nodes = [each.node for each in held]
+        meetings: list[Rendezvous | None] = [None]
+        if world > 1:
+            port = self._get(held[0].name, held[0].actor.free_port.remote())
+            address = held[0].address
+            meetings = [
+                Rendezvous(rank=rank, world=world, local_world=nodes.count(node), address=address, port=port)
+                for rank, node in enumerate(nodes)
+            ]
+        ranks = [self._rank(each, trial, device, meeting) for each, meeting in zip(held, meetings, strict=True)]
         ending = run_ranks(ranks, lambda message: on_message(_renamed(message, trial)))
         if self.closed.is_set():  # because of which it ended
             raise CancelledError
         return ending
 
     def release(self) -> None:
-        """End what is running, and release the accelerators."""
-        (held, self._held), (group, self._group) = (self._held, []), (self._group, None)
-        with suppress(self.ray.exceptions.RayError):  # actors that are gone, or do not answer, end with their group
-            halting = [each.actor.halt.remote() for each in held]
-            self.ray.wait(halting, num_returns=len(halting), timeout=STOP_S) if halting else None
+        """Release the accelerators; Ray ends the actors that hold them, and with those ends what they run."""
+        (group, self._group), self._held = (self._group, None), []
         if group is not None:
             with suppress(self.ray.exceptions.RayError):
                 self.ray.util.remove_placement_group(group)
@@ -155,20 +143,20 @@ class AcceleratorPool:
         there = replace(trial, cell=replace(trial.cell, placement=Placement(name=local)))
 
         def run(on_message: OnMessage) -> Ending:
-            stream = held.actor.run.options(num_returns="streaming")
+            stream = held.actor.stream.options(num_returns="streaming")
             try:
                 for reference in stream.remote(there, replace(device, placement=local), meeting):
-                    message = self._get(held, reference)
+                    message = self._get(held.name, reference)
                     if isinstance(message, Ending):
                         return message
                     on_message(message)
             except self.ray.exceptions.RayError as error:
-                raise self._lost(error, held.name) from error
+                raise self._lost(held.name, error) from error
             raise NodeLostError(f"{held.name} ended without a message")
 
         def halt() -> None:
             with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises
-                held.actor.halt.remote()
+                held.actor.cancel.remote()
 
         return Rank(name=held.name, run=run, halt=halt)
 
@@ -181,16 +169,9 @@ class AcceleratorPool:
         """Return at least ``count`` accelerators that are held, after taking those of a new group if there is none."""
         if len(self._held) < count:
             self.release()
-            try:
-                self._held = self._take(count)
-                for target, arguments in self._prepared:
-                    self._call(self._held, target, arguments)
-            except self.ray.exceptions.RayError as error:
-                self.release()
-                raise self._lost(error, self.type) from error
-            except BaseException:
-                self.release()
-                raise
+            self._held = self._take(count)
+            for target, arguments in self._prepared:
+                self._call(self._held, target, arguments)
         return self._held
 
     def _take(self, count: int) -> list[Accelerator]:
@@ -215,18 +196,15 @@ class AcceleratorPool:
                 print_plain(f"Waiting for {accelerators}: Ray has lent all of them, or the node is still starting.")
         held = [
             Accelerator(actor=actor, node=node, name=f"{self.type} on {host} ({address})", address=address)
-            for actor, (node, host, address) in zip(actors, self.ray.get(locations), strict=True)
+            for actor, (node, host, address) in zip(actors, self._get(self.type, locations), strict=True)
         ]
         sizes = Counter(each.node for each in held)
         return sorted(held, key=lambda each: (-sizes[each.node], each.node))
 
     def _require(self, count: int) -> int:
         """Return the number of accelerators, of which ``count`` are to train together."""
-        room = self.room
-        if not room:
-            raise NodeLostError(f"the cluster has no other node with {self.type}")
-        if room < count:
-            raise NodeLostError(f"the cluster has only {room} {self.type} left, and {count} are to train together")
+        if (room := self.room) < count:
+            raise NodeLostError(f"{count} {self.type} are needed, and the cluster has {room} left")
         return room
 
     def _actor(self, index: int) -> Any:
@@ -246,19 +224,20 @@ class AcceleratorPool:
     def _call(self, held: Sequence[Accelerator], target: str, arguments: tuple[object, ...]) -> dict[str, Any]:
         of_nodes = {each.node: each for each in held}.values()
         running = [each.actor.call.remote(target, *arguments) for each in of_nodes]
-        return {each.name: self._get(each, value) for each, value in zip(of_nodes, running, strict=True)}
+        return {each.name: self._get(each.name, value) for each, value in zip(of_nodes, running, strict=True)}
 
-    def _get(self, held: Accelerator, reference: Any) -> Any:
+    def _get(self, where: str, reference: Any) -> Any:
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            if isinstance(cause := getattr(error, "cause", None), UsageError):
-                raise UsageError(f"{held.name}: {cause}") from error
-            raise self._lost(error, held.name) from error
+            raise self._lost(where, error) from error
 
-    def _lost(self, error: Exception, where: str) -> Exception:
+    def _lost(self, where: str, error: Exception) -> Exception:
+        """Return why there is no answer: the run was stopped, the user can mend it, or a node is gone."""
         if self.closed.is_set():
             return CancelledError()
+        if isinstance(cause := getattr(error, "cause", None), UsageError):
+            return UsageError(f"{where}: {cause}")
         return NodeLostError(f"{where} was lost ({type(error).__name__}: {first_line(error)})")
 
 

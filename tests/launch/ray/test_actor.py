@@ -75,11 +75,11 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, s
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     worker = AcceleratorActor(threads="1")
     assert "__file__" not in script
-    *messages, ending = worker.run(tiny_trial, cpu, None)
+    *messages, ending = worker.stream(tiny_trial, cpu, None)
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     with pytest.raises(UsageError, match="There is no GPU 97"):
-        worker.survey("97")
+        worker.survey(("97",))
 
 
 def test_an_accelerator_is_no_index():

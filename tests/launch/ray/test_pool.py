@@ -1,5 +1,6 @@
 """Accelerators of a placement group whose bundles Ray, of which there is none here, has put on nodes."""
 
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from bench.launch.launcher import Ending
 from bench.launch.ray.actor import interface
-from bench.launch.ray.pool import Accelerator, AcceleratorPool, CancelledError, NodeLostError
+from bench.launch.ray.pool import Accelerator, AcceleratorPool, NodeLostError
 from bench.results.records import Numeric, Progress
 from bench.spec.trial import Placement
 
@@ -25,9 +26,9 @@ class Actor:
     def __init__(self, node, messages=(DONE,)):
         self.messages, self.given = messages, []
         self.locate = Method(lambda: (node, f"host {node}", f"10.0.0.{node}"))
-        self.halt = Method(lambda: None)
+        self.cancel = Method(lambda: None)
         self.free_port = Method(lambda: 29400)
-        self.run = Method(self.take)
+        self.stream = Method(self.take)
 
     def take(self, *given):
         self.given.append(given)
@@ -85,7 +86,7 @@ def test_each_bundle_is_a_rank_that_sees_its_gpu_alone_and_the_fullest_node_come
         assert len(there.cell.placement.members) == 3
         assert device.placement == there.cell.placement.name
         assert (meeting.rank, meeting.world, meeting.address, meeting.port) == (rank, 3, "10.0.0.2", 29400)
-        assert (meeting.local_rank, meeting.local_world) == [(0, 2), (1, 2), (0, 1)][rank]
+        assert meeting.local_world == [2, 2, 1][rank]
     assert pool.run(on_v100(tiny_trial), gpu, lambda _message: None) == DONE
     assert [len(actor.given) for actor in ray.actors] == [1, 2, 1]  # the same group
     assert ray.actors[1].given[1][2] is None
@@ -100,9 +101,9 @@ def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
 
 
 def test_too_few_accelerators_are_told_without_waiting(tiny_trial, cpu):
-    with pytest.raises(NodeLostError, match="only 1 V100 left, and 2 are to train together"):
+    with pytest.raises(NodeLostError, match="2 V100 are needed, and the cluster has 1 left"):
         AcceleratorPool(Ray(nodes=[node(CPU=8.0)]), "V100", 2).run(on_v100(tiny_trial, 2), cpu, print)
-    with pytest.raises(NodeLostError, match="no other node with V100"):
+    with pytest.raises(NodeLostError, match="1 V100 are needed, and the cluster has 0 left"):
         AcceleratorPool(Ray(), "V100", 2).run(on_v100(tiny_trial), cpu, print)
 
 
