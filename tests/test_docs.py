@@ -15,7 +15,7 @@ PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md")), ROOT / "results" /
 NAMED = re.compile(r"`((?:bench|docs|perf|suites|tests)/[\w/.-]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 COMMAND = re.compile(
-    r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?(?:torchrun [^`]*?|python )run_bench\.py ([^`\n]*)", re.MULTILINE
+    r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?python run_bench\.py ([^`\n]*)", re.MULTILINE
 )
 
 

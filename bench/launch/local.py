@@ -114,8 +114,7 @@ class LocalLauncher(Launcher):
 
         With a ``rendezvous`` only that rank of it; the others are started elsewhere.
         """
-        world = _ranks(trial)
-        if rendezvous is not None or world == 1:
+        if rendezvous is not None or (world := _ranks(trial)) == 1:
             return self._run_rank(trial, device, rendezvous, on_message)
         port = free_port()
         if not device.uuids:  # of Lightning's devices, which are not surveyed: the energy of one of them is not all
