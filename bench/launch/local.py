@@ -29,9 +29,9 @@ from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kill
 PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
-"""A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
+"""A process that surveys, downloads or decodes before the run is taken to hang if it is silent for so long."""
 CALL_LIMITS_S = {"bench.training.flops:count_flops": 60.0, "bench.devices.survey:survey": 300.0}
-"""Functions that never take so long: a model that hangs when it is looked at hangs in its trials, which say where."""
+"""Functions that never take so long: a model that hangs here hangs in its trials, whose rows say where."""
 STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""
 SERVER_LOST = 255
@@ -106,7 +106,7 @@ class LocalLauncher(Launcher):
         if ending.kind != "done":
             last = last_words(ending.log)
             why = ending.text if last in ending.text else f"{ending.text}; it printed last: {last}"
-            raise UsageError(f"Looking before the run failed in {target}: {why}")
+            raise UsageError(f"The run cannot be prepared, because {target} failed: {why}")
         return ending.value
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage, rendezvous: Rendezvous | None = None) -> Ending:
@@ -247,13 +247,13 @@ class LocalLauncher(Launcher):
         """Wait for what an earlier process has left.
 
         Raises:
-            UsageError: it cannot be ended; it may hold a device, and what is measured beside it would be wrong.
+            UsageError: it cannot be ended; it may hold a device, and measurements next to it would be wrong.
         """
         if left := self._wait_until_gone(GONE_S):
             raise UsageError(
                 f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not end, as one that "
                 "waits for a device that does not answer. It may hold memory of the device, so nothing is measured "
-                "beside it. End it or restart the machine, then go on with --resume."
+                "next to it. End it or restart the machine, then go on with --resume."
             )
 
     def _wait_until_gone(self, seconds: float) -> list[int]:

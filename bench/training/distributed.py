@@ -79,20 +79,20 @@ def clock() -> Callable[[], int]:
     return read
 
 
-def gathered(own: Value) -> tuple[Value, ...]:
+def gathered(value: Value) -> tuple[Value, ...]:
     """Return every rank's value, by rank."""
     if ranks() == 1:
-        return (own,)
+        return (value,)
     values: list[Any] = [None] * ranks()
-    distributed.all_gather_object(values, own)
+    distributed.all_gather_object(values, value)
     return tuple(values)
 
 
-def from_first(own: Value) -> Value:
+def from_first(value: Value) -> Value:
     """Return rank 0's value on every rank."""
     if ranks() == 1:
-        return own
-    values = [own]
+        return value
+    values = [value]
     distributed.broadcast_object_list(values, 0)
     return values[0]
 
@@ -212,8 +212,8 @@ class _Sum(torch.autograd.Function):
     """The sum over the ranks; its gradient is summed over the ranks as well, because each loss is a part of one."""
 
     @staticmethod
-    def forward(_ctx: Any, own: Tensor) -> Tensor:
-        total = own.clone(memory_format=torch.contiguous_format)
+    def forward(_ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(total)
         return total
 
@@ -224,6 +224,6 @@ class _Sum(torch.autograd.Function):
         return total
 
 
-def _sum(own: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(own)
+def _sum(value: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(value)
     return total

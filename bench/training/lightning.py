@@ -144,7 +144,7 @@ def _module(arm: Arm) -> Any:
 
 
 def _precision(arm: Arm) -> LightningPrecision:
-    """Return what Lightning makes of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's own GradScaler.
+    """Return Lightning's plugin of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's own GradScaler.
 
     Given by name, 16-mixed on a CPU would silently become bf16-mixed. 16-bit weights are the arm's own doing.
     """

@@ -1,4 +1,4 @@
-"""What techniques change in an arm: the layout of its tensors, its optimizer, its forward pass, its activations.
+"""Techniques change an arm: the layout of its tensors, its optimizer, its forward pass, its activations.
 
 With activation checkpointing, blocks keep their inputs alone and compute their activations again in backward. Blocks
 are the children of the outermost nn.Sequential and nn.ModuleList that have children themselves, such as residual blocks

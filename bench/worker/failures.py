@@ -88,9 +88,9 @@ def place(printed: str, file: Path) -> str:
     """
     lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
     dump = DUMP.search(printed)
-    found = lines.findall(printed[dump.start() :]) if dump else lines.findall(printed)[::-1]
+    numbers = lines.findall(printed[dump.start() :]) if dump else lines.findall(printed)[::-1]
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return f"{shown}:{found[0]}" if found else ""
+    return f"{shown}:{numbers[0]}" if numbers else ""
 
 
 def last_words(printed: str) -> str:

@@ -112,10 +112,11 @@ def run_trial(
                 f"{place.index}, and there are {gpu_count()}. Set fewer devices, or place it on an earlier one."
             )
     phases.run(trial, device, stamped, checkpoint)
+    distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
-    """Download or decode a suite's images, if they are not there yet, or look at its text."""
+    """Download or decode a suite's images, if they are not there yet, or count its text's tokens."""
     try:
         return prepare(data, source)
     except OSError as error:

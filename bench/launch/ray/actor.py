@@ -69,4 +69,4 @@ class AcceleratorActor(LocalLauncher):
 def interface(address: str) -> str | None:
     """Return the name of the network interface that has an address."""
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, addresses in interfaces if any(one.address == address for one in addresses)), None)
+    return next((name for name, addresses in interfaces if any(each.address == address for each in addresses)), None)
