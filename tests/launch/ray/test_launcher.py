@@ -106,6 +106,6 @@ def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
     words = ("--accelerators", "A100", "--phases", "train", "--data", f"folder:{suite.parent / 'nowhere'}")
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 2
-    assert f"A100 on {os.uname().nodename}: " in done.stderr
+    assert f"A100 on {os.uname().nodename} (127.0.0.3): " in done.stderr
     assert "nowhere" in done.stderr
     assert not folder.exists()
