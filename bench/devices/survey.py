@@ -21,7 +21,6 @@ from bench.devices.backend import backend_of, device_at, gpu_count, is_out_of_me
 from bench.devices.capabilities import set_fp32
 from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vendor
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
-from bench.devices.variables import recorded
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError, first_line
 from bench.spec.precisions import PRECISIONS, Precision, emulation_of, parse_precision
@@ -57,7 +56,6 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
-        variables=recorded(),
         left_out=tuple(f"{problem} It is left out." for problem in problems.values() if problem),
     )
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bench.devices.variables import remove_overrides
+from bench.devices.variables import recorded, remove_overrides
 from bench.launch.launcher import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
@@ -84,7 +84,7 @@ class LocalLauncher(Launcher):
             UsageError: a device is not there.
         """
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
-        return replace(environment, removed_variables=self.removed_variables)
+        return replace(environment, removed_variables=self.removed_variables, variables=recorded())
 
     def cancel(self) -> None:
         """End the processes that are running."""

@@ -189,7 +189,7 @@ def hang(_send):
 
 def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(launcher, monkeypatch):
     monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:hang": 0.3})
-    with pytest.raises(UsageError, match=r"tests\.launch\.test_local:hang: no sign of life for 0.3 s"):
+    with pytest.raises(UsageError, match=r"tests\.launch\.test_local:hang failed: no sign of life for 0.3 s"):
         launcher.call("tests.launch.test_local:hang")
 
 
