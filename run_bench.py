@@ -71,19 +71,13 @@ def run(request: Request, signals: Interruption) -> int:
 
     from bench.cli.display import say, show_plan
     from bench.cli.interruption import Interrupted
-    from bench.launch import torchrun
-    from bench.launch.launcher import open_launcher
+    from bench.launch import open_launcher
     from bench.run import session
     from bench.run.prepare import prepare
-    from bench.spec.errors import UsageError
 
-    if (job := torchrun.read_job()) is not None and job.rank > 0:
-        return torchrun.follow(job, session.open_folder(request)[0] if request.resume else request)
-    if job is not None and request.tries:
-        raise UsageError("--try starts runs after this one, which torchrun's ranks do not follow: leave it out.")
     request, folder = session.open_folder(request)
     try:
-        with closing(open_launcher(request, job)) as launcher:
+        with closing(open_launcher(request)) as launcher:
             prepared = prepare(request, launcher)
             session.check(prepared, folder)
             named = request.gpus is not None or request.on is not None

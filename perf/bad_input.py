@@ -120,7 +120,7 @@ def answer(argv: Sequence[str]) -> tuple[object, str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
     with (
         mock.patch("bench.launch.local.LocalLauncher.call", probed),
-        mock.patch("bench.launch.launcher.open_launcher", side_effect=lambda _request, _job: MadeUpMachine()),
+        mock.patch("bench.launch.open_launcher", side_effect=lambda _request: MadeUpMachine()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
     ):

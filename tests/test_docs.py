@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]
 NAMED = re.compile(r"`((?:bench|docs|perf|suites|tests)/[\w/.-]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
-COMMAND = re.compile(
-    r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?(?:torchrun [^`]*?|python )run_bench\.py ([^`\n]*)", re.MULTILINE
-)
+COMMAND = re.compile(r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?python run_bench\.py ([^`\n]*)", re.MULTILINE)
 
 
 def each(pattern):

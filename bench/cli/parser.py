@@ -520,6 +520,8 @@ def _placements(text: str) -> tuple[str, ...]:
         raise UsageError(
             f"--gpus takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
         )
+    if any(Placement(name=word).nodes > 1 for word in words if word != EVERY_GPU):
+        raise UsageError(f"--gpus takes GPUs of this machine, not '{text}'; of several: --on ray (docs/clusters.md).")
     return words
 
 

@@ -1,4 +1,4 @@
-"""This machine: a fork server that has imported torch, and a fresh fork of it for each trial."""
+"""This machine: a fork server that has imported torch, and a fresh fork of it for each rank of each trial."""
 
 from __future__ import annotations
 
@@ -8,42 +8,39 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from bench.launch.launcher import Ending, Launcher
+from bench.devices.variables import recorded, remove_overrides
+from bench.launch.launcher import Ending, Launcher, OnMessage
+from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
-from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Message, Progress
+from bench.planning import suite_registry
+from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
-from bench.training.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, place
+from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
-"""A process that looks, downloads or decodes before the run is taken to hang if it is silent for so long."""
+"""A process that surveys, downloads or decodes before the run is taken to hang if it is silent for so long."""
 CALL_LIMITS_S = {
     "bench.training.flops:count_flops": 60.0,
     "bench.training.pace:step_s": 120.0,
     "bench.devices.survey:survey": 300.0,
 }
-"""Functions that never take so long: a model that hangs when it is looked at hangs in its trials, which say where."""
+"""Functions that never take so long: a model that hangs here hangs in its trials, whose rows say where."""
 STACK_S = 0.5
 """How long a process that hangs may take to print its stack."""
 SERVER_LOST = 255
 """multiprocessing's exit code of a process whose fork server is gone."""
-LOG_BYTES = 2**19
-"""Most that is kept of the beginning, and of the end, of what a process printed."""
 POLL_S = 2.0
 """A silent worker's launcher sends an empty progress so often."""
 SPIN_COUNT = "1000"
@@ -53,15 +50,6 @@ GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
 INTERRUPTED_S = 0.3
 """The same after Ctrl-C, which must be answered at once."""
-TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
-EMULATION_VARIABLES = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
-"""Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
-RECORDED = (
-    *("ATEN_CPU_CAPABILITY", "CUBLAS*", "CUDA_DEVICE_*", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
-    *("CUDA_VISIBLE_DEVICES", "CUDNN_*", "DNNL_*", "HIP_*", "HSA_*", "KMP_*", "MIOPEN_*", "MKL_*", "NCCL_*"),
-    *("OMP_NUM_THREADS", "ONEDNN_*", "PYTORCH_*", "ROCR_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_NCCL_*"),
-)
-"""Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
 
 
 class NotStartedError(Exception):
@@ -69,7 +57,7 @@ class NotStartedError(Exception):
 
 
 class LocalLauncher(Launcher):
-    """Runs functions of the worker one after the other, for they share the machine."""
+    """Runs functions of the worker one after the other, for they share the machine; a trial's ranks run together."""
 
     def __init__(self, silence_s: float = SILENCE_S, patience_s: float = 5.0) -> None:
         """Prepare the fork server; it starts with the first process.
@@ -80,11 +68,10 @@ class LocalLauncher(Launcher):
         """
         super().__init__()
         self.silence_s, self.patience_s = silence_s, patience_s
-        self._process: Any = None
-        self._doing = ""
-        """What the process has said last that it does."""
-        self._left: int | None = None
-        """The process group of the last process, until nothing of it runs."""
+        self._doing: dict[Any, str] = {}
+        """The processes that run, each with the text of its last progress."""
+        self._left: set[int] = set()
+        """The process groups of workers that were ended, until nothing of them runs."""
         self.removed_variables = remove_overrides()
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
@@ -99,21 +86,15 @@ class LocalLauncher(Launcher):
         """Describe this machine and the devices that were named.
 
         Raises:
-            UsageError: a device is not there, or a placement needs other machines.
+            UsageError: a device is not there.
         """
-        if other := next((name for name in gpus or () if "@" in name), None):
-            count = Placement(name=other).nodes
-            raise UsageError(
-                f"--gpus {other} is on {count} machines: start the run on each of them with torchrun --nnodes={count} "
-                "(docs/clusters.md)."
-            )
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
         return replace(environment, removed_variables=self.removed_variables, variables=recorded())
 
     def cancel(self) -> None:
-        """End the process that is running, if there is one."""
-        if (process := self._process) is not None:
-            _kill(process)
+        """End the processes that are running."""
+        for process in tuple(self._doing):
+            lifetime.end_group(process)
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker, ``module:name``, in a fresh process and return its value.
@@ -132,20 +113,36 @@ class LocalLauncher(Launcher):
         if ending.kind != "done":
             last = last_words(ending.log)
             why = ending.text if last in ending.text else f"{ending.text}; it printed last: {last}"
-            raise UsageError(f"Looking before the run failed in {target}: {why}")
+            raise UsageError(f"The run cannot be prepared, because {target} failed: {why}")
         return ending.value
 
-    def run(
-        self,
-        trial: Trial,
-        device: Device,
-        on_message: Callable[[Message], None],
-        rendezvous: Rendezvous | None = None,
-    ) -> Ending:
-        """Run one trial in a fresh process and pass its records on as they come.
+    def run(self, trial: Trial, device: Device, on_message: OnMessage, rendezvous: Rendezvous | None = None) -> Ending:
+        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come.
 
-        With a ``rendezvous``, only this machine's processes of a trial whose other processes are started elsewhere.
+        With a ``rendezvous`` only that rank of it; the others are started elsewhere.
         """
+        if rendezvous is not None or (world := _ranks(trial)) == 1:
+            return self._run_rank(trial, device, rendezvous, on_message)
+        port = free_port()
+        if not device.uuids:  # of Lightning's devices, which are not surveyed: the energy of one of them is not all
+            device = replace(device, energy=None)
+        return run_ranks([self._rank(trial, device, rank, world, port) for rank in range(world)], on_message)
+
+    def _rank(self, trial: Trial, device: Device, rank: int, world: int, port: int) -> Rank:
+        """Return one of ``world`` ranks of a trial, all on this machine."""
+        place = trial.cell.placement
+        index = place.device_of(rank)
+        if len(place.members) == 1 and index is not None:  # Lightning trains on this GPU and on those after it
+            index += rank
+            trial = replace(trial, cell=replace(trial.cell, placement=Placement(name=str(index))))
+        meeting = Rendezvous(rank=rank, world=world, local_world=world, address="127.0.0.1", port=port)
+        return Rank(
+            name=f"device {rank + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
+            run=lambda on_message: self._run_rank(trial, device, meeting, on_message),
+            halt=self.cancel,  # all of them end
+        )
+
+    def _run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
         return self._run(
             "bench.worker.worker:run_trial",
             (trial, device, self.workspace, rendezvous),
@@ -159,9 +156,9 @@ class LocalLauncher(Launcher):
         self,
         target: str,
         arguments: tuple[Any, ...],
-        on_message: Callable[[Message], None],
+        on_message: OnMessage,
         *,
-        silence_s: float | None = None,
+        silence_s: float,
         parent: bool = False,
         source: Path | None = None,
     ) -> Ending:
@@ -171,22 +168,24 @@ class LocalLauncher(Launcher):
             target: the function as ``module:name``.
             arguments: its arguments.
             on_message: takes what it sends.
-            silence_s: None is the launcher's own limit.
+            silence_s: the limit.
             parent: whether the process has children of its own.
             source: the user's file, of which a failure names the line.
         """
         self._require_nothing_left()
-        # Ours, so that nothing is left behind by a process that is killed.
+        # The launcher's own folder, so that a process that is killed leaves nothing behind.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
             kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
+            process, doing = None, ""
             try:
-                self._process = process = self._start(call, daemon=not parent)
+                process = self._start(call, daemon=not parent)
+                self._doing[process] = ""
                 sending.close()
-                self.on_start(process.pid or 0)
-                ending = self._listen(process, receiving, on_message, silence_s or self.silence_s)
+                self.on_start([each.pid for each in tuple(self._doing)])
+                ending = self._listen(process, receiving, on_message, silence_s)
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
                 patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
@@ -196,15 +195,16 @@ class LocalLauncher(Launcher):
             finally:
                 for end in (receiving, sending):
                     end.close()
-                process, self._process = self._process, None
                 if process is not None:
+                    doing = self._doing.pop(process, "")
                     self._stop(process, patience_s, gone_s)
             if ending is None:
                 ending = self._unannounced(process, kills)
             if ending.kind not in ("error", "died", "timeout", "lost", "import"):
                 return ending
-            printed = _printed(log)
-            return replace(ending, text=self._reason(ending, printed, source), log=printed)
+            output = printed(log)
+            said = doing if ending.kind not in ("error", "import") else None
+            return replace(ending, text=reason(ending.text, output, said, source), log=output)
 
     def _unannounced(self, process: Any, kills: int | None) -> Ending:
         """Return the ending of a process that sent none."""
@@ -212,17 +212,6 @@ class LocalLauncher(Launcher):
             return Ending(kind="lost", text="the fork server was killed, and the process with it")
         kind, how = exit_cause(process.exitcode, kills)
         return Ending(kind=kind, text=f"the process ended without a message, {how}")
-
-    def _reason(self, ending: Ending, printed: str, source: Path | None) -> str:
-        """Return why a process failed: what, where, and its last words, or what it was doing."""
-        where = place(printed, source) if source is not None else ""
-        text = f"{ending.text} ({where})" if where else ending.text
-        if ending.kind in ("error", "import"):  # its last words are the error
-            return text
-        if not where and self._doing:
-            text += f", after it had said: {self._doing}"
-        last = last_words(printed)
-        return f"{text}; it printed last: {last}" if last else text
 
     def _start(self, call: tuple[Any, ...], *, daemon: bool) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
@@ -256,8 +245,8 @@ class LocalLauncher(Launcher):
         try:
             process.join(timeout=patience_s)
         finally:
-            self._left = process.pid
-            _kill(process)
+            self._left.add(process.pid)
+            lifetime.end_group(process)
         process.join(gone_s)
         self._wait_until_gone(gone_s)
 
@@ -265,30 +254,29 @@ class LocalLauncher(Launcher):
         """Wait for what an earlier process has left.
 
         Raises:
-            UsageError: it cannot be ended; it may hold a device, and what is measured beside it would be wrong.
+            UsageError: it cannot be ended; it may hold a device, and measurements next to it would be wrong.
         """
         if left := self._wait_until_gone(GONE_S):
             raise UsageError(
                 f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not end, as one that "
                 "waits for a device that does not answer. It may hold memory of the device, so nothing is measured "
-                "beside it. End it or restart the machine, then go on with --resume."
+                "next to it. End it or restart the machine, then go on with --resume."
             )
 
     def _wait_until_gone(self, seconds: float) -> list[int]:
-        """Wait until no process of the last group runs; return those that do when the time is up."""
+        """Wait until no process of the groups that were ended runs; return those that do when the time is up."""
         deadline_s = time.monotonic() + seconds
-        while self._left is not None and (members := group_members(self._left)):
-            if time.monotonic() > deadline_s:
-                return members
-            time.sleep(0.02)
-        self._left = None
+        for group in tuple(self._left):
+            while members := lifetime.group_members(group):
+                if time.monotonic() > deadline_s:
+                    return members
+                time.sleep(0.02)
+            self._left.discard(group)
         return []
 
-    def _listen(
-        self, process: Any, receiving: Connection, on_message: Callable[[Message], None], silence_s: float
-    ) -> Ending | None:
+    def _listen(self, process: Any, receiving: Connection, on_message: OnMessage, silence_s: float) -> Ending | None:
         """Pass messages on until the process ends; return its ending, or None if it ended without one."""
-        heard, limit_s, self._doing = time.monotonic(), silence_s, ""
+        heard, limit_s = time.monotonic(), silence_s
         while True:
             ready = wait([receiving, process.sentinel], timeout=min(POLL_S, limit_s))
             if receiving in ready:
@@ -300,9 +288,9 @@ class LocalLauncher(Launcher):
                 if isinstance(message, Done):
                     return Ending(kind="done", value=message.value)
                 if isinstance(message, Failed):
-                    return Ending(kind=message.kind, text=message.text)
+                    return Ending(kind=message.kind, text=message.text, secondary=message.secondary)
                 if isinstance(message, Progress):
-                    self._doing, limit_s = message.text, max(silence_s, message.silence_s)
+                    self._doing[process], limit_s = message.text, max(silence_s, message.silence_s)
                 on_message(message)
             elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
@@ -310,6 +298,17 @@ class LocalLauncher(Launcher):
                 return Ending(kind="timeout", text=f"no sign of life for {limit_s:g} s")
             else:
                 on_message(Progress(text=""))
+
+
+def _ranks(trial: Trial) -> int:
+    """Return the number of a trial's ranks: its placement's devices, or those that Lightning trains on."""
+    members = len(trial.cell.placement.members)
+    if members > 1 or trial.phase != "train":
+        return members
+    try:
+        return suite_registry.load(trial.cell.suite).devices
+    except UsageError:  # its process reports it
+        return 1
 
 
 def _serve(connection: Connection, log: str, *arguments: Any) -> None:
@@ -329,48 +328,12 @@ def _serve(connection: Connection, log: str, *arguments: Any) -> None:
     worker.serve(connection, log, *arguments)
 
 
-def _kill(process: Any) -> None:
-    if process.is_alive():
-        with suppress(psutil.NoSuchProcess):
-            descendants = psutil.Process(process.pid).children(recursive=True)  # some may have left its group
-            process.kill()
-            for one in descendants:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-    with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def group_members(group: int) -> list[int]:
-    """Return the processes of a process group that still run."""
-    found = []
-    with suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        for process in psutil.process_iter(["status"]):
-            with suppress(ProcessLookupError):
-                if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
-                    found.append(process.pid)
-    return found
-
-
 def _kill_fork_server() -> None:
     """End the fork server, and with it the processes that it has forked; another is started when one is needed."""
     server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         with suppress(ProcessLookupError):
             os.kill(server._forkserver_pid, signal.SIGKILL)
-
-
-def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Unset what overrides how fp32 is multiplied, before torch reads it; return what there was, as NAME=VALUE."""
-    names = (*TF32_VARIABLES, *EMULATION_VARIABLES)
-    return tuple(f"{name}={environment.pop(name)}" for name in names if name in environment)
-
-
-def recorded(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the variables that run.json records, as NAME=VALUE, by name."""
-    known = [name for name in environment if any(fnmatchcase(name, pattern) for pattern in RECORDED)]
-    return tuple(f"{name}={environment[name]}" for name in sorted(known) if not name.endswith(("_DIR", "_PATH")))
 
 
 def _ask_where(process: Any) -> None:
@@ -389,21 +352,6 @@ def _fork_server_runs() -> bool:
         )
     except ChildProcessError:
         return False
-
-
-def _printed(log: Path) -> str:
-    """Return what a process has printed; of much the beginning and the end."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        if size <= 2 * LOG_BYTES:
-            return file.read().decode(errors="replace")
-        head = file.read(LOG_BYTES)
-        file.seek(size - LOG_BYTES)
-        cut = f"\n… ({size - 2 * LOG_BYTES:,} bytes left out) …\n"
-        return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
 
 
 def source_of(suite: SuiteRef) -> Path:

@@ -34,7 +34,7 @@ CPU_REASON = "energy is read from a GPU's driver; nothing is read of a CPU's"
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the energy of the trial's only precision and send its result."""
     if distributed.rank() > 0:
-        _follow(trial)
+        _follow(trial, send)
         return
     with ExitStack() as stack:
         meters, why = _open_meters(device, stack)
@@ -94,7 +94,7 @@ def _build(context: Context) -> TrainingRunner:
     return runner
 
 
-def _follow(trial: Trial) -> None:
+def _follow(trial: Trial, send: Callable[[Message], None]) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
     if not distributed.from_first(0):
         return
@@ -102,6 +102,7 @@ def _follow(trial: Trial) -> None:
     distributed.from_first(0)
     warm_up(runner, WARM_UP_S, distributed.clock())
     while steps := distributed.from_first(0):
+        send(Progress(text=f"{runner.name}: {steps} steps for the meters of the first process"))
         runner.run(steps)
     runner.synchronize()
     distributed.gathered(runner.finite())

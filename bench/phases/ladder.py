@@ -28,7 +28,7 @@ from bench.results.records import AblationResult, Device, Message, Progress, Tri
 from bench.spec.techniques import AblationStep, rebase
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training.cuda_graphs import WARM_UP
-from bench.training.failures import refused
+from bench.training.techniques import refused
 
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""

@@ -22,7 +22,7 @@ from bench.phases.arms import TrainingRunner, compile_s, compiles, compute_dtype
 from bench.results.records import Device, EpochResult, Message, Progress, Status, Training, TrialResult
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import COMPILING_S, Trial
-from bench.training import distributed, lightning, rank_launcher
+from bench.training import distributed, lightning
 from bench.training.amp import read_back
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import Arm, Epoch, evaluate, evaluate_fp32, train_epoch
@@ -36,7 +36,6 @@ def run(
     device: Device,
     send: Callable[[Message], None],
     checkpoint: Path | None = None,
-    shard: Shard | None = None,
 ) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
@@ -46,17 +45,13 @@ def run(
         send: takes the records; those of epochs that a checkpoint holds are sent again.
         checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
             None for no checkpoint. Of several ranks only the first writes and reads its file.
-        shard: this rank's part of every batch, where Lightning sets up the ranks; None takes it from the process group.
     """
-    part = Shard(rank=distributed.rank(), ranks=distributed.ranks())
-    shard = shard or part
+    part = shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
     context = open_context(trial)
     lightning_trains = context.suite.trainer == "lightning"
-    if lightning_trains:  # refuse before other ranks are started
+    if lightning_trains:
         require_supported(context.techniques, context.suite, context.data, context.device)
-    if context.suite.devices > shard.ranks:
-        rank_launcher.run(trial, device, send, context.suite.devices)
-        return
+        shard = lightning.shard(context.suite.devices)
     (name,) = trial.precisions
     batches = context.open_batches(shard)
     steps = trial.epochs * batches.steps_per_epoch

@@ -820,6 +820,8 @@ class Failed:
     """What the user can mend, what this device or suite cannot do, memory that did not suffice, a library that no
     process can import, or anything else."""
     text: str
+    secondary: bool = False
+    """Whether the error reports the loss of another rank, whose own error may not have arrived yet."""
 
 
 Message = Progress | Block | EpochResult | Numeric | Explained | TrialResult

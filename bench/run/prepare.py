@@ -219,7 +219,7 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
         if device_count > 1 and suite.trainer == "lightning":
             raise UsageError(
                 "Lightning's Trainer starts its own processes, on this machine: name one device, not "
-                f"{placement.name}, and --set devices={device_count // placement.nodes}."
+                f"{placement.name}, and --set devices={device_count}."
             )
         if trial.phase == "fit":
             continue  # the search tries only multiples
@@ -253,7 +253,8 @@ def warn_of_builds(environment: Environment) -> list[str]:
     """Warn of nodes with different builds of torch, since results depend on the build."""
     if len({node.torch for node in environment.nodes}) < 2:
         return []
-    builds = ", ".join(f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes)
+    texts = [f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes]
+    builds = ", ".join(dict.fromkeys(texts))
     return [f"The nodes have different builds of torch: {builds}. Their figures differ for that reason, too."]
 
 

@@ -187,7 +187,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                 display.note(notice)
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
-            launcher.on_start = lambda pid: sampler.own({pid})
+            launcher.on_start = sampler.own
             launcher.workspace = folder.resolve()
             devices = {device.placement: device for device in environment.devices}
             execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, display=display)
@@ -206,19 +206,18 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                 store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": _now()})
             except KeyboardInterrupt as stop:
                 display.close()
-                tell_interrupted(folder, launcher.started_by, tries=prepared.request.tries)
+                tell_interrupted(folder, tries=prepared.request.tries)
                 raise Interrupted(folder if execution.done else None) from stop
     finally:
         display.close()
     return fine
 
 
-def tell_interrupted(folder: Path | None, started_by: str = "", *, tries: bool = False) -> None:
+def tell_interrupted(folder: Path | None, *, tries: bool = False) -> None:
     """Say that a run was stopped, what of it is finished, and how to go on.
 
     Args:
         folder: the run's; None if it has none yet.
-        started_by: what starts its processes, if that is not the command line alone.
         tries: whether ladders were to follow it.
     """
     finished, total = _progress(folder) if folder is not None else (0, 0)
@@ -228,8 +227,6 @@ def tell_interrupted(folder: Path | None, started_by: str = "", *, tries: bool =
         tell("Stopped before a trial was finished.")
     if folder is None or not (folder / "run.json").exists():
         tell("Start it again with the same command.")
-    elif started_by:
-        tell(f"Go on with the same {started_by} command, and --resume {shlex.quote(str(folder))}")
     elif tries:
         tell(f"Go on with {_again_with_ladders(folder)}")
     else:

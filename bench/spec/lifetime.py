@@ -45,6 +45,35 @@ def end_children() -> None:
             process.kill()
 
 
+def end_group(process: Any) -> None:
+    """Kill a child, a process of multiprocessing that leads a group, with all that it has started and its group."""
+    import psutil
+
+    if process.is_alive():
+        with suppress(psutil.NoSuchProcess):
+            descendants = psutil.Process(process.pid).children(recursive=True)  # some may have left its group
+            process.kill()
+            for descendant in descendants:
+                with suppress(psutil.NoSuchProcess):
+                    descendant.kill()
+    with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def group_members(group: int) -> list[int]:
+    """Return the processes of a process group that still run."""
+    import psutil
+
+    members = []
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        for process in psutil.process_iter(["status"]):
+            with suppress(ProcessLookupError):
+                if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
+                    members.append(process.pid)
+    return members
+
+
 def tie_forks() -> None:
     """Let every process that this one forks from its main thread end with it, and so those that they fork."""
     before = {"pid": 0}

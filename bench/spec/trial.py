@@ -150,16 +150,15 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendezvous:
-    """Which of the processes that train together one supervisor starts, and where all of them meet."""
+    """Where the ranks of a trial meet, and which of them a process is."""
 
-    first: int
-    """Rank of the first of them."""
-    local: int
-    """Number of processes that this supervisor starts."""
+    rank: int
     world: int
-    """Number of processes in all."""
+    """Number of ranks."""
+    local_world: int
+    """Number of ranks on the same machine."""
     address: str
-    """Where the process of rank 0 listens: ``MASTER_ADDR``."""
+    """Where rank 0 listens: ``MASTER_ADDR``."""
     port: int
     """``MASTER_PORT``."""
 

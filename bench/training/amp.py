@@ -1,4 +1,4 @@
-"""What a precision changes in training: fp32 switches, autocast, loss scaling, and the type of the weights.
+"""A precision in training: fp32 switches, autocast, loss scaling, and the type of the weights.
 
 ``fp32`` is really FP32 here: TF32 is off in matrix products, convolutions and recurrent layers unless the precision
 asks for it, on the GPU and in oneDNN on the CPU.
@@ -69,7 +69,7 @@ class StaticScaler(torch.amp.GradScaler):
         self._static = scale
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Reset what was found in the gradients; keep the scale, or set it to ``new_scale``."""
+        """Forget the gradients' overflows; keep the scale, or set it to ``new_scale``."""
         super().update(self._static if new_scale is None else new_scale)
 
 

@@ -89,8 +89,8 @@ def generator_states(device: torch.device) -> dict[str, Any]:
     A user's suite may draw from any of them, in its weights, its dropout or its loss.
     """
     name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
-    own = {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
-    return {**own, "python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
+    of_torch = {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
+    return {**of_torch, "python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
 
 
 def restore_generators(states: dict[str, Any], device: torch.device) -> None:

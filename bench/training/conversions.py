@@ -1,4 +1,4 @@
-"""What torchao replaces: linear layers by such in 8 bits, and AdamW by one of fewer bits; and what is converted at all.
+"""Conversions: torchao replaces linear layers by such in 8 bits, and AdamW by one of fewer bits.
 
 Which layers are converted, which are not, and why, is recorded.
 
@@ -238,4 +238,4 @@ _TWINS: dict[str, Callable[[Precision], Twins]] = {
     "nvfp4": _nvfp4_twins,
     **dict.fromkeys(transformer_engine.PROBES, _transformer_engine_twins),
 }
-"""What makes the layers of each ``Precision.conversion`` that is no recipe of torchao's float8."""
+"""Makers of the layers of each ``Precision.conversion`` that is no recipe of torchao's float8."""

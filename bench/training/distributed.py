@@ -6,6 +6,7 @@ one clock decide alike and stay in step.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,10 +19,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
+from bench.spec.trial import Rendezvous
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=20)
 """How long a rank waits for another at most; the first step of a large model may take minutes."""
+
+
+def announce(rendezvous: Rendezvous) -> None:
+    """Set torch.distributed's environment variables to this rank's place, and take its share of the CPU's threads."""
+    os.environ |= {
+        "MASTER_ADDR": rendezvous.address,
+        "MASTER_PORT": str(rendezvous.port),
+        "RANK": str(rendezvous.rank),
+        "LOCAL_RANK": str(rendezvous.rank % rendezvous.local_world),  # ranks of one machine follow each other
+        "WORLD_SIZE": str(rendezvous.world),
+        "LOCAL_WORLD_SIZE": str(rendezvous.local_world),
+    }
+    torch.set_num_threads(max(1, torch.get_num_threads() // rendezvous.local_world))
 
 
 def join(device: torch.device, silence_s: float) -> None:
@@ -64,20 +79,20 @@ def clock() -> Callable[[], int]:
     return read
 
 
-def gathered(own: Value) -> tuple[Value, ...]:
+def gathered(value: Value) -> tuple[Value, ...]:
     """Return every rank's value, by rank."""
     if ranks() == 1:
-        return (own,)
+        return (value,)
     values: list[Any] = [None] * ranks()
-    distributed.all_gather_object(values, own)
+    distributed.all_gather_object(values, value)
     return tuple(values)
 
 
-def from_first(own: Value) -> Value:
+def from_first(value: Value) -> Value:
     """Return rank 0's value on every rank."""
     if ranks() == 1:
-        return own
-    values = [own]
+        return value
+    values = [value]
     distributed.broadcast_object_list(values, 0)
     return values[0]
 
@@ -197,8 +212,8 @@ class _Sum(torch.autograd.Function):
     """The sum over the ranks; its gradient is summed over the ranks as well, because each loss is a part of one."""
 
     @staticmethod
-    def forward(_ctx: Any, own: Tensor) -> Tensor:
-        total = own.clone(memory_format=torch.contiguous_format)
+    def forward(_ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(total)
         return total
 
@@ -209,6 +224,6 @@ class _Sum(torch.autograd.Function):
         return total
 
 
-def _sum(own: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(own)
+def _sum(value: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(value)
     return total

@@ -7,6 +7,7 @@ imported when the loop is opened: it is an extra, ``pip install ampmeter[lightni
 from __future__ import annotations
 
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from lightning.pytorch.accelerators import Accelerator
     from lightning.pytorch.plugins.precision import Precision as LightningPrecision
     from lightning.pytorch.strategies import Strategy
+
+
+def shard(devices: int) -> Shard:
+    """Return this process's part of every batch of a training on several devices, whose ranks Lightning joins later."""
+    return Shard(rank=int(os.environ["RANK"]), ranks=devices) if devices > 1 else Shard()
 
 
 def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Batch]], Epoch]:
@@ -138,7 +144,7 @@ def _module(arm: Arm) -> Any:
 
 
 def _precision(arm: Arm) -> LightningPrecision:
-    """Return what Lightning makes of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's own GradScaler.
+    """Return Lightning's plugin of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's own GradScaler.
 
     Given by name, 16-mixed on a CPU would silently become bf16-mixed. 16-bit weights are the arm's own doing.
     """

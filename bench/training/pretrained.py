@@ -93,10 +93,9 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _load(model: nn.Module, state: dict[str, Tensor], head: str, where: str) -> None:
     """Load ``state``; the model keeps its own head if that has other shapes."""
-    own = model.state_dict()
-    own_head = {name: value for name, value in own.items() if name.startswith(f"{head}.")}
-    if any(name not in state or state[name].shape != value.shape for name, value in own_head.items()):
-        state = {**state, **own_head}
+    kept = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
+    if any(name not in state or state[name].shape != value.shape for name, value in kept.items()):
+        state = {**state, **kept}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -40,8 +40,8 @@ from bench.training.techniques import (
 class TakenSteps:
     """Counts an optimizer's steps, as a hook on it, without those that a GradScaler skips.
 
-    Skipped steps never reach an ordinary optimizer. A fused one is called with a tensor on the device that tells it to
-    change nothing; these tensors are kept, and read when the count is asked for.
+    Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that makes the step a
+    no-op; these tensors are kept, and read when the count is asked for.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer | None = None) -> None:

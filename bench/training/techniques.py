@@ -1,4 +1,4 @@
-"""What techniques change in an arm: the layout of its tensors, its optimizer, its forward pass, its activations.
+"""Techniques change an arm: the layout of its tensors, its optimizer, its forward pass, its activations.
 
 With activation checkpointing, blocks keep their inputs alone and compute their activations again in backward. Blocks
 are the children of the outermost nn.Sequential and nn.ModuleList that have children themselves, such as residual blocks
@@ -22,13 +22,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from bench.devices.backend import backend_of, out_of_memory_behind
+from bench.devices.backend import backend_of, is_out_of_memory, out_of_memory_behind
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
 
 COMPILED_ARMS = 64
 """Versions of one model that may be compiled in a process: each arm is one, and torch gives up after eight."""
+COMPILERS = ("torch._dynamo", "torch._inductor")
+"""Modules of the errors of torch.compile, of which others may be subclasses."""
 FEWEST_LAYERS = 3
 """A shorter Sequential of plain layers keeps as much as its runs' inputs would be."""
 
@@ -47,6 +49,17 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
         raise UnsupportedError(TECHNIQUES["cuda-graphs"].needs_gpu)
     if techniques.compile:
         require_compiler(device.type)
+
+
+def refused(error: BaseException) -> str | None:
+    """Return why a technique cannot be used here, if that is the error; None for any other error."""
+    if isinstance(error, UnsupportedError):
+        return str(error)
+    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may not.
+    raised_by_compile = any(cls.__module__.startswith(COMPILERS) for cls in type(error).__mro__)
+    if raised_by_compile and not is_out_of_memory(error):
+        return f"compile: {type(error).__name__}: {first_line(error)}"
+    return None
 
 
 def arrange(inputs: Tensor, techniques: Techniques) -> Tensor:

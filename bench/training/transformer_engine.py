@@ -23,7 +23,7 @@ PROBES = {
     "te_float8": "is_fp8_available",
     "te_mxfp8": "is_mxfp8_available",
 }
-"""What of transformer_engine.pytorch says whether the GPU can do it, and why not, by ``Precision.conversion``."""
+"""Functions of transformer_engine.pytorch that say whether the GPU can do a ``Precision.conversion``, and why not."""
 
 
 Padded = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
@@ -31,7 +31,7 @@ Padded = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 
 
 def twins(precision: Precision, padded: Padded) -> Callable[[nn.Module], nn.Module]:
-    """Return what makes Transformer Engine's layers of torch's linear layers and layer norms, with their weights.
+    """Return a function that makes Transformer Engine's layers of torch's linear layers and norms, with their weights.
 
     Args:
         precision: its ``conversion`` is one of ``PROBES``.
@@ -57,14 +57,14 @@ def twins(precision: Precision, padded: Padded) -> Callable[[nn.Module], nn.Modu
         setattr(kind, name, method)
 
     def twin(layer: Any) -> nn.Module:
-        made: Any
+        converted: Any
         if isinstance(layer, nn.LayerNorm):
-            made = LayerNorm(layer.normalized_shape, eps=layer.eps, device="meta")
-            made.normalized_shape = layer.normalized_shape
+            converted = LayerNorm(layer.normalized_shape, eps=layer.eps, device="meta")
+            converted.normalized_shape = layer.normalized_shape
         else:
-            made = Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-        made.weight, made.bias = layer.weight, layer.bias
-        return made  # type: ignore[no-any-return]
+            converted = Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+        converted.weight, converted.bias = layer.weight, layer.bias
+        return converted  # type: ignore[no-any-return]
 
     return twin
 

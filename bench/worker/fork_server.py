@@ -20,7 +20,7 @@ from bench.spec import lifetime
 
 lifetime.end_with(int(os.environ.get(lifetime.LAUNCHER, os.getppid())))
 
-from bench.training.failures import import_failure  # noqa: E402
+from bench.worker.failures import import_failure  # noqa: E402
 
 import_error: tuple[Failed, str] | None = None
 """Why torch or another library cannot be imported, and the traceback; None if all of them can."""

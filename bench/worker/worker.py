@@ -24,16 +24,16 @@ from typing import Any
 import torchvision  # noqa: F401 - and torch with it, before the first fork
 
 from bench import phases
-from bench.data import Shard, prepare
-from bench.devices.backend import device_at
+from bench.data import prepare
+from bench.devices.backend import device_at, gpu_count
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource, Rendezvous, Trial
-from bench.training import distributed, rank_launcher
-from bench.training.failures import failure, print_stacks
+from bench.training import distributed
+from bench.worker.failures import failure, print_stacks
 
 
 def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
@@ -62,9 +62,6 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         module, name = target.split(":")
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
         connection.send(Done(value=value))
-    except rank_launcher.RankError as error:
-        print(error.output, file=sys.stderr)  # last, for the log's end is what a reader sees
-        connection.send(error.failed)
     except BaseException as error:  # a model may end the interpreter, or raise what is no Exception
         failed = failure(error)
         if failed.kind == "error":
@@ -90,8 +87,11 @@ def run_trial(
         trial: what to measure.
         device: where.
         workspace: the folder in which training keeps its checkpoints; None keeps none.
-        rendezvous: of a trial on several nodes, which of its processes this node runs; the others' are started there.
+        rendezvous: which rank of a trial on several devices this process is; None of a trial on one.
         send: takes the records.
+
+    Raises:
+        UsageError: Lightning is to train on more GPUs than there are.
     """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
@@ -101,29 +101,22 @@ def run_trial(
         send(message)
 
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
+    place = trial.cell.placement
     if rendezvous is not None:
-        rank_launcher.run(trial, device, stamped, rendezvous.local, rendezvous)
-    elif (members := len(trial.cell.placement.members)) > 1:
-        rank_launcher.run(trial, device, stamped, members, checkpoint=checkpoint)
-    else:
-        phases.run(trial, device, stamped, checkpoint)
-
-
-def run_rank(
-    trial: Trial,
-    device: Device,
-    send: Callable[[Message], None],
-    checkpoint: Path | None,
-    shard: Shard,
-) -> None:
-    """Run one process of a trial on several devices, after joining the others."""
-    index = trial.cell.placement.device_of(shard.rank)
-    distributed.join(device_at(index), trial.silence_s)
-    phases.run(trial, device, send, checkpoint)
+        distributed.announce(rendezvous)
+        if len(place.members) > 1:  # Lightning joins its ranks itself
+            distributed.join(device_at(place.device_of(rendezvous.rank)), trial.silence_s)
+        elif place.index is not None and place.index >= gpu_count():
+            raise UsageError(
+                f"Training on {rendezvous.world} devices from GPU {place.index - rendezvous.rank} on needs GPU "
+                f"{place.index}, and there are {gpu_count()}. Set fewer devices, or place it on an earlier one."
+            )
+    phases.run(trial, device, stamped, checkpoint)
+    distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
-    """Download or decode a suite's images, if they are not there yet, or look at its text."""
+    """Download or decode a suite's images, if they are not there yet, or count its text's tokens."""
     try:
         return prepare(data, source)
     except OSError as error:

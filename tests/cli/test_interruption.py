@@ -218,8 +218,6 @@ def test_what_is_said_of_a_stopped_run_is_what_is_finished_and_how_to_go_on(tmp_
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ampmeter"])
     session.tell_interrupted(folder)
     assert f"ampmeter --resume '{folder}'" in capsys.readouterr().out
-    session.tell_interrupted(folder, "torchrun")
-    assert f"the same torchrun command, and --resume '{folder}'" in capsys.readouterr().out
 
 
 def test_ctrl_c_while_a_report_is_printed_says_where_it_is_and_before_that_there_is_none(tmp_path, monkeypatch, capsys):

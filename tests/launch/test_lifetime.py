@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.launch.local import LocalLauncher, group_members
+from bench.launch.local import LocalLauncher
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 
@@ -106,8 +106,8 @@ def test_while_something_of_an_earlier_process_runs_nothing_is_measured_beside_i
     monkeypatch.setattr("bench.launch.local.GONE_S", 0.1)
     launcher = LocalLauncher()
     with subprocess.Popen(["sleep", "600"], process_group=0) as stuck:
-        launcher._left = stuck.pid
-        assert group_members(stuck.pid) == [stuck.pid]
+        launcher._left.add(stuck.pid)
+        assert lifetime.group_members(stuck.pid) == [stuck.pid]
         with pytest.raises(UsageError, match=f"Process {stuck.pid} of an earlier trial .* --resume"):
             launcher.call("tests.launch.hanging:leave_a_child")
         stuck.kill()

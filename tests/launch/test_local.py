@@ -10,13 +10,14 @@ from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
+from bench.devices.variables import remove_overrides
 from bench.launch import local
-from bench.launch.local import LocalLauncher, remove_overrides
+from bench.launch.local import LocalLauncher
 from bench.results.records import Block, Done, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import JOINT_S, SuiteRef
@@ -135,7 +136,7 @@ def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
 
 def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(launcher, tiny_trial, cpu):
     losses, pids = [], []
-    launcher.on_start = pids.append
+    launcher.on_start = pids.extend
     for seed in (3, 3, 4):
         _, messages = run(launcher, replace(tiny_trial, phase="train", seed=seed), cpu)
         losses.append(next(m.train_loss for m in messages if isinstance(m, EpochResult)))
@@ -188,7 +189,7 @@ def hang(_send):
 
 def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(launcher, monkeypatch):
     monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:hang": 0.3})
-    with pytest.raises(UsageError, match=r"tests\.launch\.test_local:hang: no sign of life for 0.3 s"):
+    with pytest.raises(UsageError, match=r"tests\.launch\.test_local:hang failed: no sign of life for 0.3 s"):
         launcher.call("tests.launch.test_local:hang")
 
 
@@ -204,7 +205,8 @@ def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind)
 
     thread = threading.Thread(target=compile_model)
     thread.start()
-    ending = launcher._listen(SimpleNamespace(sentinel=sentinel), receiving, lambda _message: None, 0.1)
+    process = mock.Mock(sentinel=sentinel)
+    ending = launcher._listen(process, receiving, lambda _message: None, 0.1)
     thread.join()
     assert ending.kind == kind
 

@@ -446,7 +446,7 @@ def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):
 def test_a_plan_says_that_ladders_follow(machine, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bench.run.prepare.prepare", lambda request, _: prepared(machine, request))
-    monkeypatch.setattr("bench.launch.launcher.open_launcher", lambda *_: StringIO())
+    monkeypatch.setattr("bench.launch.open_launcher", lambda *_: StringIO())
     for tries in (False, True):
         assert run_bench.run(replace(REQUEST, dry_run=True, tries=tries), None) == 0
         assert ("More runs follow" in capsys.readouterr().out) is tries

@@ -136,7 +136,7 @@ def test_a_model_that_synchronizes_cannot_be_captured_and_the_others_go_on(host)
     ("fault", "status", "reason"),
     [
         ("oom", "oom", "device 2 of 2 (GPU 1): OutOfMemoryError"),
-        ("end", "failed", "device 2 of 2 (GPU 1) ended without a message, by SIGKILL"),
+        ("end", "failed", "device 2 of 2 (GPU 1): the process ended without a message, by SIGKILL"),
         ("lost", "failed", "device 2 of 2 (GPU 1)"),
     ],
 )

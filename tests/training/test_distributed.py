@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
-from bench.spec.trial import Placement
+from bench.spec.trial import Placement, Rendezvous
 from bench.training import distributed
 from bench.training.distributed import SyncedBatchNorm, synchronised_norms
 from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
@@ -260,6 +261,17 @@ class Activated(nn.BatchNorm2d):
 def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
     with pytest.raises(UnsupportedError, match=reason):
         synchronised_norms(nn.Sequential(layer))
+
+
+def test_a_rank_takes_its_share_of_the_threads_of_its_machine(monkeypatch):
+    threads = []
+    monkeypatch.setattr(distributed.os, "environ", {})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    place = Rendezvous(rank=5, world=6, local_world=3, address="node0", port=29400)
+    distributed.announce(place)
+    assert threads == [2]
+    assert {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "MASTER_PORT": "29400"}.items() <= os.environ.items()
 
 
 def test_batch_norm_refuses_a_single_sample(monkeypatch):

@@ -1,6 +1,7 @@
 """Lightning's Trainer against the plain loop: the same weights, the same records, the same switches."""
 
 import importlib.util
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,13 +11,12 @@ from torch import nn
 
 from bench.cli.parser import parse
 from bench.data import Shard, random_batches
-from bench.phases import train
+from bench.launch.local import LocalLauncher
 from bench.run import prepare
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
-from bench.training import rank_launcher
 from bench.training.amp import apply, read_back
 from bench.training.lightning import accelerator_of, open_lightning
 from bench.training.step import train_epoch
@@ -144,8 +144,9 @@ def test_lightning_counts_the_steps_that_the_scaler_skips():
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(twins, cpu):
     sent = {1: [], 2: []}
-    train.run(trial(twins, trainer="lightning"), cpu, sent[1].append)
-    rank_launcher.run(trial(twins, trainer="lightning", devices=2), cpu, sent[2].append, 2)
+    launcher = LocalLauncher()
+    for devices, messages in sent.items():
+        assert launcher.run(trial(twins, trainer="lightning", devices=devices), cpu, messages.append).kind == "done"
     one, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
     assert [row.samples for row in one] == [row.samples for row in two] == [32, 32]
     assert [row.train_loss for row in two] == pytest.approx([row.train_loss for row in one], rel=0.01)
@@ -155,15 +156,17 @@ def test_two_processes_train_as_one_does(twins, cpu):
 @needs_lightning
 @pytest.mark.slow
 def test_a_process_that_fails_ends_all_and_says_why(twins, cpu):
-    with pytest.raises(RuntimeError, match="RuntimeError: the model broke"):
-        rank_launcher.run(trial(twins, trainer="lightning", devices=2, fail="yes"), cpu, lambda _row: None, 2)
+    ending = LocalLauncher().run(trial(twins, trainer="lightning", devices=2, fail="yes"), cpu, lambda _row: None)
+    assert ending.kind == "error"
+    assert re.match(r"device [12] of 2 \(CPU\): RuntimeError: the model broke", ending.text)
 
 
 def test_devices_that_are_not_there_are_refused(twins, cpu):
-    placed = trial(twins)
+    placed = trial(twins, trainer="lightning", devices=2)
     placed = replace(placed, cell=replace(placed.cell, placement=Placement(name=str(torch.cuda.device_count()))))
-    with pytest.raises(UsageError, match=r"Training on 2 devices from GPU .* and there are"):
-        rank_launcher.run(placed, cpu, lambda _row: None, 2)
+    ending = LocalLauncher().run(placed, cpu, lambda _row: None)
+    assert ending.kind == "usage"
+    assert re.match(r"Training on 2 devices from GPU .* and there are", ending.text)
 
 
 class Machine:
@@ -210,12 +213,11 @@ def test_batches_that_cannot_be_divided_are_refused_before_anything_runs(twins, 
     assert message.startswith("The batch size 7 cannot be divided among 2 devices.")
 
 
-@pytest.mark.parametrize("placement", ["cpu+cpu", "cpu+cpu@2"])
-def test_lightning_takes_one_device_and_a_number_and_not_several(twins, machine, monkeypatch, placement):
+def test_lightning_takes_one_device_and_a_number_and_not_several(twins, machine, monkeypatch):
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
-    machine = replace(machine, devices=(replace(machine.devices[0], placement=placement),))
-    words = ("--gpus", placement, "--batch-sizes", "8", "--phases", "train", "--set", "trainer=lightning")
-    assert f"name one device, not {placement}, and --set devices=2." in refuse(machine, twins, *words)
+    machine = replace(machine, devices=(replace(machine.devices[0], placement="cpu+cpu"),))
+    words = ("--gpus", "cpu+cpu", "--batch-sizes", "8", "--phases", "train", "--set", "trainer=lightning")
+    assert "name one device, not cpu+cpu, and --set devices=2." in refuse(machine, twins, *words)
 
 
 def test_lightning_trains_a_master_copy_on_one_device_only():

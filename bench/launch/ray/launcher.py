@@ -1,4 +1,4 @@
-"""The launcher of a Ray cluster: each trial runs on a node with its accelerator, different types at the same time."""
+"""The launcher of a Ray cluster: each trial runs on nodes with its accelerator, different types at the same time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.launch.launcher import Ending, Launcher
-from bench.launch.multi_node import CancelledError, NodeLostError, agreed, merge_placements
-from bench.launch.ray.actor import OWN, PACKAGES
-from bench.launch.ray.pool import RESOURCE, AcceleratorPool
-from bench.results.records import Device, Environment, Message, Progress
-from bench.spec.errors import UsageError
+from bench.devices.nodes import Surveys, merge
+from bench.launch.launcher import Ending, Launcher, OnMessage, run_concurrently
+from bench.launch.ray.pool import RESOURCE, AcceleratorPool, NodeLostError
+from bench.results.records import Device, Environment
+from bench.spec.errors import UsageError, first_line
 from bench.spec.trial import Placement, SuiteRef, Trial
 
 CONNECT_S = 5.0
 """Timeout of the connection to the head node."""
+PACKAGES = ("bench", "suites")
+"""The packages that are sent to the nodes."""
 
 
 class RayLauncher(Launcher):
     """Runs trials on an existing Ray cluster, one at a time in each accelerator pool.
 
-    Its notes name lost nodes and trials that ran again. It keeps no checkpoints, since they would stay on a node.
+    Its notes name lost nodes. It keeps no checkpoints, since they would stay on a node.
     """
 
     overlapping = True
@@ -46,7 +48,6 @@ class RayLauncher(Launcher):
             UsageError: Ray is missing, no cluster answers, or it lacks the accelerators.
         """
         super().__init__()
-        self._placements: tuple[Placement, ...] = ()
         self._pools: dict[str, AcceleratorPool] = {}
         """By type."""
         self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
@@ -54,26 +55,25 @@ class RayLauncher(Launcher):
         try:
             self._files = stage(self._stage, suite_files)
             self._ray = connect(address, self._stage)
-            self._placements = tuple(Placement(name=name) for name in _choose(accelerators, self._ray.nodes()))
-            for placement in sorted(self._placements, key=_count):
-                self._pools[_type(placement)] = AcceleratorPool(self._ray, _type(placement), _count(placement))
-            for pool in self._pools.values():
-                if pool.room < pool.most:
-                    wanted = "+".join([pool.type] * pool.most)
-                    raise UsageError(f"{wanted} takes {pool.most} {pool.type}, and the cluster has {pool.room}.")
+            self._placements = [Placement(name=name) for name in _choose(accelerators, self._ray.nodes())]
+            for placement in sorted(self._placements, key=lambda each: len(each.members)):
+                kind, most = placement.members[0], len(placement.members)
+                pool = self._pools[kind] = AcceleratorPool(self._ray, kind, most)
+                if pool.room < most:
+                    raise UsageError(f"{placement.name} takes {most} {kind}, and the cluster has {pool.room}.")
         except BaseException:
             self.close()
             raise
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         """Describe the nodes as one environment, with a device for each placement."""
+        counts = {placement.name: len(placement.members) for placement in self._placements}
 
-        def surveys(pool: AcceleratorPool) -> dict[str, Environment]:
-            own = [placement for placement in self._placements if _type(placement) == pool.type]
-            return {placement.name: pool.survey(_count(placement)) for placement in own}
+        def survey(pool: AcceleratorPool) -> dict[str, Surveys]:
+            return {name: pool.survey(count) for name, count in counts.items() if name.split("+")[0] == pool.type}
 
-        environments = {name: one for each in self._in_pools(surveys).values() for name, one in each.items()}
-        return merge_placements({placement.name: environments[placement.name] for placement in self._placements})
+        surveys = self._in_pools(survey)
+        return merge({name: surveys[name.split("+")[0]][name] for name in counts})
 
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker on each held node, and return its value, which must be the same on all.
@@ -81,42 +81,27 @@ class RayLauncher(Launcher):
         Raises:
             UsageError: the function raised one, or the nodes returned different values.
         """
-        remote_arguments = tuple(self._translated(argument) for argument in arguments)
-        values = self._in_pools(lambda pool: pool.call(target, *remote_arguments))
-        return agreed(target, {str(self._pools[name]): value for name, value in values.items()})
+        translated = tuple(self._translated(argument) for argument in arguments)
+        by_type = self._in_pools(lambda pool: pool.call(target, *translated))
+        values = {name: value for values in by_type.values() for name, value in values.items()}
+        first, *others = values.values()
+        if any(other != first for other in others):
+            text = "; ".join(f"{node}: {value}" for node, value in values.items())
+            raise UsageError(
+                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same data and suites."
+            )
+        return first
 
-    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
-        """Run one trial on a node with its accelerator, and once more on another if the node is lost.
-
-        Progress is passed on at once, other records only when the trial has ended: a lost attempt leaves none.
-        """
-        pool = self._pools[_type(trial.cell.placement)]
-        remote_trial = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
-        failures: list[str] = []
-        for _ in range(2):
-            records: list[Message] = []
-
-            def receive(message: Message, records: list[Message] = records) -> None:
-                if isinstance(message, Progress):
-                    on_message(message)
-                else:
-                    records.append(message)
-
-            try:
-                ending = pool.run(remote_trial, device, receive)
-            except (NodeLostError, UsageError) as error:
-                failures.append(str(error))
-                self.notes.append(f"{trial.id}: {error}")
-                pool.lose()
-                continue
-            for message in records:
-                on_message(message)
-            pool.forgive()
-            if failures:
-                self.notes.append(f"{trial.id} was run again: {pool}")
-            return ending
-        pool.forgive()
-        return Ending(kind="died", text="; ".join(failures))
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
+        """Run one trial on nodes with its accelerator; if one of them is lost, the next trial gets others."""
+        pool = self._pools[trial.cell.placement.members[0]]
+        there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
+        try:
+            return pool.run(there, device, on_message)
+        except (NodeLostError, UsageError) as error:
+            self.notes.append(f"{trial.id}: {error}")
+            pool.release()
+            return Ending(kind="lost", text=str(error))
 
     def cancel(self) -> None:
         """Stop the running trials and release the accelerators."""
@@ -131,20 +116,20 @@ class RayLauncher(Launcher):
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def _in_pools(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
-        with ThreadPoolExecutor(len(self._pools)) as executor:
-            running = {name: executor.submit(function, pool) for name, pool in self._pools.items()}
-            try:
-                return {name: future.result() for name, future in running.items()}
-            except (NodeLostError, CancelledError) as error:
-                raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
-            except KeyboardInterrupt:
-                self.cancel()
-                raise
+        """Call a function with every pool at the same time; return its values by type."""
+        values: dict[str, Any] = {}
+
+        def job(pool: AcceleratorPool) -> None:
+            values[pool.type] = function(pool)
+
+        try:
+            run_concurrently([partial(job, pool) for pool in self._pools.values()], self.cancel)
+        except (NodeLostError, CancelledError) as error:
+            raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
+        return values
 
     def _translated(self, argument: Any) -> Any:
-        """Return an argument with the paths of suite files on the nodes."""
-        if isinstance(argument, tuple):
-            return tuple(self._translated(part) for part in argument)
+        """Return an argument; of a suite's reference with the path of its file on the nodes."""
         if isinstance(argument, SuiteRef) and argument.file:
             return replace(argument, file=self._files[argument.file])
         return argument
@@ -161,7 +146,7 @@ def connect(address: str | None, code: Path) -> Any:
     import ray
     import ray.util.scheduling_strategies
 
-    if address is not None:
+    if address is not None:  # Ray itself would try for half a minute
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
@@ -179,7 +164,7 @@ def connect(address: str | None, code: Path) -> Any:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UsageError(
-            f"There is no Ray cluster here ({_first_line(error)}). Make this machine a node of it with "
+            f"There is no Ray cluster here ({first_line(error)}). Make this machine a node of it with "
             "ray start --address=HEAD:6379, or name its head with --on ray://HEAD:6379."
         ) from error
     return ray
@@ -196,12 +181,11 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
         shutil.copytree(root / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     paths = {}
     for number, name in enumerate(suite_files):
-        file = Path(name).resolve()
-        own = folder / OWN / str(number)
-        own.mkdir(parents=True)
+        file, copies = Path(name).resolve(), folder / "own" / str(number)
+        copies.mkdir(parents=True)
         for module in file.parent.glob("*.py"):
-            shutil.copy(module, own)
-        paths[str(file)] = str((own / file.name).relative_to(folder))
+            shutil.copy(module, copies)
+        paths[str(file)] = str((copies / file.name).relative_to(folder))
     return paths
 
 
@@ -218,15 +202,3 @@ def _choose(requested: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) ->
     if missing:
         raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(available)}.")
     return tuple(requested or available)
-
-
-def _type(placement: Placement) -> str:
-    return placement.members[0]
-
-
-def _count(placement: Placement) -> int:
-    return len(placement.members)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -4,139 +4,50 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.launch.launcher import Ending
-from bench.launch.multi_node import CancelledError, NodeLostError, Part, agreed, merge_nodes, run_parts
-from bench.launch.ray.actor import THREADS, NodeWorker
-from bench.results.records import Device, Environment, Message
-from bench.spec.errors import UsageError
+from bench.launch.launcher import Ending, OnMessage
+from bench.launch.ranks import Rank, run_ranks
+from bench.launch.ray.actor import THREADS, AcceleratorActor
+from bench.results.records import Device, Environment
+from bench.spec.errors import UsageError, first_line
 from bench.spec.text import print_plain
 from bench.spec.trial import Placement, Rendezvous, Trial
 
 RESOURCE = "accelerator_type:"
 """How Ray's resources name accelerators."""
-LABEL = "ray.io/node-id"
 STRATEGY = "PACK"
 """One node where all fit on one, else as few as possible."""
 POLL_S = 2.0
 """Interval of checks that the nodes still exist while waiting for accelerators."""
 PATIENCE_S = 10.0
 """How long to wait for accelerators before saying so."""
-STOP_S = 2.0
-"""How long an actor may take to stop."""
+
+
+class NodeLostError(Exception):
+    """A node is gone, or its actor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupNode:
-    """The bundles of a group on one node."""
+class Accelerator:
+    """An accelerator that the run holds."""
 
     actor: Any
-    """The first bundle's actor, which sees the accelerators of all of the node's bundles."""
-    id: str
-    """Ray's id of the node."""
-    host: str
+    node: str
+    """Ray's id of its node."""
+    name: str
+    """Type and node, for messages."""
     address: str
     """Of the node, on the network that Ray uses."""
-    size: int
-    """Number of the group's accelerators on the node."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranks:
-    """The ranks of a trial on one node."""
-
-    node: GroupNode
-    first: int
-    """Rank of the first of them."""
-    local: int
-
-    def placement(self, world: int, *, on_gpu: bool) -> str:
-        """Return the node's name of a placement of ``world`` devices.
-
-        The node's own devices are numbered from 0. The other nodes' get the numbers that are left, so that each rank
-        finds its device at its place in the name.
-        """
-        return "+".join(str((rank - self.first) % world) if on_gpu else "cpu" for rank in range(world))
-
-
-class PlacementGroup:
-    """A placement group of equal bundles with an actor in each, from the request to the removal."""
-
-    def __init__(self, ray: Any, bundle: Mapping[str, float], count: int, avoid: Sequence[str] = ()) -> None:
-        """Request the group.
-
-        Args:
-            ray: the connected module.
-            bundle: resources of each accelerator.
-            count: number of accelerators.
-            avoid: ids of nodes not to use.
-        """
-        self.ray, self.count, self._bundle = ray, count, dict(bundle)
-        self._actors: list[Any] = []
-        self.nodes: tuple[GroupNode, ...] = ()
-        """The one with the most bundles first, so that small trials use few nodes; empty until the group is placed."""
-        where = {"bundle_label_selector": [{LABEL: f"!in({','.join(avoid)})"}] * count} if avoid else {}
-        self._group = ray.util.placement_group([self._bundle] * count, strategy=STRATEGY, **where)
-
-    def place(self, check: Callable[[], None]) -> None:
-        """Wait for the bundles, and start an actor in each.
-
-        Args:
-            check: called every ``POLL_S`` seconds while waiting; an exception of it ends the wait.
-        """
-        while not self._group.wait(POLL_S):
-            check()
-        self._actors = [self._start(index) for index in range(self.count)]
-        waiting = [actor.whereabouts.remote() for actor in self._actors]
-        while len(self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)[0]) < len(waiting):
-            check()
-        by_node: dict[tuple[str, str, str], list[Any]] = {}
-        for actor, whereabouts in zip(self._actors, self.ray.get(waiting), strict=True):
-            by_node.setdefault(whereabouts, []).append(actor)
-        for (node, host, address), actors in sorted(by_node.items(), key=lambda item: -len(item[1])):
-            self.nodes += (GroupNode(actor=actors[0], id=node, host=host, address=address, size=len(actors)),)
-            visible = self.ray.get([actor.visible.remote() for actor in actors])
-            self.ray.get(actors[0].share.remote(",".join(filter(None, visible)), len(by_node) > 1))
-
-    def divide(self, count: int) -> list[Ranks]:
-        """Divide the first ``count`` accelerators by node."""
-        division, first = [], 0
-        for node in self.nodes:
-            if first < count:
-                division.append(Ranks(node=node, first=first, local=min(node.size, count - first)))
-                first += node.size
-        return division
-
-    def remove(self) -> None:
-        """End what is running, and release the accelerators."""
-        stopping = [actor.stop.remote() for actor in self._actors]
-        with suppress(self.ray.exceptions.RayError):  # actors that are gone or do not answer are killed below
-            self.ray.wait(stopping, num_returns=len(stopping), timeout=STOP_S) if stopping else None
-        for actor in self._actors:
-            self.ray.kill(actor)
-        with suppress(self.ray.exceptions.RayError):
-            self.ray.util.remove_placement_group(self._group)
-
-    def _start(self, index: int) -> Any:
-        strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-            placement_group=self._group, placement_group_bundle_index=index
-        )
-        actor = self.ray.remote(NodeWorker).options(
-            max_concurrency=4,
-            num_cpus=self._bundle.get("CPU", 0),
-            num_gpus=self._bundle.get("GPU", 0),
-            resources={name: amount for name, amount in self._bundle.items() if name not in ("CPU", "GPU")},
-            scheduling_strategy=strategy,
-        )
-        return actor.remote(os.environ.get(THREADS), move=True)
 
 
 class AcceleratorPool:
-    """Runs trials on accelerators of a type, and on other nodes when one is lost."""
+    """Runs trials on accelerators of a type, and on others after one is lost."""
 
     def __init__(self, ray: Any, accelerator: str, most: int) -> None:
         """Prepare; the accelerators are taken with the first call.
@@ -148,39 +59,33 @@ class AcceleratorPool:
         """
         self.ray, self.type, self.most = ray, accelerator, most
         self.closed = threading.Event()
-        self._group: PlacementGroup | None = None
-        self._suspect = ""
-        """Id of the node that failed last."""
-        self._lost: set[str] = set()
+        self._group: Any = None
+        self._held: list[Accelerator] = []
         self._prepared: list[tuple[str, tuple[object, ...]]] = []
 
-    def __str__(self) -> str:
-        return f"{self.type} on {', '.join(node.host for node in self._group.nodes)}" if self._group else self.type
-
     @property
-    def on_gpu(self) -> bool:
-        """Whether the nodes of this type have GPUs."""
-        return any(node["Resources"].get("GPU") for node in self._nodes())
+    def bundle(self) -> dict[str, float]:
+        """An accelerator's resources: a GPU and a CPU, or without GPUs its share of its node's CPUs."""
+        nodes = self._nodes()
+        if any(node.get("GPU") for node in nodes):
+            return {"GPU": 1, "CPU": 1, RESOURCE + self.type: 0.001}
+        shares = [node.get("CPU", 0) // min(node[RESOURCE + self.type], self.most) for node in nodes]
+        return {"CPU": min(shares, default=0), RESOURCE + self.type: 1}
 
     @property
     def room(self) -> int:
-        """Number of accelerators on nodes that are not lost, including those lent to others."""
-        return sum(self._fitting(node["Resources"]) for node in self._nodes())
+        """Number of the cluster's accelerators of this type, including those lent to others."""
+        needed = {name: amount for name, amount in self.bundle.items() if amount}
+        return sum(min(int(node.get(name, 0) // needed[name]) for name in needed) for node in self._nodes())
 
-    def survey(self, count: int) -> Environment:
-        """Describe ``count`` accelerators that train together as one environment."""
-        division, surveys = self._open(count).divide(count), []
-        for ranks in division:
-            # The devices of one node are merged by its survey, those of several nodes here.
-            whole = (ranks.placement(count, on_gpu=self.on_gpu),)
-            each = tuple(str(index) if self.on_gpu else "cpu" for index in range(ranks.local))
-            surveys.append(
-                self._value(ranks.node, ranks.node.actor.survey.remote(whole if len(division) == 1 else each))
-            )
-        return surveys[0] if len(surveys) == 1 else merge_nodes(surveys)
+    def survey(self, count: int) -> list[tuple[str, Environment]]:
+        """Describe each of ``count`` accelerators, with Ray's id of its node."""
+        held = self._open(count)[:count]
+        surveys = [each.actor.survey.remote(("0",) if "GPU" in self.bundle else ("cpu",)) for each in held]
+        return [(each.node, self._get(each.name, survey)) for each, survey in zip(held, surveys, strict=True)]
 
-    def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker on each node, and return the value on which they agree.
+    def call(self, target: str, *arguments: object) -> dict[str, Any]:
+        """Call a function of the worker on each node, and return its values by the accelerator's name.
 
         A node that replaces one of these makes the same calls first.
 
@@ -189,14 +94,14 @@ class AcceleratorPool:
             arguments: its arguments.
 
         Raises:
-            UsageError: the function raised one, its process failed, died or hung, or the nodes do not agree.
+            UsageError: the function raised one, or its process failed, died or hung.
             NodeLostError: a node is gone.
         """
-        values = self._call(self._open(1).nodes, target, arguments)
+        values = self._call(self._open(1), target, arguments)
         self._prepared.append((target, arguments))
-        return agreed(target, values)
+        return values
 
-    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
         """Run one trial, passing its records on as they come.
 
         Raises:
@@ -204,162 +109,138 @@ class AcceleratorPool:
             CancelledError: the run was stopped.
         """
         world = len(trial.cell.placement.members)
-        division = self._open(world).divide(world)
-
-        def take(message: Any) -> None:
-            on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
-
-        if len(division) > 1:
-            ending = run_parts(self._parts(trial, device, division), take)
-        else:
-            ending = self._start(trial, device, division[0], None, take)
+        held = self._open(world)[:world]
+        nodes = [each.node for each in held]
+        meetings: list[Rendezvous | None] = [None]
+        if world > 1:
+            port = self._get(held[0].name, held[0].actor.free_port.remote())
+            address = held[0].address
+            meetings = [
+                Rendezvous(rank=rank, world=world, local_world=nodes.count(node), address=address, port=port)
+                for rank, node in enumerate(nodes)
+            ]
+        ranks = [self._rank(each, trial, device, meeting) for each, meeting in zip(held, meetings, strict=True)]
+        ending = run_ranks(ranks, lambda message: on_message(_renamed(message, trial)))
         if self.closed.is_set():  # because of which it ended
             raise CancelledError
         return ending
 
-    def lose(self) -> None:
-        """Release the accelerators and avoid the node that was lost."""
-        if self._suspect:
-            self._lost.add(self._suspect)
-        self._release()
-
-    def forgive(self) -> None:
-        """Allow nodes that were lost, which may be back."""
-        self._lost.clear()
+    def release(self) -> None:
+        """Release the accelerators; Ray ends the actors that hold them, and with those ends what they run."""
+        (group, self._group), self._held = (self._group, None), []
+        if group is not None:
+            with suppress(self.ray.exceptions.RayError):
+                self.ray.util.remove_placement_group(group)
 
     def close(self) -> None:
-        """End what is running and release the accelerators."""
+        """End what is running and release the accelerators, for good."""
         self.closed.set()
-        self._release()
+        self.release()
 
-    def _parts(self, trial: Trial, device: Device, division: Sequence[Ranks]) -> list[Part]:
-        """Return the parts of a trial on several nodes, whose processes meet on the first of them."""
-        lead, world = division[0].node, len(trial.cell.placement.members)
-        port = self._get(lead.actor.free_port.remote(), lead)
+    def _rank(self, held: Accelerator, trial: Trial, device: Device, meeting: Rendezvous | None) -> Rank:
+        """Return the rank of a trial on an accelerator, which is the only one that its actor sees."""
+        local = ("0" if device.is_gpu else "cpu") + (f"@{meeting.world}" if meeting else "")
+        there = replace(trial, cell=replace(trial.cell, placement=Placement(name=local)))
 
-        def part(ranks: Ranks) -> Part:
-            rendezvous = Rendezvous(first=ranks.first, local=ranks.local, world=world, address=lead.address, port=port)
-            return Part(
-                name=f"{self.type} on {ranks.node.host} ({ranks.node.address})",
-                run=lambda on_message: self._start(trial, device, ranks, rendezvous, on_message),
-                halt=lambda: self._halt(ranks.node),
-            )
+        def run(on_message: OnMessage) -> Ending:
+            stream = held.actor.stream.options(num_returns="streaming")
+            try:
+                for reference in stream.remote(there, replace(device, placement=local), meeting):
+                    message = self._get(held.name, reference)
+                    if isinstance(message, Ending):
+                        return message
+                    on_message(message)
+            except self.ray.exceptions.RayError as error:
+                raise self._lost(held.name, error) from error
+            raise NodeLostError(f"{held.name} ended without a message")
 
-        return [part(ranks) for ranks in division]
+        def halt() -> None:
+            with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises
+                held.actor.cancel.remote()
 
-    def _start(
-        self,
-        trial: Trial,
-        device: Device,
-        ranks: Ranks,
-        rendezvous: Rendezvous | None,
-        on_message: Callable[[Message], None],
-    ) -> Ending:
-        name = ranks.placement(len(trial.cell.placement.members), on_gpu=device.is_gpu)
-        there = replace(trial, cell=replace(trial.cell, placement=Placement(name=name)))
-        method = ranks.node.actor.run.options(num_returns="streaming")
-        try:
-            for reference in method.remote(there, replace(device, placement=name), rendezvous):
-                message = self._get(reference, ranks.node)
-                if isinstance(message, Ending):
-                    return message
-                on_message(message)
-        except self.ray.exceptions.RayError as error:
-            raise self._gone(error, ranks.node) from error
-        raise NodeLostError(f"{self.type} on {ranks.node.host} ended without a message")
+        return Rank(name=held.name, run=run, halt=halt)
 
-    def _halt(self, node: GroupNode) -> None:
-        with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises
-            node.actor.halt.remote()
+    def _nodes(self) -> list[dict[str, float]]:
+        """Return the resources of each node that has this accelerator."""
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return [resources for resources in nodes if RESOURCE + self.type in resources]
 
-    def _release(self) -> None:
-        group, self._group = self._group, None
-        if group is not None:
-            group.remove()
+    def _open(self, count: int) -> list[Accelerator]:
+        """Return at least ``count`` accelerators that are held, after taking those of a new group if there is none."""
+        if len(self._held) < count:
+            self.release()
+            self._held = self._take(count)
+            for target, arguments in self._prepared:
+                self._call(self._held, target, arguments)
+        return self._held
 
-    def _nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that have this accelerator and are not known to be lost."""
-        nodes = [node for node in self.ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
-        return [node for node in nodes if RESOURCE + self.type in node["Resources"]]
+    def _take(self, count: int) -> list[Accelerator]:
+        """Place a group with an actor in each bundle, which start when Ray has placed it, and wait for them.
 
-    def _fitting(self, resources: dict[str, float]) -> int:
-        """Return the number of bundles that a node has room for."""
-        if self.on_gpu:
-            return int(min(resources.get("GPU", 0), resources.get("CPU", 0)))
-        return min(int(resources[RESOURCE + self.type]), self.most)
-
-    def _bundle(self) -> dict[str, float]:
-        """Return an accelerator's resources: a GPU and a CPU, or without GPUs its share of the node's CPUs."""
-        if self.on_gpu:
-            return {"GPU": 1, "CPU": 1, RESOURCE + self.type: 0.001}
-        nodes = [node["Resources"] for node in self._nodes()]
-        cpus = [resources.get("CPU", 0) // (self._fitting(resources) or 1) for resources in nodes]
-        return {"CPU": min(cpus), RESOURCE + self.type: 1}
-
-    def _open(self, count: int) -> PlacementGroup:
-        """Return a group with at least ``count`` accelerators, placing one if there is none."""
-        if self._group is not None and self._group.count >= count:
-            return self._group
-        self._release()
-        self._require(count)
-        present = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        group = PlacementGroup(self.ray, self._bundle(), min(self.most, self.room), sorted(self._lost & present))
-        self._group = group
-        waited_s = 0.0
-
-        def check() -> None:
-            nonlocal waited_s
+        Returns:
+            The accelerators by node; the node with the most comes first, so that small trials use few nodes.
+        """
+        size = min(self.most, self._require(count))
+        self._group = self.ray.util.placement_group([self.bundle] * size, strategy=STRATEGY)
+        actors = [self._actor(index) for index in range(size)]
+        locations, waited_s = [actor.locate.remote() for actor in actors], 0.0
+        while len(self.ray.wait(locations, num_returns=size, timeout=POLL_S)[0]) < size:
             if self.closed.is_set():
                 raise CancelledError
-            self._require(group.count)
+            if self._require(count) < size:  # a node was lost meanwhile
+                self.release()
+                return self._take(count)
             waited_s += POLL_S
             if waited_s == PATIENCE_S:
-                accelerators = f"{group.count} {self.type}" if group.count > 1 else self.type
+                accelerators = f"{size} {self.type}" if size > 1 else self.type
                 print_plain(f"Waiting for {accelerators}: Ray has lent all of them, or the node is still starting.")
+        held = [
+            Accelerator(actor=actor, node=node, name=f"{self.type} on {host} ({address})", address=address)
+            for actor, (node, host, address) in zip(actors, self._get(self.type, locations), strict=True)
+        ]
+        sizes = Counter(each.node for each in held)
+        return sorted(held, key=lambda each: (-sizes[each.node], each.node))
 
-        try:
-            check()
-            group.place(check)
-            for target, arguments in self._prepared:
-                self._call(group.nodes, target, arguments)
-        except self.ray.exceptions.RayError as error:
-            self._release()
-            raise self._gone(error) from error
-        except BaseException:
-            self._release()
-            raise
-        return group
+    def _require(self, count: int) -> int:
+        """Return the number of accelerators, of which ``count`` are to train together."""
+        if (room := self.room) < count:
+            raise NodeLostError(f"{count} {self.type} are needed, and the cluster has {room} left")
+        return room
 
-    def _require(self, count: int) -> None:
-        room = self.room
-        if not room:
-            raise NodeLostError(f"the cluster has no other node with {self.type}")
-        if room < count:
-            raise NodeLostError(f"the cluster has only {room} {self.type} left, and {count} are to train together")
+    def _actor(self, index: int) -> Any:
+        strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=index
+        )
+        bundle = self.bundle
+        actor = self.ray.remote(AcceleratorActor).options(
+            max_concurrency=4,  # a trial, its end, and questions
+            num_cpus=bundle.pop("CPU"),
+            num_gpus=bundle.pop("GPU", 0),
+            resources=bundle,
+            scheduling_strategy=strategy,
+        )
+        return actor.remote(os.environ.get(THREADS))
 
-    def _call(self, nodes: Sequence[GroupNode], target: str, arguments: tuple[object, ...]) -> dict[str, Any]:
-        running = [node.actor.call.remote(target, *arguments) for node in nodes]
-        return {
-            f"{self.type} on {node.host}": self._value(node, reference)
-            for node, reference in zip(nodes, running, strict=True)
-        }
+    def _call(self, held: Sequence[Accelerator], target: str, arguments: tuple[object, ...]) -> dict[str, Any]:
+        of_nodes = {each.node: each for each in held}.values()
+        running = [each.actor.call.remote(target, *arguments) for each in of_nodes]
+        return {each.name: self._get(each.name, value) for each, value in zip(of_nodes, running, strict=True)}
 
-    def _value(self, node: GroupNode, reference: Any) -> Any:
-        ending: Ending = self._get(reference, node)
-        if ending.kind != "done":
-            self._suspect = node.id
-            raise UsageError(f"{self.type} on {node.host}: {ending.text}")
-        return ending.value
-
-    def _get(self, reference: Any, node: GroupNode) -> Any:
+    def _get(self, where: str, reference: Any) -> Any:
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            raise self._gone(error, node) from error
+            raise self._lost(where, error) from error
 
-    def _gone(self, error: Exception, node: GroupNode | None = None) -> Exception:
+    def _lost(self, where: str, error: Exception) -> Exception:
+        """Return why there is no answer: the run was stopped, the user can mend it, or a node is gone."""
         if self.closed.is_set():
             return CancelledError()
-        self._suspect = node.id if node is not None else ""
-        where = f"{self.type} on {node.host}" if node is not None else self.type
-        return NodeLostError(f"{where} was lost ({type(error).__name__}: {str(error).strip().splitlines()[0]})")
+        if isinstance(cause := getattr(error, "cause", None), UsageError):
+            return UsageError(f"{where}: {cause}")
+        return NodeLostError(f"{where} was lost ({type(error).__name__}: {first_line(error)})")
+
+
+def _renamed(message: Any, trial: Trial) -> Any:
+    """Return a record with the trial's own id, in which its placement has another name than on the node."""
+    return replace(message, trial=trial.id) if hasattr(message, "trial") else message

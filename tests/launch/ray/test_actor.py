@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.launch.launcher import Ending
 from bench.launch.ray import launcher
-from bench.launch.ray.actor import NodeWorker
+from bench.launch.ray.actor import AcceleratorActor
 from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
@@ -57,6 +56,7 @@ def test_a_head_that_does_not_answer_is_told(tmp_path):
         (("--on", "slurm"), "ray or ray://HOST:PORT, not 'slurm'"),
         (("--on", "ray://head"), "not 'ray://head'"),
         (("--gpus", "V100"), "--on ray --accelerators V100"),
+        (("--gpus", "0+1@2"), "of several: --on ray"),
     ],
 )
 def test_what_means_nothing_is_refused(words, said):
@@ -73,29 +73,13 @@ def test_a_cluster_is_asked_for_by_types_and_its_folders_are_not_looked_for_here
 def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, script, tiny_trial, cpu):
     script["__file__"] = tiny_trial.cell.suite.file
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    worker = NodeWorker(threads="1")
+    worker = AcceleratorActor(threads="1")
     assert "__file__" not in script
-    *messages, ending = worker.run(tiny_trial, cpu)
+    *messages, ending = worker.stream(tiny_trial, cpu, None)
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
-    assert "There is no GPU 97" in worker.call("bench.devices.survey:survey", ("97",)).text
-
-
-def test_a_node_copies_what_was_sent_to_it_and_nothing_else_that_lies_there(monkeypatch, script, tmp_path):
-    for name in ("bench", "own/0", ".venv"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "own" / "0" / "mine.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
-        monkeypatch.setenv(name, "")
-    worker = NodeWorker(threads=None, move=True)
-    home = Path.cwd()
-    assert home != tmp_path
-    assert sorted(path.relative_to(home).as_posix() for path in home.rglob("*")) == [
-        *("bench", "own", "own/0", "own/0/mine.py")
-    ]
-    worker.stop()
-    assert not home.exists()
+    with pytest.raises(UsageError, match="There is no GPU 97"):
+        worker.survey(("97",))
 
 
 def test_an_accelerator_is_no_index():

@@ -58,7 +58,6 @@ def test_what_a_lost_node_did_not_finish_is_run_again_on_another_of_its_type(nod
     assert Counter(row["trial"] for row in rows(folder, "epochs.csv")).most_common(1)[0][1] == 1
     warnings = " ".join(json.loads((folder / "run.json").read_text())["warnings"])
     assert "was lost" in warnings
-    assert "was run again" in warnings
 
 
 @pytest.mark.slow
@@ -73,7 +72,7 @@ def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_o
     assert statuses["ok"] >= 1
     assert statuses["failed"] >= 1
     details = [row["detail"] for row in found if row["status"] == "failed"]
-    assert all("no other node with V100" in detail for detail in details)
+    assert all("1 V100 are needed, and the cluster has 0 left" in detail for detail in details)
     failed = {(row["phase"], row["precision"]) for row in found if row["status"] == "failed"}
     unfit = {precision for phase, precision in failed if phase == "memory"}  # is not tried further
     accounted = {(row["phase"], row["precision"]) for row in found if row["placement"] == "V100"}
@@ -107,6 +106,6 @@ def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
     words = ("--accelerators", "A100", "--phases", "train", "--data", f"folder:{suite.parent / 'nowhere'}")
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 2
-    assert f"A100 on {os.uname().nodename}: " in done.stderr
+    assert f"A100 on {os.uname().nodename} (127.0.0.3): " in done.stderr
     assert "nowhere" in done.stderr
     assert not folder.exists()

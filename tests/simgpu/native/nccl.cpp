@@ -146,6 +146,13 @@ EXPORT ncclResult_t ncclCommUserRank(ncclComm_t group, int* rank) {
   return ncclSuccess;
 }
 
+// torch's allocator registers its memory from 2.15 on; nothing here reads it from another GPU.
+EXPORT ncclResult_t ncclCommRegister(const ncclComm_t, void* buffer, size_t, void** handle) {
+  *handle = buffer;
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
+
 // ---- reductions
 
 struct BFloat16 {

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from bench.training.failures import exit_cause, failure, last_words, place, refused
+from bench.training.techniques import refused
+from bench.worker.failures import exit_cause, failure, last_words, place
 
 
 class Broken(Dataset):

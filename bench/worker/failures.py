@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bench.results.records import Failed
-from bench.spec.errors import UnsupportedError, UsageError, first_line
+from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """DistributedDataParallel's error in the second step if the first left some parameters without a gradient."""
 
 FROM_LOADER = "in DataLoader worker process"
 """In the first line of an error of a loader's process; the error itself is in the last line."""
-COMPILERS = ("torch._dynamo", "torch._inductor")
-"""Modules of the errors of torch.compile, of which others may be subclasses."""
 DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
 """How faulthandler begins."""
 LONGEST_LINE = 300
+LOG_BYTES = 2**19
+"""Most that is kept of the beginning, and of the end, of what a process printed."""
 STACK_SIGNAL = signal.SIGUSR2
 """Lets a worker or rank print its stack, even while it hangs in C code."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 """In gloo's errors, plain RuntimeErrors, when another process is gone."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorReport:
-    """The error that ended a rank."""
-
-    failed: Failed
-    output: str
-    """The error with its traceback."""
-    secondary: bool = False
-    """Whether it reports a lost peer, whose own error may not have arrived yet."""
 
 
 def failure(error: BaseException) -> Failed:
@@ -50,7 +39,7 @@ def failure(error: BaseException) -> Failed:
             text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
             "several: they wait for each other's gradient of every parameter",
         )
-    return Failed(kind=_kind(error), text=_described(error))
+    return Failed(kind=_kind(error), text=_described(error), secondary=is_secondary(error))
 
 
 def import_failure(error: Exception) -> Failed:
@@ -80,23 +69,11 @@ def is_secondary(error: BaseException) -> bool:
 
 def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
     from bench.devices.backend import is_out_of_memory
+    from bench.training.techniques import refused
 
     if is_out_of_memory(error):
         return "oom"
     return "unsupported" if refused(error) else "error"
-
-
-def refused(error: BaseException) -> str | None:
-    """Return why a technique cannot be used here, if that is the error; None for any other error."""
-    from bench.devices.backend import is_out_of_memory
-
-    if isinstance(error, UnsupportedError):
-        return str(error)
-    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may not.
-    raised_by_compile = any(cls.__module__.startswith(COMPILERS) for cls in type(error).__mro__)
-    if raised_by_compile and not is_out_of_memory(error):
-        return f"compile: {type(error).__name__}: {first_line(error)}"
-    return None
 
 
 def _first_line(text: str) -> str:
@@ -126,9 +103,9 @@ def place(printed: str, file: Path) -> str:
     """
     lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
     dump = DUMP.search(printed)
-    found = lines.findall(printed[dump.start() :]) if dump else lines.findall(printed)[::-1]
+    numbers = lines.findall(printed[dump.start() :]) if dump else lines.findall(printed)[::-1]
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return f"{shown}:{found[0]}" if found else ""
+    return f"{shown}:{numbers[0]}" if numbers else ""
 
 
 def last_words(printed: str) -> str:
@@ -136,6 +113,40 @@ def last_words(printed: str) -> str:
     dump = FATAL.search(printed) or DUMP.search(printed)
     lines = printed[: dump.start()].strip().splitlines() if dump else printed.strip().splitlines()
     return lines[-1].strip()[-LONGEST_LINE:] if lines else ""
+
+
+def reason(text: str, output: str, doing: str | None, source: Path | None) -> str:
+    """Return why a process failed, and where; and its last words, or what it was doing.
+
+    Args:
+        text: the error, or how the process ended.
+        output: what the process printed.
+        doing: what the process said last that it was doing; None of an error, which is its last word.
+        source: the user's file, of which the line is named.
+    """
+    where = place(output, source) if source is not None else ""
+    text = f"{text} ({where})" if where else text
+    if doing is None:
+        return text
+    if not where and doing:
+        text += f", after it had said: {doing}"
+    last = last_words(output)
+    return f"{text}; it printed last: {last}" if last else text
+
+
+def printed(log: Path) -> str:
+    """Return what a process has printed; of much the beginning and the end."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size <= 2 * LOG_BYTES:
+            return file.read().decode(errors="replace")
+        head = file.read(LOG_BYTES)
+        file.seek(size - LOG_BYTES)
+        cut = f"\n… ({size - 2 * LOG_BYTES:,} bytes left out) …\n"
+        return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
 
 
 # The cause of death of a process that sent no report.

@@ -1,0 +1,63 @@
+"""The nodes of a cluster as one environment."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.devices.nodes import merge
+from bench.results.records import Device
+from bench.run.prepare import warn_of_builds
+from tests.report.builders import GPU
+
+
+def test_devices_of_several_nodes_are_one(machine):
+    gpus = [
+        replace(GPU, memory_total_bytes=8, fp32_gflops=5.0),
+        replace(GPU, memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"}),
+    ]
+    joint = Device.joint(gpus)
+    assert (joint.name, joint.memory_total_bytes, joint.uuid, joint.energy) == (f"2 × {GPU.name}", 12, None, None)
+    assert joint.fp32_gflops == 3.0  # the estimate is of the slowest
+    assert set(joint.unsupported) == {"tf32", "fp16-master", "bf16-sr", "te-bf16", "te-fp8", "te-mxfp8"}
+    assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
+    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
+    assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
+    assert Device.joint([GPU, replace(GPU, lacking=("tf32",))]).lacking == ("tf32",)
+
+
+@pytest.mark.parametrize(("second", "hosts", "energy"), [("b", ["here", "here"], None), ("a", ["here"], "counter")])
+def test_devices_that_train_together_are_listed_by_node(machine, second, hosts, energy):
+    gpus = [replace(GPU, uuid=uuid, energy="counter") for uuid in ("GPU-x", "GPU-y")]
+    surveys = [(node, replace(machine, devices=(gpu,))) for node, gpu in zip(("a", second), gpus, strict=True)]
+    merged = merge({"V100+V100": surveys})
+    assert [node.host for node in merged.nodes] == hosts
+    (device,) = merged.devices
+    assert (device.placement, device.uuids, device.energy) == ("V100+V100", ("GPU-x", "GPU-y"), energy)
+
+
+@pytest.fixture
+def two(machine):
+    device = replace(machine.devices[0], name="Other CPU")
+    other = replace(machine, host="there", driver="570.1", cudnn="92600", devices=(device,))
+    return {"A100": [("a", machine)], "V100": [("v", other)]}
+
+
+def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
+    found = merge(two)
+    assert [(device.placement, device.name) for device in found.devices] == [
+        ("A100", "Test CPU"),
+        ("V100", "Other CPU"),
+    ]
+    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in found.nodes] == [
+        ("A100", "here", None, None),
+        ("V100", "there", "570.1", "92600"),
+    ]
+    assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
+    assert warn_of_builds(found) == []
+
+
+def test_nodes_with_other_builds_of_torch_are_warned_of(two):
+    ((node, other),) = two["V100"]
+    two["V100"] = [(node, replace(other, torch="2.6.0+cu126"))] * 2
+    (warning,) = warn_of_builds(merge(two))
+    assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning

@@ -1,0 +1,244 @@
+"""A trial of several ranks: its records are the first one's, and a failure of any is the trial's, with its cause."""
+
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+from torch.distributed import DistBackendError
+
+from bench.launch import local
+from bench.launch.launcher import Ending
+from bench.launch.local import LocalLauncher
+from bench.launch.ranks import Rank, run_ranks
+from bench.results.records import EpochResult, MemoryPeak, Progress, TrialResult
+from bench.spec.trial import Placement
+from bench.worker.failures import failure
+
+DONE = Ending(kind="done")
+
+
+def rank(*messages, name="here"):
+    """A rank that sends all of it at once; the last is its ending, or an error."""
+
+    def run(on_message):
+        for message in messages[:-1]:
+            on_message(message)
+        if isinstance(messages[-1], Exception):
+            raise messages[-1]
+        return messages[-1]
+
+    return Rank(name=name, run=run, halt=lambda: None)
+
+
+def waiting(*messages):
+    """A rank that waits for the others, and ends when it is halted."""
+    halted = threading.Event()
+
+    def run(on_message):
+        for message in messages:
+            on_message(message)
+        assert halted.wait(10)
+        return Ending(kind="died", text="killed")
+
+    return Rank(name="there", run=run, halt=halted.set)
+
+
+def peak(**figures):
+    return TrialResult(precision="fp32", status="ok", memory=MemoryPeak(**figures))
+
+
+def test_records_are_the_first_ranks_with_the_memory_of_all():
+    heard = []
+    ranks = [
+        rank(Progress(text=text), peak(peak_resident_bytes=size, model_bytes=model), DONE)
+        for text, size, model in (("a", 10, 3), ("b", 30, 2), ("c", 20, 1))
+    ]
+    assert run_ranks(ranks, heard.append) == DONE
+    progress, result = heard
+    assert progress.text == "a"
+    assert result.memory == MemoryPeak(peak_resident_bytes=30, model_bytes=3, all_devices_bytes=60)
+
+
+def test_a_result_without_memory_is_passed_on_as_it_is():
+    heard, result = [], TrialResult(precision="fp32", status="ok")
+    assert run_ranks([rank(result, DONE), rank(result, DONE)], heard.append) == DONE
+    assert heard == [result]
+
+
+CLOSED = Ending(kind="error", text="connection closed", secondary=True)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "text"),
+    [
+        (
+            [waiting(Progress(text="a")), rank(Ending(kind="oom", text="too big"), name="other")],
+            "oom",
+            "other: too big",
+        ),
+        ([waiting(), rank(Ending(kind="unsupported", text="no bf16"))], "unsupported", "no bf16"),
+        ([rank(CLOSED), rank(Ending(kind="died", text="by SIGKILL"), name="other")], "died", "other: by SIGKILL"),
+        ([rank(CLOSED), waiting()], "error", "here: connection closed"),
+    ],
+)
+def test_a_failure_ends_the_other_ranks_and_a_lost_peer_is_the_cause_only_if_that_peer_reports_none(ranks, kind, text):
+    ending = run_ranks(ranks, lambda _: None, grace_s=0.2)
+    assert (ending.kind, ending.text) == (kind, text)
+
+
+def test_what_a_rank_raises_ends_the_others_and_their_results_are_none():
+    heard = []
+    with pytest.raises(ConnectionError, match="gone"):
+        run_ranks([waiting(peak(model_bytes=3)), rank(peak(model_bytes=3), ConnectionError("gone"))], heard.append)
+    assert not heard
+
+
+def test_errors_of_a_lost_peer_are_secondary_and_the_models_own_are_not():
+    closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]")
+    assert failure(closed).secondary
+    assert failure(DistBackendError("NCCL communicator was aborted on rank 0.")).secondary
+    assert not failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied")).secondary
+    assert not failure(ValueError("Connection closed by peer")).secondary
+
+
+# In processes.
+
+SUITE = """
+import os
+from pathlib import Path
+
+from bench.spec import Data, Suite
+
+
+def suite(fail: str = "", folder: str = "") -> Suite:
+    def model(data):
+        from torch import nn
+
+        rank = int(os.environ.get("RANK", 0))
+        if fail == "raise" and rank == 1:
+            print("a word before")
+            raise RuntimeError("the model broke\\nin its second line")
+        if fail == "oom" and rank == 1:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
+        if fail == "die" and rank == 1:
+            os._exit(7)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Linear(8, 2))
+        if fail == "wait":
+            note = Path(folder) / f"{rank}.pid"
+            layers.register_forward_pre_hook(lambda *_: (note.exists() or note.write_text(str(os.getpid()))) and None)
+        if fail == "unused":
+            layers.idle = nn.Linear(3, 3)
+            layers.forward = lambda inputs: layers[2](layers[1](layers[0](inputs)))
+        return layers
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.01)
+
+    return Suite(
+        name="failing",
+        title="fails on its second device",
+        data=Data(input_shape=(3, 8, 8), classes=2, steps_per_epoch=3),
+        model=model,
+        optimizer=optimizer,
+        batch_size=4,
+    )
+"""
+
+
+@pytest.fixture
+def trial(tiny_trial, tmp_path):
+    """Make a memory trial on two CPUs, of which the second fails in some way."""
+    file = tmp_path / "failing.py"
+    file.write_text(SUITE)
+
+    def make(fail, **changed):
+        parameters = (("fail", fail), ("folder", str(tmp_path)))
+        ref = replace(tiny_trial.cell.suite, name="failing", file=str(file), parameters=parameters)
+        cell = replace(tiny_trial.cell, suite=ref, placement=Placement(name="cpu+cpu"))
+        return replace(tiny_trial, cell=cell, **changed)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    return LocalLauncher()
+
+
+def test_two_ranks_are_two_processes_and_train_as_one_does(launcher, trial, cpu):
+    rows = {}
+    for placement in ("cpu", "cpu+cpu"):
+        records, pids = [], set()
+        launcher.on_start = pids.update
+        joint = trial("", phase="train", epochs=2)
+        joint = replace(joint, cell=replace(joint.cell, placement=Placement(name=placement)))
+        assert launcher.run(joint, cpu, records.append).kind == "done"
+        rows[placement] = [record for record in records if isinstance(record, EpochResult)]
+        assert len(pids) == len(joint.cell.placement.members)
+    assert [row.samples for row in rows["cpu+cpu"]] == [12, 12]
+    losses = ([row.train_loss for row in each] for each in rows.values())
+    assert next(losses) == pytest.approx(next(losses), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind", "text"),
+    [
+        ("raise", "error", r"device 2 of 2 \(CPU\): RuntimeError: the model broke \(.*/failing\.py:\d+\)"),
+        ("oom", "oom", r"device 2 of 2 \(CPU\): .*can't allocate memory.*"),
+        ("die", "died", r"device 2 of 2 \(CPU\): the process ended without a message, by exit code 7.*"),
+        ("unused", "unsupported", "some of the model's parameters take no part in a step's loss.*"),
+    ],
+)
+def test_the_kind_of_a_ranks_failure_is_the_trials(launcher, trial, cpu, *, fail, kind, text):
+    ending = launcher.run(trial(fail), cpu, lambda _message: None)
+    assert ending.kind == kind
+    assert re.fullmatch(text, ending.text)
+    if fail == "raise":
+        assert "a word before" in ending.log
+        assert ending.log.rstrip().endswith("RuntimeError: the model broke\nin its second line")
+
+
+def kill_in_mid_trial(folder, rank):
+    notes = [folder / f"{number}.pid" for number in (0, 1)]
+    while not all(note.exists() and note.read_text() for note in notes):
+        time.sleep(0.02)
+    os.kill(int(notes[rank].read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("rank", "kills", "kind"), [(0, None, "died"), (1, (3, 4), "oom")])
+def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(
+    launcher, trial, cpu, tmp_path, monkeypatch, *, rank, kills, kind
+):
+    if kills:
+        before = iter([kills[0]] * 2)
+        monkeypatch.setattr(local, "oom_kills", lambda: next(before))
+        monkeypatch.setattr("bench.worker.failures.oom_kills", lambda: kills[1])
+    killer = threading.Thread(target=kill_in_mid_trial, args=(tmp_path, rank), daemon=True)
+    killer.start()
+    long = trial("wait", phase="train", epochs=10**6)
+    ending = launcher.run(long, cpu, lambda _message: None)
+    assert ending.kind == kind
+    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU): the process ended without a message, by ")
+    pids = [int((tmp_path / f"{number}.pid").read_text()) for number in (0, 1)]
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_ctrl_c_ends_all_ranks_at_once(launcher, trial, cpu, tmp_path):
+    pids = set()
+
+    def stop(_message):
+        if len(list(tmp_path.glob("*.pid"))) == 2:
+            raise KeyboardInterrupt
+
+    launcher.on_start = pids.update
+    with pytest.raises(KeyboardInterrupt):
+        launcher.run(trial("wait", phase="train", epochs=10**6), cpu, stop)
+    assert len(pids) == 2
+    assert not any(map(psutil.pid_exists, pids))
