@@ -90,7 +90,7 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
             name=field.name,
             kind=KINDS[plain],
             column=column,
-            always=not (part or column.may_diverge or types.NoneType in choices),
+            always=not (part or column.may_diverge or column.added_later or types.NoneType in choices),
             words=words,
             whole=plain is int,
             container=plain if KINDS[plain] == "JSON" else object,

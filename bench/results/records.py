@@ -44,6 +44,7 @@ class Column:
 
 
 Name = Annotated[str, Column(filled=True)]
+Attempt = Annotated[int | None, Column(sign=ABOVE_ZERO, added_later=True)]
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""
@@ -140,6 +141,8 @@ class Identity:
     trial_rows: Annotated[int, Column(sign=ABOVE_ZERO, added_later=True)]
     """How many rows were written together when the trial ended, one for each arm. Where there are fewer, writing was
     cut off, and none of them counts."""
+    attempt: Attempt
+    """Which attempt at the trial this was, from 1; the last one counts. Empty in rows of versions that did not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -520,6 +523,8 @@ class Block:
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     discarded: str = ""
     """Why the round was discarded, or empty."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -567,6 +572,8 @@ class EpochResult:
     train_accuracy_pct: Annotated[float | None, Column(most=100)] = None
     """Accuracy after the epoch, in the own precision, on as many training images as there are test images, 2,000 at
     most: always the same, not augmented; in no time of this row."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -587,6 +594,8 @@ class Numeric:
     """Which figure of its kind, see below."""
     value: Annotated[float, Column(sign=ANY, may_diverge=True)]
     """The figure."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -611,6 +620,8 @@ class Explained:
     """Times in a step, of an operator."""
     value: float
     """The figure."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.results.store import read_run
+from bench.results.run_json import read_run
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, plain_within
 

@@ -10,26 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.reading import contradictions
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
-from bench.results.csv_file import (
-    PAIR,
-    cut_off,
-    is_torn,
-    of_no_arm,
-    read,
-    refuse_too_much_memory,
-    repeated,
-    stored_whole,
-)
+from bench.results.csv_file import PAIR, counting, of_counting, read, refuse_too_much_memory, stored_whole
+from bench.results.csv_rows import whole_lines
 from bench.results.records import MEASURED
+from bench.results.store import checksums
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision
 
-TRIAL = ["trial", "replicate", "seed", "precision"]
-"""What tells rows of trials.csv apart; where all are equal, a trial was tried again."""
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """What tells one cell from another: within one, precisions are compared."""
 KEY = [*CELL, "precision"]
@@ -120,30 +110,23 @@ def load(folders: list[Path]) -> Runs:
     unique = [folder for folder in infos if folder not in twice]
     runs, trials, epochs, blocks, numerics, explained = [], [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
-        path = folder / "trials.csv"
-        written = _with_target(read(path).assign(run=label), infos[folder])
-        every = written[stored_whole(written)]
-        if every.empty:
+        path, info = folder / "trials.csv", infos[folder]
+        written = _with_target(read(path).assign(run=label), info)
+        rows = counting(written)
+        if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        rows = every.drop_duplicates(TRIAL, keep="last")
-        every_block = _read_blocks(folder)
-        timed = _blocks(every_block, rows)
-        odd = [f"{name} ends in the middle of a line, which is left out." for name in COLUMNS if is_torn(folder / name)]
-        odd += [cut_off(path, written, every), repeated(path, every, TRIAL), _absent(folder, rows)]
+        refuse_too_much_memory(path, rows, info.get("environment", {}).get("devices", []))
+        timed = _blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows)
+        courses, figures, reasons = (
+            of_counting(read(folder / name), rows) for name in ("epochs.csv", "numerics.csv", "explain.csv")
+        )
+        odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        courses = read(folder / "epochs.csv").drop_duplicates([*PAIR, "seed", "epoch"], keep="last")
-        odd += _contradictions(folder, rows, infos[folder], every_block, courses)
-        figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
-        which = [*PAIR, "kind", "name", "round", "work", "detail"]
-        reasons = read(folder / "explain.csv").drop_duplicates(which, keep="last")
-        odd += [of_no_arm(folder / "numerics.csv", figures, rows), of_no_arm(folder / "explain.csv", reasons, rows)]
         rows, courses = _without_emulated_cost(rows, TRAIN_COST), _without_emulated_cost(courses, EPOCH_COST)
-        run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
-        refuse_too_much_memory(path, rows, run.devices)
-        runs.append(run)
+        runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
         trials.append(rows)
         epochs.append(_with_cells(folder / "epochs.csv", courses, rows))
         blocks.append(timed)
@@ -204,26 +187,29 @@ def _is_filled(path: Path) -> bool:
 def _absent(folder: Path, trials: pd.DataFrame) -> str:
     """Warn, in one sentence, of files that are not there although measured trials filled them."""
     measured = trials[trials["status"].isin(MEASURED)]
-    lost = [file for file in COLUMNS if len(_filling(measured, file)) and not _is_filled(folder / file)]
+    lost = [name for name in COLUMNS if len(_filling(measured, name)) and not _is_filled(folder / name)]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
 
-def _contradictions(
-    folder: Path, trials: pd.DataFrame, info: dict[str, Any], blocks: pd.DataFrame, epochs: pd.DataFrame
-) -> list[str]:
-    """Say, in sentences, what the rows and files of a run say against each other."""
-    path, timed = folder / "trials.csv", contradictions.with_blocks(trials, blocks)
-    found = [*contradictions.among_rows(trials), *contradictions.against_run(trials, info)]
-    sentences = []
-    if _is_filled(folder / "blocks.csv"):
-        sentences.append(contradictions.lost_blocks(path, timed, blocks))
-        found += contradictions.against_blocks(timed, blocks)
-    if _is_filled(folder / "epochs.csv"):
-        found += contradictions.against_epochs(trials, epochs)
-        among = [*contradictions.among_epochs(epochs)]
-        sentences += contradictions.sentences(folder / "epochs.csv", epochs, among)
-    return [*sentences, *contradictions.sentences(path, trials, found)]
+def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
+    """Warn, in one sentence, of files whose last write was cut off.
+
+    Args:
+        folder: the run's.
+        trials: all whole rows of its trials.csv.
+    """
+    names = [name for name in COLUMNS if whole_lines(folder / name)[1]]
+    if not stored_whole(trials).all() and "trials.csv" not in names:
+        names.insert(0, "trials.csv")
+    return f"The last write to {' and '.join(names)} was cut off, and does not count." if names else ""
+
+
+def _edited(folder: Path, info: Mapping[str, Any]) -> str:
+    """Warn, in one sentence, of files that are not those that the run left; a run without checksums is not checked."""
+    now = checksums(folder)
+    names = [name for name, digest in (info.get("sha256") or {}).items() if now.get(name, digest) != digest]
+    return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} edited since the run ended." if names else ""
 
 
 def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list[str] | None = None) -> pd.DataFrame:
@@ -237,16 +223,6 @@ def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list
     """
     cells = _filling(trials, path.name)[[*PAIR, *(more or []), *CELL]]
     return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
-
-
-def _read_blocks(folder: Path) -> pd.DataFrame:
-    """Read the timed blocks of a run, each once; words are categories.
-
-    There may be millions of blocks, so trials and precisions are compared by their codes.
-    """
-    blocks = read(folder / "blocks.csv", words="category")
-    position = pd.DataFrame({"pair": _pairs(blocks), "round": blocks["round"], "position": blocks["position"]})
-    return blocks[~position.duplicated(keep="last")]
 
 
 def _pairs(blocks: pd.DataFrame) -> pd.Series:
