@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +45,8 @@ EXPLAINED = {
 }
 """The same of explain.csv."""
 NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
+TIMES = r"step (timed|profiled|doubled|not doubled)|(operator|alone|product|best|cached|flops|rate) .+"
+"""The figures of explain.csv that are above 0, as kind and name."""
 
 
 def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataFrame:
@@ -59,11 +60,13 @@ def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataF
     Raises:
         UsageError: it is damaged, or refused.
     """
-    dtypes = _dtypes(path.name, words)
+    dtypes: dict[str, Any] = {
+        name: float if field.kind == "number" else words for name, field in COLUMNS[path.name].items()
+    }
     whole, _ = whole_lines(path)
     header = header_of(path, [fields for _, fields in itertools.islice(rows(path, io.BytesIO(whole)), 2)])
     if not header:
-        return _without_rows(path.name, words).copy()
+        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
     present = {name: dtype for name, dtype in dtypes.items() if name in header}
     numbers = [name for name, dtype in present.items() if dtype is float]
     try:
@@ -84,14 +87,6 @@ def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataF
     frame = _texts(frame, [name for name in present if name not in numbers])
     if checked:
         _check(path, frame)
-    return _with_absent_columns(frame, dtypes, words)
-
-
-def _dtypes(name: str, words: str) -> dict[str, Any]:
-    return {field.name: float if field.kind == "number" else words for field in COLUMNS[name].values()}
-
-
-def _with_absent_columns(frame: pd.DataFrame, dtypes: Mapping[str, Any], words: str) -> pd.DataFrame:
     absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in frame}
     if absent:
         frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)[list(dtypes)]
@@ -164,12 +159,6 @@ def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
     return frame.assign(**changed) if changed else frame
 
 
-@cache
-def _without_rows(name: str, words: str) -> pd.DataFrame:
-    dtypes = _dtypes(name, words)
-    return pd.DataFrame({column: pd.Series(dtype=dtype) for column, dtype in dtypes.items()})
-
-
 def _refuse_short_lines(path: Path, whole: bytes, count: int) -> None:
     """Refuse a line with fewer fields than the header, which pandas reads as unknown, and rows that it counts apart."""
     numbered = rows(path, io.BytesIO(whole))
@@ -207,6 +196,8 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
         named = (frame["kind"] + " " + frame["name"]).astype(str)
         right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in kinds.items()))
         _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
+        is_time = (path.name == "explain.csv") & named.str.fullmatch(TIMES).astype(bool)
+        _refuse(path, frame, is_time & (frame["value"] <= 0), "value", "must be above 0")
 
 
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:

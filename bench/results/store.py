@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import math
 import os
 import shutil
@@ -20,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, cast
 
 from bench.results import run_json
@@ -66,8 +66,10 @@ class Store:
             for name, columns in COLUMNS.items()
         }
         """The columns of each file: this version's, and those that a later version has added to it."""
-        self._numbers = Counter({trial: number for trial, number in known.committed if number})
+        self._numbers: Counter[str] = Counter()
         """The number of the last attempt at each trial, by its id."""
+        for trial, number in known.committed:
+            self._numbers[trial] = max(number, self._numbers[trial])
         self.dropped: dict[str, int] = {}
         """How many rows were dropped that no trial had committed, by file."""
         self._run: dict[str, Any] = {}
@@ -88,9 +90,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the files, and add to run.json the SHA-256 that each has now that the run has ended or stopped."""
         for file in self._files.values():
             file.close()
@@ -259,16 +259,13 @@ class Store:
         raise self._lost from error
 
     def _beside(self) -> Path:
-        """Create a folder beside the run's, named after it."""
-        number = 1
-        while True:
+        """Create a folder next to the run's, named after it."""
+        for number in itertools.count(1):
             place = self.folder.with_name(f"{self.name}.rescued" + (f"-{number}" if number > 1 else ""))
-            try:
+            with suppress(FileExistsError):
                 place.mkdir(parents=True)
-            except FileExistsError:
-                number += 1
-            else:
-                return place
+                break
+        return place
 
     def _copy(self, place: Path, pending: Mapping[str, bytes]) -> None:
         for name, file in self._files.items():
@@ -395,16 +392,12 @@ def _recover(path: Path, columns: list[str], known: Answers) -> int:
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(dict(zip(header, fields, strict=True)) for fields in kept)
+        writer.writerows(dict(zip(header, fields, strict=False)) for fields in kept)
         write_atomically(path, text.getvalue().encode(errors="surrogateescape"))
     return dropped
 
 
 def checksums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each CSV of a run that is there."""
-    digests = {}
-    for name in COLUMNS:
-        if (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    there = {name: folder / name for name in COLUMNS if (folder / name).is_file()}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}

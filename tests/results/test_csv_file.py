@@ -10,7 +10,7 @@ import pytest
 
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS, SCHEMA
-from bench.results.records import Column
+from bench.results.records import Column, Explained, TrialResult
 from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder
@@ -215,3 +215,18 @@ def test_figures_of_numerics_that_are_none_of_their_kind_are_refused(tmp_path):
     assert len(load([run]).numerics) == len(fleet.FIGURES)
     fleet.edit_rows(run, lambda row: row["name"] == "-20" and row.update(name="-2e1"), "numerics.csv")
     refused(run, "line 3: name '-2e1' is no figure of its kind")
+
+
+@pytest.mark.parametrize(("line", "value"), [(2, "0"), (2, "-5"), (3, "-0.1"), (4, "0")])
+def test_a_time_of_the_explain_phase_that_is_impossible_is_refused(tmp_path, line, value):
+    builder = RunBuilder(tmp_path / "run")
+    trial = builder.trial("explain", ["fp32"], 64)
+    figures = [("step", "timed", 9.5), ("class", "communication", 0.0), ("best", "mm float32[8x8]", 0.1)]
+    rows = [
+        Explained(trial=trial.id, precision="fp32", kind=kind, name=name, round=0, count=2, value=figure)
+        for kind, name, figure in figures
+    ]
+    run = builder.add(trial, TrialResult(precision="fp32", status="ok"), records=rows).folder
+    assert len(load([run]).explained) == 3
+    spoil(run, line, "explain.csv", value=value)
+    refused(run, f"explain.csv', line {line}: value '{value}' ")

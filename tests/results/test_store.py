@@ -206,10 +206,13 @@ def test_the_rows_of_the_last_attempt_at_a_trial_count_alone(tmp_path, tiny_tria
     trial = pair_of(tiny_trial)
     with Store(tmp_path) as store:
         store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial)])
-    with Store(tmp_path) as store:
-        assert store.dropped == {}
-        store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 7)])
-    assert [row["attempt"] for row in rows(tmp_path, "trials.csv")] == ["1", "1", "2", "2"]
+    for number in range(2, 8):
+        with Store(tmp_path) as store:
+            assert store.dropped == {}
+            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
+    assert [row["attempt"] for row in rows(tmp_path, "trials.csv")] == [
+        str(number) for number in range(1, 8) for _ in "ab"
+    ]
     assert counted(tmp_path)["status"].tolist() == ["ok", "ok"]
     assert counted(tmp_path, "blocks.csv")["round"].tolist() == [7]
     assert answers(tmp_path).statuses == {trial.config: {"fp32": "ok", "amp-bf16": "ok"}}
