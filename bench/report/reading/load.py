@@ -21,17 +21,17 @@ from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""What tells one cell from another: within one, precisions are compared."""
+"""The columns that identify a cell: within one, precisions are compared."""
 KEY = [*CELL, "precision"]
-"""What tells one row of the summary from another."""
+"""The columns that identify a row of the summary."""
 SUBJECT = CELL[:-1]
-"""What a verdict is about: one recipe on one device in one run."""
+"""The columns that identify the subject of a verdict: one recipe on one device in one run."""
 TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s"]
 TRAIN_COST += ["train_energy_j"]
 EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
-"""What training takes, of which an emulated precision has no figure."""
+"""The costs of training, of which an emulated precision has no figure."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
-"""What devices and runs may be compared on: the same recipe on the same data."""
+"""The columns in which devices and runs must agree to be compared: the same recipe on the same data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class Run:
     info: dict[str, Any]
     folder: Path = Path()
     remarks: tuple[str, ...] = ()
-    """What was odd about its files, one sentence each."""
+    """Oddities of its files, one sentence each."""
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
@@ -176,7 +176,7 @@ def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
 
 
 def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
-    """Return the trials of phases that write rows to a CSV beside trials.csv."""
+    """Return the trials of phases that write rows to another CSV than trials.csv."""
     return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
 
 
