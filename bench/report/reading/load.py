@@ -207,8 +207,9 @@ def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
 
 def _edited(folder: Path, info: Mapping[str, Any]) -> str:
     """Warn, in one sentence, of files that are not those that the run left; a run without checksums is not checked."""
-    now = checksums(folder)
-    names = [name for name, digest in (info.get("sha256") or {}).items() if now.get(name, digest) != digest]
+    then = info.get("sha256") or {}
+    now = checksums(folder) if then else {}
+    names = [name for name in now if now[name] != then.get(name, now[name])]
     return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} edited since the run ended." if names else ""
 
 
