@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Bad input: generated command lines, damaged results folders, and figures edited by hand.
+"""Bad input: generated command lines, and damaged results folders.
 
-    python perf/bad_input.py [--lines N] [--folders N] [--edits N] [--seed N] [FOLDER ...]
+    python perf/bad_input.py [--lines N] [--folders N] [--seed N] [FOLDER ...]
 
 1. Command lines of odd words are answered in this process, each run with --dry-run: an exit code that is documented
    (0, 1, 2), no traceback, with 2 nothing but a sentence at the end, else something that is printed, and JSON where
@@ -9,8 +9,6 @@
 2. Results folders, damaged in one to three places (bytes, lines, cells, types in run.json, files), go through
    ``report``, ``compare`` and ``--resume --dry-run``: the same, and no CSV that ``report`` refuses is accepted by
    ``--resume``.
-3. Single figures that a report prints are scaled by 1.2 to 3 in a folder that is whole otherwise. An edit is noticed
-   where the report then refuses the file, or says that something does not fit. Targets: no traceback, 80 % noticed.
 
 The machine is made up (perf/made_up.py), the code is not. Folders are the committed ones, runs of the made-up machine
 and any FOLDER named.
@@ -20,12 +18,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import io
 import itertools
 import json
 import os
-import random
 import re
 import shutil
 import sys
@@ -45,9 +41,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import run_bench
 from bench.cli import parser
-from bench.report import report
-from bench.report.reading.load import load
-from bench.results.columns import COLUMNS
 from bench.results.records import Seen
 from bench.spec.errors import UsageError
 from perf.made_up import CPU, GPU, MadeUpMachine
@@ -62,8 +55,6 @@ OF_RUN = "more memory than the device has"
 CODES = {0, 1, 2}
 """What a command that nobody stops may end with."""
 COMMITTED = sorted(ROOT.glob("results/*/run.json"))
-NOTICED = 80.0
-"""Per cent of edits that must be noticed."""
 WORDS = ["mlp", "digits", "mlp,digits", "cpu", "0", "0,1", "0+1", "cpu+cpu", "fp32,amp-bf16", "amp-fp16:init_scale=2"]
 WORDS += ["64", "64,max", "max", "1%", "150%", "10s", "memory,speed", "train", "width=8", "width=8,16", "synthetic"]
 WORDS += ["ray", "ray://h:1", "V100", "compile", "channels-last,grad-accumulation=2", "94%", "2", "0,1,2,3,4", "1.0"]
@@ -346,124 +337,12 @@ def folders(count: int, seed: int, bases: Sequence[Path], folder: Path) -> Tally
     return tally
 
 
-# Edited figures.
-
-
-@dataclass(slots=True)
-class Edits:
-    """Edits of figures, by the column: how many were made, and how many noticed."""
-
-    made: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def pct(self) -> float:
-        """Share that was noticed."""
-        return 100 * self.noticed.total() / max(1, self.made.total())
-
-
-def judge(folder: Path) -> list[str]:
-    """Return what is odd about a run: why it is refused, or what its notes say."""
-    try:
-        return list(load([folder]).runs[0].remarks)
-    except UsageError as error:
-        return [str(error)]
-
-
-def printed_columns(folder: Path, place: Path) -> set[tuple[str, str]]:
-    """Return the columns whose figures a report prints: those with which its tables change."""
-    before = printed(folder, place)
-    return {
-        (name, column)
-        for (name, column), numbers in cells_of(folder).items()
-        if _changes(folder, name, column, numbers, place) != before
-    }
-
-
-def cells_of(folder: Path) -> dict[tuple[str, str], list[int]]:
-    """Return the rows that have a figure above 0, by file and column."""
-    cells: dict[tuple[str, str], list[int]] = {}
-    for name in ("trials.csv", "epochs.csv"):
-        for number, row in enumerate(rows_of(folder / name)):
-            for column, field_ in COLUMNS[name].items():
-                if field_.kind == "number" and column != "schema" and _scalable(row.get(column, "")):
-                    cells.setdefault((name, column), []).append(number)
-    return cells
-
-
-def _scalable(cell: str) -> bool:
-    try:
-        return float(cell) > 0
-    except ValueError:
-        return False
-
-
-def _changes(folder: Path, name: str, column: str, numbers: list[int], place: Path) -> str:
-    """Return what a report prints when all figures of a column are a little larger, too little to be refused."""
-    copy = shutil.copytree(folder, place / "larger" / folder.name)
-    for number in numbers:
-        edit(copy, name, number, column, 1.009)
-    text = printed(copy, place)
-    shutil.rmtree(copy)
-    return text
-
-
-def printed(folder: Path, place: Path) -> str:
-    """Return the tables of a report; empty where the run is refused."""
-    try:
-        page, *_ = report([folder], place / "page", figures="none")
-    except UsageError:
-        return ""
-    tables = [line for line in page.with_name("details.md").read_text().splitlines() if line.startswith("|")]
-    return "\n".join(tables)
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    """Read a CSV as texts."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def edit(folder: Path, name: str, number: int, column: str, factor: float) -> None:
-    """Scale one figure; whole numbers stay whole, and shares below 100 %."""
-    rows = rows_of(folder / name)
-    value, field_ = float(rows[number][column]), COLUMNS[name][column]
-    scaled = value * factor if field_.column.most is None or value * factor <= field_.column.most else value / factor
-    rows[number][column] = str(max(1, round(scaled)) if field_.whole else scaled)
-    with (folder / name).open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def edits(count: int, seed: int, bases: Sequence[Path], columns: set[tuple[str, str]], folder: Path) -> Edits:
-    """Edit single figures, equally many of each folder and each column that is printed, and count what is noticed."""
-    rng, found = random.Random(seed), Edits()
-    chosen = {base: {key: cells for key, cells in cells_of(base).items() if key in columns} for base in bases}
-    for base in bases:
-        if odd := judge(base):
-            raise RuntimeError(f"'{base}' is odd before it is edited: {odd}")
-    while found.made.total() < count:
-        base = rng.choice(list(bases))
-        name, column = rng.choice(sorted(chosen[base]))
-        number, factor = rng.choice(chosen[base][name, column]), rng.uniform(1.2, 3)
-        copy = shutil.copytree(base, folder / "edited")
-        edit(copy, name, number, column, factor if rng.random() < 0.5 else 1 / factor)
-        if rows_of(copy / name) != rows_of(base / name):
-            label = f"{name.removesuffix('.csv')} {column}"
-            found.made[label] += 1
-            found.noticed[label] += bool(judge(copy))
-        shutil.rmtree(copy)
-    return found
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--lines", type=int, default=2000, help="command lines (default: 2,000)")
     options.add_argument("--folders", type=int, default=2000, help="damaged folders (default: 2,000)")
-    options.add_argument("--edits", type=int, default=500, help="edited figures (default: 500)")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("runs", nargs="*", type=Path, metavar="FOLDER", help="further runs to damage and edit")
+    options.add_argument("runs", nargs="*", type=Path, metavar="FOLDER", help="further runs to damage")
     chosen = options.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as place:
@@ -483,15 +362,6 @@ def main() -> int:
             print(f"{name}: {tally.codes.total()} answers (exit codes {codes}), {len(tally.failures)} wrong")
             for failure in tally.failures[:10]:
                 print(failure)
-        if chosen.edits:
-            columns = printed_columns(made, folder)
-            found = edits(chosen.edits, chosen.seed, bases, columns, folder)
-            print(f"columns that a report prints: {len(columns)}")
-            failed |= found.pct < NOTICED
-            print(f"edited figures: {found.noticed.total()} of {found.made.total()} noticed ({found.pct:.0f} %)")
-            for label, made in sorted(found.made.items(), key=lambda one: found.noticed[one[0]] / one[1]):
-                if found.noticed[label] < made:
-                    print(f"  {label}: {found.noticed[label]} of {made}")
     return 1 if failed else 0
 
 

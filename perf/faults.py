@@ -195,8 +195,12 @@ def question(trial: Mapping[str, Any], precision: str) -> tuple[str, ...]:
 
 def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
     """Return what is wrong with a run that was resumed to its end."""
+    from bench.results.csv_file import counting, read
+
     wrong = []
-    rows = whole_rows(folder / "trials.csv")
+    every = whole_rows(folder / "trials.csv")
+    counted = counting(read(folder / "trials.csv"))
+    rows: list[dict[str, str]] = counted.astype({"replicate": "Int64", "seed": "Int64"}).astype(str).to_dict("records")
     planned = json.loads((folder / "run.json").read_text())["planned"]
     final = Counter(question(row, row["precision"]) for row in rows if row["status"] not in FAILED)
     wanted = {question(trial, arm) for trial in planned for arm in trial["arms"]}
@@ -206,10 +210,8 @@ def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
         wrong.append(f"more than once: {twice}")
     done = Counter(row["trial"] for row in before if row["status"] not in FAILED)
     arms = {trial["trial"]: len(trial["arms"]) for trial in planned}
-    # Arms that were measured apart, because they failed together, give way to the trial of both, and are set aside.
-    aside = [row for row in whole_rows(folder / "unfinished" / "trials.csv") if row["trial"] not in arms]
     kept = [row for row in before if done[row["trial"]] == arms.get(row["trial"], 1)]
-    if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in [*rows, *aside]]:
+    if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in every]:
         wrong.append(f"finished before, and changed or gone: {lost}")
     return wrong + check_readable(folder)
 

@@ -306,8 +306,7 @@ class _Cell:
             for round_ in range(self.shape.rounds)
             for position, name in enumerate([*fitting, *reversed(fitting)])
         ]
-        self.store.add(blocks)
-        self.store.add_results(trial, self.device, as_timed(results, blocks, batch))
+        self.store.add_results(trial, self.device, as_timed(results, blocks, batch), blocks)
 
     def _energy(self, precision: str) -> None:
         joules = self.gpu.watts * 0.85 * self.fp32_ms / 1e3 / self.gain(precision)
@@ -343,9 +342,8 @@ class _Cell:
         )
         trial = self._trial("train", [precision], seed=seed, epochs=epochs)
         rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
-        self.store.add(rows)
         result = _result(precision, training=as_trained(training, rows))
-        self.store.add_results(trial, self.device, [result])
+        self.store.add_results(trial, self.device, [result], rows)
 
     def _epoch(self, trial: Trial, epoch: int, epoch_s: float, last: float) -> EpochResult:
         left = 45 * (math.exp(-0.45 * epoch) - math.exp(-0.45 * self.shape.epochs))

@@ -82,8 +82,6 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
     devices = [_device(index) for index in range(shape.gpus)]
     with Store(folder) as store:
         store.write_run({"environment": asdict(_environment(devices)), "warnings": [], "request": {}})
-        blocks: list[Block] = []
-        epochs: list[EpochResult] = []
         for suite in range(shape.suites):
             for device in devices:
                 for power in range(shape.batch_sizes):
@@ -99,10 +97,7 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                         answers = as_timed(results, own, cell.batch_size) if own else results
                         if course:
                             answers = [replace(one, training=as_trained(one.training, course)) for one in results]
-                        store.add_results(trial, device, answers)
-                        blocks.extend(own)
-                        epochs.extend(course)
-        store.add([*blocks, *epochs])
+                        store.add_results(trial, device, answers, [*own, *course])
     return folder
 
 

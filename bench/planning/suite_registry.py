@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from bench.results.run_json import MOST
-from bench.results.store import read_run
+from bench.results.run_json import MOST, read_run
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import Request, SuiteRef, names_batch_size

@@ -35,7 +35,7 @@ UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_w": "W", "_c": "°C", "_mh
 UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
 """Units by the end of a column's name; the longest end counts."""
 LIST = "+"
-"""What joins the words of a list."""
+"""The sign that joins the words of a list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Field:
     whole: bool = False
     """Whether the number is a whole one."""
     container: type = object
-    """What JSON holds: a list or a dict."""
+    """The type that JSON holds: list or dict."""
 
     @property
     def unit(self) -> str:
@@ -62,7 +62,7 @@ class Field:
 
     @property
     def values(self) -> str:
-        """What the column may hold, in words."""
+        """The valid values, in words."""
         if self.words:
             return ", ".join(self.words)
         if self.kind != "number":
@@ -90,7 +90,7 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
             name=field.name,
             kind=KINDS[plain],
             column=column,
-            always=not (part or column.may_diverge or types.NoneType in choices),
+            always=not (part or column.may_diverge or column.added_later or types.NoneType in choices),
             words=words,
             whole=plain is int,
             container=plain if KINDS[plain] == "JSON" else object,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,15 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema
-from bench.results.csv_rows import header_of, rows
+from bench.results.csv_rows import header_of, rows, whole_lines
 from bench.results.records import MEASURED, WorkClass
-from bench.results.relations import WITHIN
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
 PIB = 2**50
 """Bytes that no machine has."""
 PAIR = ["trial", "precision"]
+ARM = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
+"""The columns that say of which arm a row is, whether it was measured alone or together with others."""
 FATES = r"nonzero|zero|subnormal|overflow"
 FIGURES = {
     "step": "loss|loss_scale|skipped|finite",
@@ -46,40 +45,28 @@ EXPLAINED = {
 }
 """The same of explain.csv."""
 NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
-CALLED = "operator|alone|product|best|cached|flops|channels-last|padded"
-"""The kinds of explain.csv that are of calls of an operator."""
-ABOVE_ZERO = {"value": rf"step (timed|profiled|doubled|not doubled)|({CALLED}|rate) .+", "count": rf"({CALLED}) .+"}
-"""The columns of explain.csv that are above 0 in some of its figures, and in which, as kind and name."""
-ROUNDED = r"step (timed|profiled|kernels|operators|hidden communication)|class .+"
-"""Its figures that every round has."""
+TIMES = r"step (timed|profiled|doubled|not doubled)|(operator|alone|product|best|cached|flops|rate) .+"
+"""The figures of explain.csv that are above 0, as kind and name."""
 
 
-def read(path: Path, words: str = "object") -> pd.DataFrame:
-    """Read one CSV; an incomplete last line, which a crash leaves, is left out.
+def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataFrame:
+    """Read one CSV; a torn row at its end is left out, and columns that it lacks are empty.
 
     Args:
         path: the file; a missing one is empty.
         words: pandas' type of the columns that are not numbers.
+        checked: whether to refuse values that no measurement gives.
 
     Raises:
-        UsageError: it is damaged, or holds values that no measurement gives.
+        UsageError: it is damaged, or refused.
     """
-    frame = read_unchecked(path, words)
-    _check(path, frame)
-    return _with_absent_columns(path, frame, words)
-
-
-def read_unchecked(path: Path, words: str = "object") -> pd.DataFrame:
-    """Read one CSV as ``read`` does, but for values that no measurement gives, and without columns that it lacks.
-
-    Raises:
-        UsageError: it is damaged.
-    """
-    dtypes = _dtypes(path.name, words)
-    whole = _whole_lines(path)
-    header = header_of(path, itertools.islice(rows(path, io.BytesIO(whole)), 2))
+    dtypes: dict[str, Any] = {
+        name: float if field.kind == "number" else words for name, field in COLUMNS[path.name].items()
+    }
+    whole, _ = whole_lines(path)
+    header = header_of(path, [fields for _, fields in itertools.islice(rows(path, io.BytesIO(whole)), 2)])
     if not header:
-        return _without_rows(path.name, words).copy()
+        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
     present = {name: dtype for name, dtype in dtypes.items() if name in header}
     numbers = [name for name, dtype in present.items() if dtype is float]
     try:
@@ -97,16 +84,9 @@ def read_unchecked(path: Path, words: str = "object") -> pd.DataFrame:
         check_schema(path, "" if pd.isna(other) else f"{other:g}")
     if words != "category":  # as the blocks are, of which there may be millions
         _refuse_short_lines(path, whole, len(frame))
-    return _texts(frame, [name for name in present if name not in numbers])
-
-
-def _dtypes(name: str, words: str) -> dict[str, Any]:
-    return {field.name: float if field.kind == "number" else words for field in COLUMNS[name].values()}
-
-
-def _with_absent_columns(path: Path, frame: pd.DataFrame, words: str) -> pd.DataFrame:
-    """Return a frame with all columns of its file, those that the file lacks empty."""
-    dtypes = _dtypes(path.name, words)
+    frame = _texts(frame, [name for name in present if name not in numbers])
+    if checked:
+        _check(path, frame)
     absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in frame}
     if absent:
         frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)[list(dtypes)]
@@ -114,7 +94,7 @@ def _with_absent_columns(path: Path, frame: pd.DataFrame, words: str) -> pd.Data
 
 
 def attempts(trials: pd.DataFrame) -> pd.Series:
-    """Return which end of a trial wrote each row of trials.csv, as numbers: each precision is in one once."""
+    """Return which attempt at a trial wrote each row of trials.csv, as numbers that rise: each has a precision once."""
     numbers: list[int] = []
     last, seen, number = "", set[str](), -1
     for config, precision in zip(trials["config"], trials["precision"], strict=True):
@@ -126,11 +106,44 @@ def attempts(trials: pd.DataFrame) -> pd.Series:
 
 
 def stored_whole(trials: pd.DataFrame) -> pd.Series:
-    """Say which rows of trials.csv are of ends with all their rows; where it is not said how many, they are."""
-    if "trial_rows" not in trials:
-        return pd.Series(True, index=trials.index)
+    """Say which rows of trials.csv are of attempts with all their rows; where ``trial_rows`` is unknown, they are."""
     there = trials.groupby(attempts(trials), sort=False)["config"].transform("size")
     return ~(there < trials["trial_rows"])
+
+
+def counting(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of trials.csv that count: those of the last attempt at each trial that was stored whole.
+
+    Arms that failed together are measured alone. When they are measured together after all, that counts instead, unless
+    they did not fit into memory.
+    """
+    whole = trials[stored_whole(trials)]
+    arms = whole[ARM].fillna({"replicate": -1}).itertuples(index=False, name=None)
+    rows = list(zip(whole.index, attempts(whole), whole["trial"], whole["status"], arms, strict=True))
+    kept: list[int] = []
+    later, together = set[str](), set[tuple[Any, ...]]()
+    for _, group in itertools.groupby(reversed(rows), key=lambda row: row[1]):
+        places, _, (trial, *_), statuses, measured = zip(*group, strict=True)
+        is_alone = len(places) == 1
+        if trial not in later and not (is_alone and measured[0] in together):
+            kept += places
+            together |= set(measured if not is_alone and "oom" not in statuses else ())
+        later.add(trial)
+    return whole.loc[sorted(kept)]
+
+
+def of_counting(rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of another CSV that belong to attempts that count.
+
+    Args:
+        rows: its rows.
+        trials: ``counting`` of trials.csv.
+    """
+    last = trials.drop_duplicates("trial").set_index("trial")["attempt"].fillna(0)
+    codes, names = pd.factorize(rows["trial"])
+    wanted = last.reindex(names.astype(object)).to_numpy()[codes]
+    counted: pd.DataFrame = rows[rows["attempt"].fillna(0).to_numpy() == wanted]
+    return counted
 
 
 def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
@@ -146,32 +159,11 @@ def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
     return frame.assign(**changed) if changed else frame
 
 
-@cache
-def _without_rows(name: str, words: str) -> pd.DataFrame:
-    dtypes = _dtypes(name, words)
-    return pd.DataFrame({column: pd.Series(dtype=dtype) for column, dtype in dtypes.items()})
-
-
-def is_torn(path: Path) -> bool:
-    """Say whether the last line of a file is incomplete."""
-    if not path.is_file() or not path.stat().st_size:
-        return False
-    with path.open("rb") as file:
-        file.seek(-1, io.SEEK_END)
-        return file.read() != b"\n"
-
-
-def _whole_lines(path: Path) -> bytes:
-    """Return a file without an incomplete last line; a line that is alone is the header, and taken to be whole."""
-    data = path.read_bytes() if path.is_file() else b""
-    return data[: data.rfind(b"\n") + 1 or None].removeprefix(codecs.BOM_UTF8)
-
-
 def _refuse_short_lines(path: Path, whole: bytes, count: int) -> None:
     """Refuse a line with fewer fields than the header, which pandas reads as unknown, and rows that it counts apart."""
-    found = rows(path, io.BytesIO(whole))
-    width, number = len(next(found)[2]), 0
-    for line, _, fields in found:
+    numbered = rows(path, io.BytesIO(whole))
+    width, number = len(next(numbered)[1]), 0
+    for line, fields in numbered:
         number += 1
         if len(fields) < width:
             raise UsageError(
@@ -183,9 +175,9 @@ def _refuse_short_lines(path: Path, whole: bytes, count: int) -> None:
 
 def _word_for_number(path: Path, whole: bytes, numbers: Collection[str]) -> str:
     """Say which line of a file has a word where a number belongs; empty where none has."""
-    found = rows(path, io.BytesIO(whole))
-    _, _, header = next(found)
-    for line, _, fields in found:
+    numbered = rows(path, io.BytesIO(whole))
+    _, header = next(numbered)
+    for line, fields in numbered:
         row = dict(zip(header, fields, strict=False))
         for name in numbers:
             try:
@@ -200,28 +192,12 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
     for field in COLUMNS[path.name].values():
         if field.name in frame:
             _check_column(path, frame, field)
-    _check_relations(path, frame)
     if kinds := NAMES.get(path.name):
         named = (frame["kind"] + " " + frame["name"]).astype(str)
         right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in kinds.items()))
         _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
-        if path.name == "explain.csv":
-            _check_explained(path, frame, named)
-
-
-def _check_explained(path: Path, frame: pd.DataFrame, named: pd.Series) -> None:
-    """Refuse figures of the explain phase that cannot be 0, or lack what all of their kind have.
-
-    Args:
-        path: explain.csv.
-        frame: its rows.
-        named: the kind and the name of each.
-    """
-    for name, which in ABOVE_ZERO.items():
-        of_these = named.str.fullmatch(which).astype(bool)
-        _refuse(path, frame, of_these & frame[name].isna(), name, "is missing")
-        _refuse(path, frame, of_these & (frame[name] <= 0), name, "must be above 0")
-    _refuse(path, frame, named.str.fullmatch(ROUNDED).astype(bool) & frame["round"].isna(), "round", "is missing")
+        is_time = (path.name == "explain.csv") & named.str.fullmatch(TIMES).astype(bool)
+        _refuse(path, frame, is_time & (frame["value"] <= 0), "value", "must be above 0")
 
 
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
@@ -273,37 +249,6 @@ def _holds(cell: str, container: type) -> bool:
     return isinstance(value, container) and not any(isinstance(one, list | dict) for one in parts)
 
 
-def _check_relations(path: Path, frame: pd.DataFrame) -> None:
-    """Refuse values that others of their row contradict."""
-    row = _Arrays(frame)
-    for relation in WITHIN.get(path.name, ()):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            has, value = row[relation.column], np.asarray(relation.value(row), dtype=float)
-            within = relation.within(row) if callable(relation.within) else relation.within
-            share = np.abs(value if relation.of is None else relation.of(row)) * within
-        if relation.how == "equal":
-            wrong = np.abs(has - value) > share
-        else:
-            wrong = has - value > share if relation.how == "at most" else value - has > share
-        for name, word in relation.where.items():
-            wrong &= (frame[name] == word).to_numpy()
-        if wrong.any():
-            _refuse(path, frame, wrong, relation.column, f"{relation.says}, {value[wrong.argmax()]:.6g}")
-
-
-class _Arrays(dict[str, Any]):
-    """The columns of a frame as arrays, which compute faster on a few rows; NaN where a column is not there."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self._frame = frame
-
-    def __missing__(self, name: str) -> NDArray[np.float64]:
-        there = name in self._frame
-        self[name] = self._frame[name].to_numpy(dtype=float) if there else np.full(len(self._frame), np.nan)
-        values: NDArray[np.float64] = self[name]
-        return values
-
-
 def refuse_too_much_memory(path: Path, frame: pd.DataFrame, devices: Sequence[Mapping[str, Any]]) -> None:
     """Refuse peaks above the memory of the device itself, where run.json has it.
 
@@ -319,59 +264,6 @@ def refuse_too_much_memory(path: Path, frame: pd.DataFrame, devices: Sequence[Ma
             _refuse(path, frame, frame[field.name] > most, field.name, "is more memory than the device has")
 
 
-def repeated(path: Path, frame: pd.DataFrame, key: list[str]) -> str:
-    """Warn of trials that are in trials.csv twice although the first had not failed, so that nobody tried it again.
-
-    Args:
-        path: trials.csv.
-        frame: all its rows.
-        key: the columns that tell one question from another.
-    """
-    retried = set(frame.loc[frame["status"].isin(("timeout", "failed")), "trial"])
-    twice = frame[frame.duplicated(key, keep="last") & ~frame["trial"].isin(retried)]
-    if twice.empty:
-        return ""
-    first = twice.iloc[0]
-    return (
-        f"{path.name} has {len(twice)} rows twice, first {first['trial']} in {first['precision']}, line "
-        f"{line_of(path, int(twice.index[0]))}; of each the last counts."
-    )
-
-
-def of_no_arm(path: Path, rows: pd.DataFrame, trials: pd.DataFrame) -> str:
-    """Warn of rows whose trial is in trials.csv, but not in their precision.
-
-    Args:
-        path: the CSV beside trials.csv that they are of.
-        rows: its rows.
-        trials: the run's rows of trials.csv.
-    """
-    known = pd.MultiIndex.from_frame(trials[PAIR])
-    odd = rows[rows["trial"].isin(trials["trial"]) & ~pd.MultiIndex.from_frame(rows[PAIR]).isin(known)]
-    if odd.empty:
-        return ""
-    first = odd.iloc[0]
-    return (
-        f"{path.name} has {len(odd)} rows in precisions that trials.csv does not have of their trials, first "
-        f"{first['trial']} in {first['precision']}, line {line_of(path, int(odd.index[0]))}; they are left out."
-    )
-
-
-def cut_off(path: Path, written: pd.DataFrame, whole: pd.DataFrame) -> str:
-    """Warn of trials that were cut off while they were stored.
-
-    Args:
-        path: trials.csv.
-        written: all its rows.
-        whole: those of trials that are whole.
-    """
-    lost = written.loc[written.index.difference(whole.index), "trial"]
-    if lost.empty:
-        return ""
-    trials = " and ".join(dict.fromkeys(lost))
-    return f"{path.name} lacks rows of {trials}, cut off while they were stored, so none of them counts."
-
-
 def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_], name: str, why: str) -> None:
     at = np.flatnonzero(np.asarray(wrong, dtype=bool))
     if len(at):
@@ -379,11 +271,11 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_
         shown = "" if pd.isna(value) or value == "" else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
         more = f" So is it in {len(at) - 1} more lines." if len(at) > 1 else ""
         raise UsageError(
-            f"'{path}', line {line_of(path, int(frame.index[at[0]]))}: {name}{shown} {why}.{more} "
+            f"'{path}', line {_line_of(path, int(frame.index[at[0]]))}: {name}{shown} {why}.{more} "
             "No measurement gives that: restore the file, or remove the line."
         )
 
 
-def line_of(path: Path, row: int) -> int:
+def _line_of(path: Path, row: int) -> int:
     """Return the line in which a row ends."""
-    return next(itertools.islice(rows(path, io.BytesIO(_whole_lines(path))), row + 1, None))[0]
+    return next(itertools.islice(rows(path, io.BytesIO(whole_lines(path)[0])), row + 1, None))[0]

@@ -44,6 +44,7 @@ class Column:
 
 
 Name = Annotated[str, Column(filled=True)]
+Attempt = Annotated[int | None, Column(sign=ABOVE_ZERO, added_later=True)]
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""
@@ -51,7 +52,7 @@ UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "fail
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 DeviceKind = Literal["cuda", "cpu"]
 Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation"]
-"""What a figure of the numerics phase is about."""
+"""The kinds of figure of the numerics phase."""
 WorkClass = Literal[
     "matrix units",
     "other products",
@@ -65,7 +66,7 @@ WorkClass = Literal[
     "idle",
     "unknown",
 ]
-"""What a step's time is spent on: matrix products, convolutions and attention on matrix units (tensor cores) or not;
+"""The classes of work of a step: matrix products, convolutions and attention on matrix units (tensor cores) or not;
 what changes only the type or the order of numbers; the time in which nothing runs."""
 Finding = Literal[
     "step",
@@ -82,7 +83,7 @@ Finding = Literal[
     "channels-last",
     "padded",
 ]
-"""What a figure of the explain phase is about."""
+"""The kinds of figure of the explain phase."""
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Variables that say how long OpenMP's threads spin while they wait for each other."""
 
@@ -91,7 +92,7 @@ SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """What was asked of a trial, and where it ran."""
+    """The question of a trial, and where it ran."""
 
     run: str
     """Name of the run's folder."""
@@ -108,7 +109,7 @@ class Identity:
     parameters_json: dict[str, Parameter]
     """The same as a JSON object."""
     techniques: tuple[str, ...]
-    """What else all arms were trained with, such as channels-last, joined by +."""
+    """The techniques that all arms were trained with, such as channels-last, joined by +."""
     placement: Name
     """Where it ran: `cpu`, or a GPU's CUDA index; several that train together with `+` between, and after `@` on how
     many nodes each (`0+1@2` is four GPUs)."""
@@ -119,7 +120,7 @@ class Identity:
     device_names: list[str]
     """The different names of its devices, as a JSON array."""
     device_kind: DeviceKind
-    """What computed: a GPU is `cuda`."""
+    """The kind of device: a GPU is `cuda`."""
     architecture: str
     """The device's generation."""
     batch_size: Annotated[int, Column(sign=ABOVE_ZERO)]
@@ -128,7 +129,7 @@ class Identity:
     """Where training samples come from, as `--data` names it; memory and speed are measured on random batches of the
     same shape."""
     phase: Annotated[str, Column(words=tuple(PHASES))]
-    """What was measured, see above."""
+    """The phase, see above."""
     replicate: int | None
     """Which fresh process this was, from 0, where a phase is repeated in fresh processes."""
     seed: int
@@ -140,6 +141,8 @@ class Identity:
     trial_rows: Annotated[int, Column(sign=ABOVE_ZERO, added_later=True)]
     """How many rows were written together when the trial ended, one for each arm. Where there are fewer, writing was
     cut off, and none of them counts."""
+    attempt: Attempt
+    """Which attempt at the trial this was, from 1; the last one counts. Empty in rows of versions that did not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +193,7 @@ class Operations:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversion:
-    """What became of a model's linear layers, at precisions that convert them."""
+    """The linear layers of a model at precisions that convert them: how many were, and of which sizes."""
 
     converted_layers: Annotated[tuple[str, ...], Column(added_later=True)]
     """Linear layers that torchao or Transformer Engine replaced, to multiply in the precision's narrow type (te-bf16:
@@ -234,7 +237,7 @@ class MemoryPeak:
     optimizer_bytes: int | None = None
     """The optimizer's state."""
     activation_bytes: int | None = None
-    """What the forward pass keeps for the backward pass, the 16-bit copies of weights that autocast caches
+    """Tensors that the forward pass keeps for the backward pass, the 16-bit copies of weights that autocast caches
     included."""
     temporary_bytes: int | None = None
     """Everything else, the batches included."""
@@ -363,21 +366,21 @@ class Fit:
     """The largest batch that fits, and why no larger one does."""
 
     fit_bound: str = ""
-    """What keeps the next larger batch tried from fitting: `memory` (it ran out), `predicted memory` (a CPU's,
+    """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory` (a CPU's,
     which is not tried to the end), `time` (its step or the whole attempt was predicted to take too long) or
     `error`."""
     fit_peak_bytes: int | None = None
     """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
     model."""
     fit_free_bytes: int | None = None
-    """What was free before the model was built, on the GPU or, for a CPU, of the machine or container."""
+    """Free memory before the model was built, of the GPU or, for a CPU, of the machine or container."""
     fit_step_s: float | None = None
     """Time of a step at this batch, from three steps: rough."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AblationResult:
-    """A step of the ablation, beside its speed."""
+    """Figures of an ablation step other than its speed."""
 
     ablation_step: int
     """Ladder: how many working ablation steps are below it, 0 for fp32."""
@@ -420,7 +423,7 @@ class Training:
     test_accuracy_fp32_pct: Annotated[float | None, Column(most=100)] = None
     """The same weights evaluated in fp32."""
     target_accuracy_pct: Annotated[float | None, Column(sign=ANY)] = None
-    """What `--target-accuracy` asked for."""
+    """The accuracy that `--target-accuracy` named."""
     time_to_accuracy_s: float | None = None
     """Training time, evaluation apart, to the end of the first epoch that reached the target; empty where none
     did."""
@@ -442,7 +445,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inference:
-    """The forward pass in eval mode, beside fp32's in the same process."""
+    """The forward pass in eval mode, compared with fp32's in the same process."""
 
     latency_p50_ms: float
     """Inference: median time of the forward pass of one sample in eval mode, waited for."""
@@ -526,6 +529,8 @@ class Block:
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     discarded: str = ""
     """Why the round was discarded, or empty."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -573,6 +578,8 @@ class EpochResult:
     train_accuracy_pct: Annotated[float | None, Column(most=100)] = None
     """Accuracy after the epoch, in the own precision, on as many training images as there are test images, 2,000 at
     most: always the same, not augmented; in no time of this row."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -584,7 +591,7 @@ class Numeric:
     precision: Name
     """The precision trained in."""
     kind: Kind
-    """What the figure is about, see below."""
+    """The kind of figure, see below."""
     step: int
     """From 0."""
     layer: str
@@ -593,6 +600,8 @@ class Numeric:
     """Which figure of its kind, see below."""
     value: Annotated[float, Column(sign=ANY, may_diverge=True)]
     """The figure."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -604,7 +613,7 @@ class Explained:
     precision: Name
     """The precision whose step it is about."""
     kind: Finding
-    """What the figure is about, see below."""
+    """The kind of figure, see below."""
     name: Name
     """Which figure of its kind, see below."""
     round: int | None = None
@@ -617,6 +626,8 @@ class Explained:
     """Times in a step, of an operator."""
     value: float
     """The figure."""
+    attempt: Attempt = None
+    """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -655,7 +666,7 @@ class Device:
     """One device that trials can be placed on."""
 
     placement: str
-    """What ``--gpus`` calls it."""
+    """The name that ``--gpus`` takes."""
     kind: DeviceKind
     name: str
     """The vendor's name, such as NVIDIA H200 or AMD EPYC."""
@@ -688,7 +699,7 @@ class Device:
     native_bf16: bool | None = None
     """Whether it multiplies bfloat16 in hardware, by torch's word without emulation; None: unknown."""
     energy: str | None = None
-    """Where a GPU's energy is read from: ``counter``, or ``power`` where only power is told; None: unknown."""
+    """Where a GPU's energy is read from: ``counter``, or ``power`` where the GPU reports only power; None: unknown."""
     unsupported: dict[str, str] | None = None
     """The precisions that this device or build cannot do, each with the reason."""
     lacking: tuple[str, ...] = ()
@@ -752,7 +763,7 @@ class Node:
     """A node of a cluster that trials run on."""
 
     accelerator: str
-    """What ``--accelerators`` calls what it has."""
+    """The type of its accelerator, as ``--accelerators`` takes it."""
     device: str
     """The vendor's name of that."""
     host: str
@@ -798,11 +809,11 @@ class Progress:
     """A sign of life from a worker, for whoever watches the terminal."""
 
     text: str
-    """What it is doing, with the running figure if there is one."""
+    """The worker's present task, with the running figure if there is one."""
     done: float | None = None
     """Share of the trial that is done, 0 to 1."""
     silence_s: float = 0.0
-    """How long it may say nothing after this, where that is longer than the trial's own limit."""
+    """How long it may stay silent after this, where that is longer than the trial's limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -817,7 +828,7 @@ class Failed:
     """The last word of a process that could not."""
 
     kind: Literal["usage", "unsupported", "oom", "import", "error"]
-    """What the user can mend, what this device or suite cannot do, memory that did not suffice, a library that no
+    """Something that the user can mend, that this device or suite cannot do, a lack of memory, a library that no
     process can import, or anything else."""
     text: str
     secondary: bool = False

@@ -25,7 +25,8 @@ from bench.report.reading import folders
 from bench.results.columns import COLUMNS
 from bench.results.csv_rows import has_rows, read_header
 from bench.results.records import MEASURED, Environment
-from bench.results.store import FAILURES, Store, StoreLostError, answers, planned, read_run, reason_of
+from bench.results.run_json import planned, read_run
+from bench.results.store import FAILURES, Store, StoreLostError, answers, reason_of
 from bench.run.execute import Execution, remaining
 from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
@@ -172,7 +173,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     run = {
         "version": bench.__version__,
         "request": _describe_request(prepared),
-        "environment": asdict(environment),
+        "environment": environment,
         "data": [{**asdict(data), "source": str(data.source)} for data in prepared.data],
         "planned": [planned(trial) for trial in prepared.plan.trials],
         "warnings": list(prepared.warnings),
@@ -183,8 +184,9 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     try:
         with ExitStack() as stack:
             store = stack.enter_context(Store(folder))
-            if notice := store.set_aside_unfinished():
-                display.note(notice)
+            if store.dropped:
+                rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
+                display.note(f"Rows of trials that did not end were dropped: {rows}.")
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = sampler.own

@@ -7,7 +7,6 @@ import numpy as np
 from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.reading.load import load
 from bench.results.records import AblationResult, Block, MemoryPeak, Status, TrialResult
-from bench.results.store import Store
 from tests.report.builders import MIB, RunBuilder, timed
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
@@ -53,8 +52,6 @@ def together(
             for name, processes in speeds.items()
             for number, speed in enumerate(processes[replicate])
         ]
-        with Store(builder.folder) as store:
-            store.add(blocks)
         results = [
             TrialResult(
                 precision=name,
@@ -64,7 +61,7 @@ def together(
             )
             for step, (name, processes) in enumerate(speeds.items())
         ]
-        builder.add(trial, *results)
+        builder.add(trial, *results, records=blocks)
     return ablation_of(builder)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,14 @@ from bench.report import report
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.records import (
+    Block,
     Device,
     Environment,
     EpochResult,
+    Explained,
     MemoryPeak,
+    Message,
+    Numeric,
     Speed,
     Status,
     Switches,
@@ -46,10 +50,12 @@ class RunBuilder:
         target_ci: float | None = None,
     ) -> None:
         self.folder, self.device = folder, device
+        self.processes: dict[tuple[int, int], dict[str, TrialResult]] = {}
+        """What each process has timed, by batch size and replicate."""
         self.suite = SuiteRef(name=suite, parameters=parameters)
         request = {"protocol": asdict(Protocol(target_ci=target_ci))}
-        with Store(folder) as store:
-            store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": request})
+        self.store = Store(folder)  # stays open, as a run's does
+        self.store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": request})
 
     def summary(self) -> pd.DataFrame:
         return summarise(load([self.folder]).trials)
@@ -67,9 +73,13 @@ class RunBuilder:
         cell = Cell(suite=self.suite, placement=placement, batch_size=batch, data=DataSource(kind="synthetic"))
         return Trial(cell=cell, phase=phase, arms=arms(*precisions), **asked)  # type: ignore[arg-type]
 
-    def add(self, trial: Trial, *results: TrialResult) -> RunBuilder:
-        with Store(self.folder) as store:
-            store.add_results(trial, self.device, results)
+    def add(self, trial: Trial, *results: TrialResult, records: Iterable[Message] = ()) -> RunBuilder:
+        self.store.add_results(trial, self.device, results, records)
+        return self
+
+    def append(self, *records: Block | EpochResult | Numeric | Explained) -> RunBuilder:
+        """Append rows of the first attempt at their trials."""
+        self.store.add(replace(record, attempt=1) for record in records)
         return self
 
     def speed(
@@ -83,7 +93,7 @@ class RunBuilder:
         switches: Switches = IEEE,
         steady: bool = True,
     ) -> RunBuilder:
-        """One process per speedup, each with fp32 at 10 ms a step and the arm beside it."""
+        """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it timed before."""
         for replicate, speedup in enumerate(speedups):
             rows = [
                 TrialResult(precision="fp32", status="ok", switches=switches, speed=timed(10.0, batch)),
@@ -101,7 +111,10 @@ class RunBuilder:
                     ),
                 ),
             ]
-            self.add(self.trial("speed", ["fp32", arm], batch, replicate=replicate), *rows)
+            timed_so_far = self.processes.setdefault((batch, replicate), {})
+            timed_so_far |= {row.precision: row for row in rows}
+            trial = self.trial("speed", list(timed_so_far), batch, replicate=replicate)
+            self.add(trial, *timed_so_far.values())
         return self
 
     def alone(self, precision: str, steps_ms: Sequence[float], *, batch: int = 128) -> RunBuilder:
@@ -151,15 +164,8 @@ class RunBuilder:
             )
             chosen = {name: value[seed] if isinstance(value, list) else value for name, value in figures.items()}
             self.add(trial, TrialResult(precision=precision, status="ok", training=replace(training, **chosen)))
-            self.course(
-                trial.id,
-                *(
-                    epoch_of(
-                        trial.id, precision, seed=seed, epoch=number, epochs=epochs, accuracy=accuracy, epoch_s=seconds
-                    )
-                    for number in range(1, epochs + 1)
-                ),
-            )
+            course = {"seed": seed, "epochs": epochs, "accuracy": accuracy, "epoch_s": seconds}
+            self.append(*(epoch_of(trial.id, precision, epoch=number, **course) for number in range(1, epochs + 1)))
         return self
 
     def diverged(self, precision: str, *, seed: int = 0, batch: int = 128, finite: int = 1) -> RunBuilder:
@@ -171,12 +177,7 @@ class RunBuilder:
             for number in range(1, finite + 2)
         ]
         rows[-1] = replace(rows[-1], train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
-        return self.course(trial.id, *rows)
-
-    def course(self, trial: str, *epochs: EpochResult) -> RunBuilder:
-        with Store(self.folder) as store:
-            store.add(replace(epoch, trial=trial) for epoch in epochs)
-        return self
+        return self.append(*rows)
 
 
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:

@@ -11,7 +11,6 @@ from typing import Any
 
 from bench.results.columns import COLUMNS
 from bench.results.records import Block, Numeric, TrialResult
-from bench.results.store import Store
 from bench.spec.trial import Placement
 from tests.report.builders import RunBuilder
 
@@ -109,14 +108,9 @@ def with_words(folder: Path, text: str) -> Path:
         start_s=0.0,
         discarded="why",
     )
-    with Store(folder) as store:
-        store.add([block])
-        store.add(
-            [
-                Numeric(trial=trial.id, precision="fp32", kind=kind, step=0, layer=layer, name=name, value=value)
-                for kind, layer, name, value in FIGURES
-            ]
-        )
+    run.append(block)
+    for kind, layer, name, value in FIGURES:
+        run.append(Numeric(trial=trial.id, precision="fp32", kind=kind, step=0, layer=layer, name=name, value=value))
     run.add(trial, TrialResult(precision="fp32", status="ok"))
     for file in ("trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"):
         fields = [field for field in COLUMNS[file].values() if field.kind == "word" and not field.words]

@@ -39,8 +39,8 @@ def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
     run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128).id
     block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0, discarded=EVIL)
+    run.append(block)
     with Store(folder) as store:
-        store.add([block])
         info = json.loads((folder / "run.json").read_text())
         info["environment"] |= {"host": EVIL, "os": EVIL, "torch": EVIL, "driver": EVIL}
         store.write_run({**info, "warnings": [EVIL], "started": EVIL, "version": EVIL})

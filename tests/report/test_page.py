@@ -22,7 +22,6 @@ from bench.report.format import change, times
 from bench.report.page import FILES
 from bench.results.columns import SCHEMA
 from bench.results.records import Explained, TrialResult
-from bench.results.store import Store
 from bench.run.session import report, report_folder
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
@@ -182,9 +181,7 @@ def explained_run(folder):
             )
         for name, value in zip(("matrix units", "casts and layout", "optimizer"), ms, strict=True):
             rows.append(Explained(trial=trial.id, precision=precision, kind="class", name=name, round=0, value=value))
-    with Store(run.folder) as store:
-        store.add(rows)
-    return run.add(trial, *(TrialResult(precision=name, status="ok") for name in ("fp32", "amp-bf16")))
+    return run.add(trial, *(TrialResult(precision=name, status="ok") for name in ("fp32", "amp-bf16")), records=rows)
 
 
 def test_an_explained_run_has_its_reasons_and_their_figure_on_all_pages(tmp_path, whole):

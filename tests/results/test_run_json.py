@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.store import read_run
+from bench.results.run_json import read_run
 from bench.spec.errors import UsageError
 
 MEASURED = Path(__file__).parents[2] / "results"
@@ -30,23 +30,29 @@ def test_what_runs_wrote_is_read(name):
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (("warnings",), "none", 'warnings must be a list, not "none"'),
-        (("started",), 5, "started must be a text, not 5"),
-        (("environment",), [], "environment must be an object, not []"),
-        (("environment", "devices"), {}, "environment.devices must be a list, not {}"),
-        (("environment", "devices", 0), "cpu", 'environment.devices[0] must be an object, not "cpu"'),
-        (("environment", "devices", 0, "cores"), "4", 'environment.devices[0].cores must be a whole number, not "4"'),
-        (("environment", "devices", 0, "cores"), True, "environment.devices[0].cores must be a whole number, not true"),
-        (("environment", "devices", 0, "fp32_gflops"), 10**400, "environment.devices[0].fp32_gflops must be a number"),
-        (("environment", "devices", 0, "kind"), "toaster", "environment.devices[0].kind must be one of cuda, cpu"),
-        (("environment", "devices", 0, "unsupported", "tf32"), 1, "environment.devices[0].unsupported.tf32 must be"),
-        (("request", "argv"), "--suite mlp", "request.argv must be a list"),
-        (("request", "argv", 0), None, "request.argv[0] must be a text, not null"),
-        (("request", "suites", 0), {}, "request.suites[0] must be an object with name"),
-        (("request", "protocol", "replicates"), "three", "request.protocol.replicates must be a whole number"),
-        (("planned", 0, "seed"), 1.5, "planned[0].seed must be a whole number, not 1.5"),
-        (("planned", 0), {"trial": "t"}, "planned[0] must be an object with cell"),
-        (("data", 0, "fingerprint"), ["a"], "data[0].fingerprint must be a text"),
+        (("warnings",), "none", "Expected `array`, got `str` - at `$.warnings`"),
+        (("started",), 5, "Expected `str | null`, got `int` - at `$.started`"),
+        (("environment",), [], "at `$.environment`"),
+        (("environment",), None, "at `$.environment`"),
+        (("environment", "devices"), {}, "at `$.environment.devices`"),
+        (("environment", "devices", 0), "cpu", "at `$.environment.devices[0]`"),
+        (
+            ("environment", "devices", 0, "cores"),
+            "4",
+            "Expected `int | null`, got `str` - at `$.environment.devices[0]",
+        ),
+        (("environment", "devices", 0, "cores"), True, "Expected `int | null`, got `bool` - at `$.environment.devices"),
+        (("environment", "devices", 0, "fp32_gflops"), 10**400, "is no number of a run"),
+        (("environment", "devices", 0, "kind"), "toaster", "Invalid enum value 'toaster' - at `$.environment.devices"),
+        (("environment", "devices", 0, "unsupported", "tf32"), 1, "Expected `str`, got `int` - at `$.environment.dev"),
+        (("request", "argv"), "--suite mlp", "at `$.request.argv`"),
+        (("request", "argv", 0), None, "Expected `str`, got `null` - at `$.request.argv[0]`"),
+        (("request", "suites", 0), {}, "missing required field `name` - at `$.request.suites[0]`"),
+        (("request", "trial_timeout_s"), -1, "--trial-timeout must be"),
+        (("request", "protocol", "replicates"), "three", "at `$.request.protocol.replicates`"),
+        (("planned", 0, "seed"), 1.5, "Expected `int`, got `float` - at `$.planned[0].seed`"),
+        (("planned", 0), {"trial": "t"}, "missing required field `cell` - at `$.planned[0]`"),
+        (("data", 0, "fingerprint"), ["a"], "at `$.data[0].fingerprint`"),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(folder, where, value, message):
@@ -64,7 +70,7 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(folder, whe
     ("data", "message"),
     [
         (b"\xff\xfe{}", "cannot be read"),
-        (b"[]", "it holds a list, not an object"),
+        (b"[]", "Expected `object`, got `array`"),
         (b'{"schema": 5, "started": NaN}', "NaN is no number of a run"),
         (b'{"schema": 5, "data": ' + b"[" * 100_000, "nested too deep"),
         (b'{"schema": ' + b"9" * 5000 + b"}", "cannot be read"),
@@ -78,5 +84,5 @@ def test_what_is_no_json_of_a_run_is_refused(tmp_path, data, message):
 
 
 def test_parts_that_were_not_written_may_be_missing(tmp_path):
-    (tmp_path / "run.json").write_text('{"schema": 5, "environment": {"torch": "2.15"}, "new": [1, {}]}')
+    (tmp_path / "run.json").write_text('{"schema": 5, "request": {"argv": ["--suite", "mlp"]}, "new": [1, {}]}')
     assert read_run(tmp_path)["new"] == [1, {}]

@@ -1,5 +1,7 @@
 import csv
 import errno
+import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -11,9 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.csv_file import counting, of_counting, read
 from bench.results.csv_rows import read_header
 from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
-from bench.results.store import ASIDE, Store, StoreLostError, answers, read_run
+from bench.results.run_json import read_run
+from bench.results.store import Store, StoreLostError, answers
 from bench.spec.errors import UsageError
 from tests.arms import arms
 
@@ -75,28 +79,27 @@ def test_a_row_is_on_disk_as_soon_as_it_is_added(tmp_path, tiny_trial, cpu):
     assert len(rows(tmp_path / "run", "trials.csv")) == 1
 
 
-def test_a_run_that_lacks_a_column_added_later_goes_on_in_its_own_columns(tmp_path, tiny_trial, cpu, monkeypatch):
-    folder, added = tmp_path / "run", {"trials.csv": "wall_s", "blocks.csv": "skipped_steps"}
-    block = Block(trial="t", precision="fp32", round=0, position=1, steps=2, time_ms=1.0, start_s=5.0, discarded="hot")
+def test_a_run_that_lacks_columns_added_later_gets_them_when_it_goes_on(tmp_path, tiny_trial, cpu, monkeypatch):
+    folder, added = tmp_path / "run", {"trials.csv": ("wall_s", "attempt"), "blocks.csv": ("skipped_steps", "attempt")}
     with monkeypatch.context() as earlier:
-        for file, name in added.items():
-            earlier.setitem(COLUMNS, file, {key: one for key, one in COLUMNS[file].items() if key != name})
+        for file, names in added.items():
+            earlier.setitem(COLUMNS, file, {key: one for key, one in COLUMNS[file].items() if key not in names})
         with Store(folder) as store:
-            store.add_results(tiny_trial, cpu, [result()])
-            store.add([block])
+            store.add_results(tiny_trial, cpu, [result("fp32", "failed")], [block(tiny_trial)])
     with pytest.raises(UsageError, match="lacks the column wall_s: the run may be older"):
         answers(folder)
-    for file, name in added.items():
-        later = replace(COLUMNS[file][name], column=Column(added_later=True))
+    for file, (name, _) in added.items():
+        later = replace(COLUMNS[file][name], column=Column(added_later=True), always=False)
         monkeypatch.setitem(COLUMNS, file, {**COLUMNS[file], name: later})
-    assert answers(folder).statuses == {tiny_trial.config: {"fp32": "ok"}}
     with Store(folder) as store:
-        store.add_results(replace(tiny_trial, seed=1), cpu, [result(wall_s=3.0, detail="again")])
-        store.add([block])
+        store.add_results(tiny_trial, cpu, [result(wall_s=3.0, detail="again")], [block(tiny_trial, 7)])
     first, second = rows(folder, "trials.csv")
-    assert list(second) == [name for name in COLUMNS["trials.csv"] if name != "wall_s"]
-    assert (first["seed"], second["seed"], second["detail"], second["status"]) == ("0", "1", "again", "ok")
-    assert [row["discarded"] for row in rows(folder, "blocks.csv")] == ["hot", "hot"]
+    assert list(second) == list(COLUMNS["trials.csv"])
+    assert [(row["status"], row["wall_s"], row["attempt"]) for row in (first, second)] == [
+        ("failed", "", ""),
+        ("ok", "3.0", "1"),
+    ]
+    assert counted(folder, "blocks.csv")["round"].tolist() == [7]
 
 
 def test_a_torn_last_line_is_dropped_when_the_run_goes_on(tmp_path, tiny_trial, cpu):
@@ -158,50 +161,87 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-@pytest.mark.parametrize("end", [b"\n", b",ok,"], ids=["between two lines", "within a line"])
-def test_a_trial_without_its_last_row_has_no_answer_and_what_it_left_is_set_aside(tmp_path, tiny_trial, cpu, end):
-    folder = tmp_path / "run"
-    first, second = pair_of(tiny_trial), replace(pair_of(tiny_trial), replicate=1)
-    with Store(folder) as store:
-        store.add_results(first, cpu, [result(), result("amp-bf16")], [block(first)])
-        before = {name: (folder / name).read_bytes() for name in ("trials.csv", "blocks.csv")}
-        store.add_results(second, cpu, [result(), result("amp-bf16")], [block(second)])
-    path = folder / "trials.csv"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole[:-1].rfind(end) + len(end)])
-    with Store(folder) as store:
-        notice = store.set_aside_unfinished()
-    assert answers(folder).statuses == {first.config: {"fp32": "ok", "amp-bf16": "ok"}}
-    assert {name: (folder / name).read_bytes() for name in before} == before
-    assert [row["trial"] for row in rows(folder / ASIDE, "blocks.csv")] == [second.id]
-    assert rows(folder / ASIDE, "trials.csv")[-1]["trial"] == second.id
-    assert all(str(part) in notice for part in (folder / ASIDE, "1 of blocks.csv", "of trials.csv"))
-    with Store(folder) as store:
-        assert store.set_aside_unfinished() == ""
+def counted(folder, name="trials.csv"):
+    """The rows of a CSV that a reader counts."""
+    trials = counting(read(folder / "trials.csv", checked=False))
+    return trials if name == "trials.csv" else of_counting(read(folder / name), trials)
 
 
-def test_what_a_failed_attempt_left_is_set_aside_and_its_row_stays(tmp_path, tiny_trial, cpu):
+def test_a_trial_that_was_cut_off_anywhere_is_absent_and_resuming_leaves_the_files_as_before_it(
+    tmp_path, tiny_trial, cpu, monkeypatch
+):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    folder, kept = tmp_path / "run", []
+    detail = 'it said "no", then\nstopped'
+    for number in (0, 1):
+        trial = replace(pair_of(tiny_trial), replicate=number)
+        with Store(folder) as store:
+            store.add_results(trial, cpu, [result(detail=detail), result("amp-bf16", detail=detail)], [block(trial)])
+        kept.append(contents(folder))
+    (before, after), path = kept, folder / "trials.csv"
+    whole, start = after["trials.csv"], len(before["trials.csv"])
+    for size in {*range(start, len(whole), 97), len(whole) - 1, start + whole[start:].index(b"\nstopped") + 1}:
+        for name in ("trials.csv", "blocks.csv"):
+            (folder / name).write_bytes(after[name])
+        path.write_bytes(whole[:size])
+        assert set(counted(folder)["replicate"]) == {0}, size
+        with Store(folder) as store:
+            assert store.dropped["blocks.csv"] == 1
+        assert contents(folder) == before, size
+        with Store(folder) as store:
+            assert store.dropped == {}
+
+
+def test_a_quote_that_somebody_left_in_a_file_is_no_torn_row(tmp_path, tiny_trial, cpu):
+    with Store(tmp_path) as store:
+        for number in range(3):
+            store.add_results(replace(pair_of(tiny_trial), replicate=number), cpu, [result(), result("amp-bf16")])
+    path = tmp_path / "trials.csv"
+    path.write_text(path.read_text().replace(",tiny-", ',"tiny-', 1))
+    with pytest.raises(UsageError, match=r"trials\.csv"):
+        Store(tmp_path)
+
+
+def test_the_rows_of_the_last_attempt_at_a_trial_count_alone(tmp_path, tiny_trial, cpu):
     trial = pair_of(tiny_trial)
     with Store(tmp_path) as store:
         store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial)])
-        store.set_aside_unfinished()
-        store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 7)])
-    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["7"]
-    assert [row["status"] for row in rows(tmp_path, "trials.csv")] == ["failed", "failed", "ok", "ok"]
+    for number in range(2, 8):
+        with Store(tmp_path) as store:
+            assert store.dropped == {}
+            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
+    assert [row["attempt"] for row in rows(tmp_path, "trials.csv")] == [
+        str(number) for number in range(1, 8) for _ in "ab"
+    ]
+    assert counted(tmp_path)["status"].tolist() == ["ok", "ok"]
+    assert counted(tmp_path, "blocks.csv")["round"].tolist() == [7]
     assert answers(tmp_path).statuses == {trial.config: {"fp32": "ok", "amp-bf16": "ok"}}
 
 
-def test_a_trial_that_was_stored_with_other_arms_is_stored_instead_of_it(tmp_path, tiny_trial, cpu):
+def test_a_trial_of_other_arms_counts_instead_of_that_of_the_same_name(tmp_path, tiny_trial, cpu):
     both = pair_of(tiny_trial)
-    alone = replace(both, arms=arms("fp32", "fp16-master"))
-    assert both.id == alone.id
+    other = replace(both, arms=arms("fp32", "fp16-master"))
+    assert both.id == other.id
     with Store(tmp_path) as store:
         store.add_results(both, cpu, [result(), result("amp-bf16")], [block(both)])
+        store.add_results(other, cpu, [result(), result("fp16-master")], [block(other, 7)])
+    assert counted(tmp_path)["precision"].tolist() == ["fp32", "fp16-master"]
+    assert counted(tmp_path, "blocks.csv")["round"].tolist() == [7]
+
+
+@pytest.mark.parametrize(("ending", "counts"), [("ok", ["both", "both"]), ("oom", ["alone", "both", "both"])])
+def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_path, tiny_trial, cpu, ending, counts):
+    both = pair_of(tiny_trial)
+    first, second = (replace(both, arms=arms(name)) for name in both.precisions)
     with Store(tmp_path) as store:
-        store.set_aside_unfinished()
-        store.add_results(alone, cpu, [result(), result("fp16-master")], [block(alone, 7)])
-    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["7"]
-    assert [row["precision"] for row in rows(tmp_path, "trials.csv")] == ["fp32", "fp16-master"]
+        store.add_results(first, cpu, [result()], [block(first)])
+        store.add_results(second, cpu, [result("amp-bf16", "failed")])
+        store.add_results(both, cpu, [result(status=ending), result("amp-bf16", ending)])
+        if ending == "oom":  # which is no end of what each does alone
+            store.add_results(second, cpu, [result("amp-bf16")])
+            counts = [*counts, "alone"]
+    assert ["both" if trial == both.id else "alone" for trial in counted(tmp_path)["trial"]] == counts
+    assert len(counted(tmp_path, "blocks.csv")) == counts.count("alone") // 2
 
 
 class Failing:
@@ -227,44 +267,37 @@ class Failing:
 
 
 @pytest.mark.parametrize("kill", [True, False])
-def test_rows_that_replace_others_lose_nothing_that_is_finished_at_whatever_call_it_fails(
+def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
     tmp_path, tiny_trial, cpu, monkeypatch, kill
 ):
-    both, other = pair_of(tiny_trial), replace(pair_of(tiny_trial), replicate=1)
-    alone = replace(both, arms=arms("fp32", "fp16-master"))
-    number = 0
-    while True:
-        number += 1
+    trial = pair_of(tiny_trial)
+    ended = []
+    for number in itertools.count(1):
         folder = tmp_path / str(number)
         with Store(folder) as store:
             store.write_run({"request": {}})
-            for trial in (other, both):
-                store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 3)])
-        with Store(folder) as store:
-            store.set_aside_unfinished()
-            with monkeypatch.context() as patched:
-                failing = Failing(patched, number, kill=kill)
-                try:
-                    store.add_results(alone, cpu, [result(), result("fp16-master")], [block(alone, 7)])
-                    lost = None
-                except (StoreLostError, Failing.Killed) as error:
-                    lost = error
+            store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial, 3)])
+        with (folder / "blocks.csv").open("a") as file:
+            file.write("5,half a li")
+        with monkeypatch.context() as patched:
+            failing = Failing(patched, number, kill=kill)
+            try:
+                with Store(folder) as store:
+                    store.write_run({"request": {}})
+                    store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 7)])
+            except (StoreLostError, OSError, Failing.Killed) as error:
+                ended.append(type(error))
         rescued = folder.with_name(f"{number}.rescued")
         place = rescued if rescued.exists() else folder
         with Store(place) as store:
-            store.set_aside_unfinished()
-        assert not kill or place == folder
-        assert isinstance(lost, StoreLostError) == (place == rescued)
-        statuses = answers(place).statuses
-        assert set(statuses) in ({other.config, both.config}, {other.config, alone.config})
-        done = alone if alone.config in statuses else both
-        assert done is alone or kill
-        kept = [(row["trial"], row["round"]) for row in rows(place, "blocks.csv")]
-        assert sorted(kept) == sorted([(other.id, "3"), (done.id, "7" if done is alone else "3")])
+            store.write_run({"request": {}})
+        statuses, blocks = counted(place)["status"].tolist(), counted(place, "blocks.csv")["round"].tolist()
+        assert (statuses, blocks) in ([(["failed"] * 2, [3]), (["ok"] * 2, [7])])
         assert not list(place.glob(".*"))
         if failing.left > 0:
             break
     assert number > 10
+    assert set(ended) == ({Failing.Killed} if kill else {StoreLostError, OSError})
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,2\n3,", "a,b", "schema,run\n5,"])
@@ -323,7 +356,7 @@ def test_rows_of_a_folder_that_is_lost_are_all_beside_it_and_how_to_go_on_is_sai
     if fault == "full":
         assert (folder / "trials.csv").read_bytes() == before["trials.csv"]  # without half a row
         with Store(folder) as store:
-            assert "1 of blocks.csv" in store.set_aside_unfinished()
+            assert store.dropped == {"blocks.csv": 1}
 
 
 def test_a_folder_that_is_gone_is_noticed_before_there_is_something_to_write(tmp_path, tiny_trial, cpu):
@@ -373,7 +406,7 @@ def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_line(tmp
         answers(tmp_path)
 
 
-def test_empty_lines_are_no_rows_and_move_no_other_rows_number(tmp_path, tiny_trial, cpu):
+def test_empty_lines_are_no_rows(tmp_path, tiny_trial, cpu):
     trial = pair_of(tiny_trial)
     with Store(tmp_path) as store:
         store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
@@ -383,6 +416,24 @@ def test_empty_lines_are_no_rows_and_move_no_other_rows_number(tmp_path, tiny_tr
     assert read_header(tmp_path / "blocks.csv") == list(COLUMNS["blocks.csv"])
     assert set(answers(tmp_path).statuses) == {trial.config}
     with Store(tmp_path) as store:
-        store.set_aside_unfinished()
+        assert store.dropped == {"blocks.csv": 1}
     assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["0"]
-    assert [row["round"] for row in rows(tmp_path / ASIDE, "blocks.csv")] == ["7"]
+
+
+def test_a_run_that_ends_or_stops_has_the_checksum_of_each_file_and_one_that_goes_on_has_none(
+    tmp_path, tiny_trial, cpu
+):
+    def stop():
+        with Store(tmp_path) as store:
+            store.write_run({"request": {}})
+            store.add_results(tiny_trial, cpu, [result()])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert set(read_run(tmp_path)["sha256"]) == set(COLUMNS)
+    digest = hashlib.sha256((tmp_path / "trials.csv").read_bytes()).hexdigest()
+    assert read_run(tmp_path)["sha256"]["trials.csv"] == digest
+    with Store(tmp_path) as store:
+        store.write_run({"request": {}})
+        assert "sha256" not in read_run(tmp_path)

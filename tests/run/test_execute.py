@@ -21,9 +21,10 @@ from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.csv_file import counting, of_counting, read
 from bench.results.records import Block, Device, EpochResult, Fit, MemoryPeak, Progress, Speed, TrialResult
+from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, StoreLostError
-from bench.results.store import planned as entry_of
 from bench.run.execute import Execution, missing_results
 from bench.run.session import sampled_gpus
 from bench.spec.errors import UsageError
@@ -79,13 +80,18 @@ def execution(store, device, launcher):
 
 
 def execute(folder, plan, device, rules=None):
-    """Run a plan; return the trials that were started, the stored rows, and whether all went well."""
+    """Run a plan; return the trials that were started, the rows that count, and whether all went well."""
     launcher = ScriptedLauncher(rules or {})
     with Store(folder) as store:
-        store.set_aside_unfinished()
         fine = execution(store, device, launcher).run(plan)
-    stored = [(row["trial"], row["precision"], row["status"]) for row in rows(folder, "trials.csv")]
-    return launcher.ran, stored, fine
+    stored = counted(folder)[["trial", "precision", "status"]]
+    return launcher.ran, list(stored.itertuples(index=False, name=None)), fine
+
+
+def counted(folder, name="trials.csv"):
+    """The rows of a CSV that a reader counts."""
+    trials = counting(read(folder / "trials.csv", checked=False))
+    return trials if name == "trials.csv" else of_counting(read(folder / name), trials)
 
 
 def arms_of(stored, phase, status="ok"):
@@ -572,7 +578,8 @@ def test_rows_that_do_not_say_how_many_they_were_are_judged_by_the_plan(tmp_path
     with monkeypatch.context() as earlier:
         columns = {name: field for name, field in COLUMNS["trials.csv"].items() if name != "trial_rows"}
         earlier.setitem(COLUMNS, "trials.csv", columns)
-        execute(folder, plan, cpu)
+        with Store(folder) as store:
+            execution(store, cpu, ScriptedLauncher({})).run(plan)
     path = folder / "trials.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4]))
@@ -595,7 +602,7 @@ def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(t
     assert len(rows(tmp_path, "blocks.csv")) == 4  # of each arm alone
     ran, stored, _ = execute(tmp_path, plan, cpu)
     assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in (0, 1)]
-    assert len(rows(tmp_path, "blocks.csv")) == 2
+    assert len(counted(tmp_path, "blocks.csv")) == 2
     assert [status for trial, _, status in stored if "speed" in trial] == ["ok"] * 4
 
 

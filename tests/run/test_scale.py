@@ -13,7 +13,8 @@ from types import FrameType
 import pytest
 
 from bench.planning.plan import Plan
-from bench.results.store import Store, planned
+from bench.results.run_json import planned
+from bench.results.store import Store
 from tests.arms import arms
 from tests.run.test_execute import ARMS, ScriptedLauncher, execution
 
@@ -65,7 +66,6 @@ def test_running_and_resuming_call_nothing_more_often_than_in_proportion_to_the_
     def run(folder: Path, cells: int, rules: dict[str, BaseException]) -> ScriptedLauncher:
         launcher = ScriptedLauncher(rules, (1.5, 1.5))
         with Store(folder) as store:
-            store.set_aside_unfinished()
             made = plan(cells)
             store.write_run({"planned": [planned(trial) for trial in made.trials]})
             try:

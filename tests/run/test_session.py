@@ -21,7 +21,8 @@ from bench.planning.plan import Plan, PreparedData
 from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
 from bench.results.records import Environment
-from bench.results.store import ASIDE, Store, StoreLostError, planned, read_run
+from bench.results.run_json import planned, read_run
+from bench.results.store import Store, StoreLostError
 from bench.run import session
 from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
@@ -310,12 +311,12 @@ def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_change
         assert contents(tmp_path) == before
 
 
-def test_a_run_that_goes_on_says_what_it_has_set_aside(tmp_path, machine, tiny_trial, capsys):
+def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, machine, tiny_trial, capsys):
     run_nothing(tmp_path, machine)
     with Store(tmp_path) as store:
         store.add([block(tiny_trial)])
     run_nothing(tmp_path, machine)
-    assert f"{tmp_path / ASIDE}: 1 of blocks.csv" in capsys.readouterr().out
+    assert "Rows of trials that did not end were dropped: 1 of blocks.csv." in capsys.readouterr().out
     assert rows(tmp_path, "blocks.csv") == []
 
 

@@ -41,7 +41,7 @@ PATTERNS = (
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "[address]"),
     (re.compile(r"\bpid \d+"), "pid [id]"),
 )
-"""What is taken for something identifying, and what stands for it."""
+"""Patterns of identifying text, each with its replacement."""
 COMMON = {"cpu", "gpu", "cuda", "localhost", "root", "user", "run"}
 """Names of hosts and users that identify nobody, and are words of other texts."""
 FREE = ("trial", "cell", "parameters", "parameters_json", "detail", "discarded", "suite")
@@ -96,11 +96,11 @@ def _mapped(values: pd.Series, change: Scrub) -> pd.Series:
 
 def _numbered(name: str, words: Iterable[str], before: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return what stands for each word: the name with a number."""
-    found = dict(before or {})
+    instead = dict(before or {})
     for word in words:
         gap = "" if name.endswith(":") else " "
-        found.setdefault(word, f"{name}{gap}{len(found) + 1}")
-    return found
+        instead.setdefault(word, f"{name}{gap}{len(instead) + 1}")
+    return instead
 
 
 def _hosts(run: Run) -> Iterator[str]:

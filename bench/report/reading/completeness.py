@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from bench.report.reading.folders import shown
-from bench.report.reading.load import TRIAL, Run, is_emulated
+from bench.report.reading.load import Run, is_emulated
 from bench.results.columns import listed
-from bench.results.csv_file import read, stored_whole
+from bench.results.csv_file import counting, read
 from bench.results.records import UNFIT
 from bench.results.store import FAILURES
 from bench.spec.phases import LADDER
@@ -64,8 +64,7 @@ def last_attempts(path: Path) -> pd.DataFrame:
     Raises:
         UsageError: it is damaged.
     """
-    trials = read(path)
-    return trials[stored_whole(trials)].drop_duplicates(TRIAL, keep="last")
+    return counting(read(path))
 
 
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.results.store import read_run
+from bench.results.run_json import read_run
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, plain_within
 
@@ -19,11 +19,11 @@ MARK = re.compile(r'<meta name="runs" content="(\w+)">')
 HEAD = 2000
 """Characters of a page within which its mark lies."""
 Info = Mapping[str, Any]
-"""What run.json holds."""
+"""The content of run.json."""
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Read run.json, its texts plain; where there is none, the error names the runs beside it."""
+    """Read run.json, its texts plain; where there is none, the error names the runs next to it."""
     if not (folder / "run.json").is_file():
         if (folder / "report.html").is_file() or any(folder.glob("*/report.html")):
             runs = folder.parent.with_name("results") / folder.name
@@ -32,7 +32,7 @@ def read_info(folder: Path) -> dict[str, Any]:
                 f"'{shown(folder)}' holds a report, not a run. Give the run's own folder, such as {which}."
             )
         known = sorted(path.parent.name for path in folder.parent.glob("*/run.json"))[:20]
-        there = f"Runs beside it: {', '.join(known)}." if known else "There is none beside it either."
+        there = f"Runs next to it: {', '.join(known)}." if known else "There is none next to it either."
         raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
     info: dict[str, Any] = plain_within(read_run(folder))
     return info
@@ -65,11 +65,11 @@ def report_name(folders: Sequence[Path]) -> str:
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
     """Return the runs that folders are, each once; of a folder that is no run, the runs that lie in it, by name."""
-    found: dict[Path, None] = {}
+    runs: dict[Path, None] = {}
     for folder in folders:
         inside = [] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
-        found |= dict.fromkeys(run.resolve() for run in inside or [folder])
-    return list(found)
+        runs |= dict.fromkeys(run.resolve() for run in inside or [folder])
+    return list(runs)
 
 
 def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
@@ -122,8 +122,8 @@ def _marked(folder: Path) -> str:
     if not page.is_file():
         return ""
     with page.open(encoding="utf-8", errors="replace") as file:
-        found = MARK.search(file.read(HEAD))
-    return found[1] if found else ""
+        mark_of_page = MARK.search(file.read(HEAD))
+    return mark_of_page[1] if mark_of_page else ""
 
 
 def shown(folder: Path) -> str:

@@ -11,39 +11,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.reading import contradictions
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
-from bench.results.csv_file import (
-    PAIR,
-    cut_off,
-    is_torn,
-    of_no_arm,
-    read,
-    refuse_too_much_memory,
-    repeated,
-    stored_whole,
-)
+from bench.results.csv_file import PAIR, counting, of_counting, read, refuse_too_much_memory, stored_whole
+from bench.results.csv_rows import whole_lines
 from bench.results.records import MEASURED
+from bench.results.store import checksums
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision
 from bench.spec.trial import names_batch_size
 
-TRIAL = ["trial", "replicate", "seed", "precision"]
-"""What tells rows of trials.csv apart; where all are equal, a trial was tried again."""
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""What tells one cell from another: within one, precisions are compared."""
+"""The columns that identify a cell: within one, precisions are compared."""
 KEY = [*CELL, "precision"]
-"""What tells one row of the summary from another."""
+"""The columns that identify a row of the summary."""
 SUBJECT = CELL[:-1]
-"""What a verdict is about: one recipe on one device in one run."""
+"""The columns that identify the subject of a verdict: one recipe on one device in one run."""
 TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s"]
 TRAIN_COST += ["train_energy_j"]
 EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
-"""What training takes, of which an emulated precision has no figure."""
+"""The costs of training, of which an emulated precision has no figure."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
-"""What devices and runs may be compared on: the same recipe on the same data."""
+"""The columns in which devices and runs must agree to be compared: the same recipe on the same data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +44,7 @@ class Run:
     info: dict[str, Any]
     folder: Path = Path()
     remarks: tuple[str, ...] = ()
-    """What was odd about its files, one sentence each."""
+    """Oddities of its files, one sentence each."""
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
@@ -122,30 +112,23 @@ def load(folders: list[Path]) -> Runs:
     unique = [folder for folder in infos if folder not in twice]
     runs, trials, epochs, blocks, numerics, explained = [], [], [], [], [], []
     for folder, label in zip(unique, labels(unique), strict=True):
-        path = folder / "trials.csv"
-        written = _with_target(_without_unasked_batch(read(path).assign(run=label), infos[folder]), infos[folder])
-        every = written[stored_whole(written)]
-        if every.empty:
+        path, info = folder / "trials.csv", infos[folder]
+        written = _with_target(_without_unasked_batch(read(path).assign(run=label), info), info)
+        rows = counting(written)
+        if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        rows = every.drop_duplicates(TRIAL, keep="last")
-        every_block = _read_blocks(folder)
-        timed = _blocks(every_block, rows)
-        odd = [f"{name} ends in the middle of a line, which is left out." for name in COLUMNS if is_torn(folder / name)]
-        odd += [cut_off(path, written, every), repeated(path, every, TRIAL), _absent(folder, rows)]
+        refuse_too_much_memory(path, rows, info.get("environment", {}).get("devices", []))
+        timed = _blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows)
+        courses, figures, reasons = (
+            of_counting(read(folder / name), rows) for name in ("epochs.csv", "numerics.csv", "explain.csv")
+        )
+        odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        courses = read(folder / "epochs.csv").drop_duplicates([*PAIR, "seed", "epoch"], keep="last")
-        odd += _contradictions(folder, rows, infos[folder], every_block, courses)
-        figures = read(folder / "numerics.csv").drop_duplicates([*PAIR, "kind", "step", "layer", "name"], keep="last")
-        which = [*PAIR, "kind", "name", "round", "work", "detail"]
-        reasons = read(folder / "explain.csv").drop_duplicates(which, keep="last")
-        odd += [of_no_arm(folder / "numerics.csv", figures, rows), of_no_arm(folder / "explain.csv", reasons, rows)]
         rows, courses = _without_emulated_cost(rows, TRAIN_COST), _without_emulated_cost(courses, EPOCH_COST)
-        run = Run(label=label, info=infos[folder], folder=folder, remarks=tuple(filter(None, odd)))
-        refuse_too_much_memory(path, rows, run.devices)
-        runs.append(run)
+        runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
         trials.append(rows)
         epochs.append(_with_cells(folder / "epochs.csv", courses, rows))
         blocks.append(timed)
@@ -216,7 +199,7 @@ def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
 
 
 def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
-    """Return the trials of phases that write rows to a CSV beside trials.csv."""
+    """Return the trials of phases that write rows to another CSV than trials.csv."""
     return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
 
 
@@ -227,26 +210,30 @@ def _is_filled(path: Path) -> bool:
 def _absent(folder: Path, trials: pd.DataFrame) -> str:
     """Warn, in one sentence, of files that are not there although measured trials filled them."""
     measured = trials[trials["status"].isin(MEASURED)]
-    lost = [file for file in COLUMNS if len(_filling(measured, file)) and not _is_filled(folder / file)]
+    lost = [name for name in COLUMNS if len(_filling(measured, name)) and not _is_filled(folder / name)]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
 
-def _contradictions(
-    folder: Path, trials: pd.DataFrame, info: dict[str, Any], blocks: pd.DataFrame, epochs: pd.DataFrame
-) -> list[str]:
-    """Say, in sentences, what the rows and files of a run say against each other."""
-    path, timed = folder / "trials.csv", contradictions.with_blocks(trials, blocks)
-    found = [*contradictions.among_rows(trials), *contradictions.against_run(trials, info)]
-    sentences = []
-    if _is_filled(folder / "blocks.csv"):
-        sentences.append(contradictions.lost_blocks(path, timed, blocks))
-        found += contradictions.against_blocks(timed, blocks)
-    if _is_filled(folder / "epochs.csv"):
-        found += contradictions.against_epochs(trials, epochs)
-        among = [*contradictions.among_epochs(epochs)]
-        sentences += contradictions.sentences(folder / "epochs.csv", epochs, among)
-    return [*sentences, *contradictions.sentences(path, trials, found)]
+def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
+    """Warn, in one sentence, of files whose last write was cut off.
+
+    Args:
+        folder: the run's.
+        trials: all whole rows of its trials.csv.
+    """
+    names = [name for name in COLUMNS if whole_lines(folder / name)[1]]
+    if not stored_whole(trials).all() and "trials.csv" not in names:
+        names.insert(0, "trials.csv")
+    return f"The last write to {' and '.join(names)} was cut off, and does not count." if names else ""
+
+
+def _edited(folder: Path, info: Mapping[str, Any]) -> str:
+    """Warn, in one sentence, of files that are not those that the run left; a run without checksums is not checked."""
+    then = info.get("sha256") or {}
+    now = checksums(folder) if then else {}
+    names = [name for name in now if now[name] != then.get(name, now[name])]
+    return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} edited since the run ended." if names else ""
 
 
 def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list[str] | None = None) -> pd.DataFrame:
@@ -260,16 +247,6 @@ def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list
     """
     cells = _filling(trials, path.name)[[*PAIR, *(more or []), *CELL]]
     return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
-
-
-def _read_blocks(folder: Path) -> pd.DataFrame:
-    """Read the timed blocks of a run, each once; words are categories.
-
-    There may be millions of blocks, so trials and precisions are compared by their codes.
-    """
-    blocks = read(folder / "blocks.csv", words="category")
-    position = pd.DataFrame({"pair": _pairs(blocks), "round": blocks["round"], "position": blocks["position"]})
-    return blocks[~position.duplicated(keep="last")]
 
 
 def _pairs(blocks: pd.DataFrame) -> pd.Series:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from bench.results.records import Block, TrialResult
-from bench.results.store import Store
 from tests.report.ablations import AMP, ablation_of, ablation_result, together
 from tests.report.builders import RunBuilder, timed
 
@@ -20,12 +19,9 @@ def test_blocks_that_were_disturbed_count_for_nothing(tmp_path: Path) -> None:
     trial = run.trial("ladder", STEPS, 64, replicate=0).id
     disturbed = {"position": 0, "steps": 1, "start_s": 0.0, "discarded": "thermal"}
     times_ms = {"fp32": 9.0, AMP: 1.0}
-    with Store(run.folder) as store:
-        for number in range(6, 12):
-            store.add(
-                Block(trial=trial, precision=name, round=number, time_ms=time_ms, **disturbed)
-                for name, time_ms in times_ms.items()
-            )
+    for number in range(6, 12):
+        for name, time_ms in times_ms.items():
+            run.append(Block(trial=trial, precision=name, round=number, time_ms=time_ms, **disturbed))
     over = ablation_of(run).rows.set_index("added").loc[AMP, "over_first"]
     assert (over.center, over.n) == (pytest.approx(2.0), 6)
 

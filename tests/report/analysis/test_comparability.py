@@ -163,7 +163,8 @@ def cluster(folder: Path, **driver_of: str) -> Path:
         for line in lines[1:]
     ]
     (folder / "trials.csv").write_text("".join([*lines, *more]))
-    nodes = [{"accelerator": kind, "host": kind, "torch": "2.11.0", "driver": of} for kind, of in driver_of.items()]
+    node = {"device": "Card", "torch": "2.11.0", "cuda": "12.6"}
+    nodes = [{**node, "accelerator": kind, "host": kind, "driver": of} for kind, of in driver_of.items()]
     joined = ", ".join(dict.fromkeys(driver_of.values()))
     fleet.edit_run(folder, lambda run: run["environment"].update(nodes=nodes, driver=joined))
     return folder
@@ -186,7 +187,7 @@ def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
 
 def test_all_drivers_of_nodes_that_train_together_are_told(pair):
     nodes = [
-        {"accelerator": "0@2", "host": host, "torch": "2.11.0", "driver": of}
+        {"accelerator": "0@2", "device": "Card", "host": host, "torch": "2.11.0", "cuda": "12.6", "driver": of}
         for host, of in (("x", "550.1"), ("y", "570.2"))
     ]
     fleet.edit_rows(pair[0], lambda row: fleet.place(row, "0@2"))
@@ -233,7 +234,7 @@ def test_three_machines_make_one_report_with_matrix_and_warnings(tmp_path):
     before, _, rest = page.partition("## Machines")
     assert "- Different driver: 550.1 in v100; 580.65 in h100; 570.10 in a100. It sets" in before
     assert "- Run v100 is unfinished" in before
-    assert "- Run v100: numerics.csv ends in the middle of a line" in before
+    assert "- Run v100: The last write to numerics.csv was cut off" in before
     assert "matrix-mlp.csv" in rest.partition("## Setups of mlp against each other\n")[2].partition("## ")[0]
     ratios = (tmp_path / "out" / "matrix-mlp.csv").read_text().splitlines()
     assert len(ratios) == 1 + 6 * 6

@@ -16,7 +16,6 @@ from bench.report.analysis.compare import compare
 from bench.report.exports import comparison, document, schema
 from bench.report.reading.load import load
 from bench.results.records import Block, Device, Numeric, Seen, TrialResult
-from bench.results.store import Store
 from tests.conftest import call
 from tests.report.ablations import whole
 from tests.report.builders import GPU, RunBuilder
@@ -62,8 +61,7 @@ def found(tmp_path_factory, check) -> dict:
         for number in range(4)
     ]
     loss = Numeric(trial=numerics.id, precision="fp32", kind="step", step=0, layer="", name="loss", value=float("inf"))
-    with Store(folder) as store:
-        store.add([*blocks, loss])
+    run.append(*blocks, loss)
     whole(RunBuilder(folder.with_name("ladder")))
     return check(document.report(load([folder, folder.with_name("ladder")])))
 

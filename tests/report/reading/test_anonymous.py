@@ -11,7 +11,6 @@ from bench.report.exports import document, formats
 from bench.report.reading.anonymous import anonymous
 from bench.report.reading.load import load
 from bench.results.records import Block
-from bench.results.store import Store
 from tests.conftest import call
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder, write_report
@@ -58,8 +57,7 @@ def folders(tmp_path_factory) -> list[Path]:
             start_s=0.0,
             discarded=cause,
         )
-        with Store(run.folder) as store:
-            store.add([block])
+        run.append(block)
         fleet.edit_rows(run.folder, lambda row: row.update(data="folder:/home/alice/private/images"))
         fleet.edit_run(run.folder, identify)
         found.append(run.folder)

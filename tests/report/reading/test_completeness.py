@@ -8,7 +8,7 @@ import pytest
 
 from bench.report.reading.completeness import missing, remark
 from bench.report.reading.load import load
-from bench.results.store import planned
+from bench.results.run_json import planned
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 

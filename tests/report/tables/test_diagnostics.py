@@ -17,7 +17,6 @@ from bench.report.page import NO_NOTES
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import failures, how_timed, machines, notes, warnings, what_ran
 from bench.results.records import Block, Energy, Operations, TrialResult
-from bench.results.store import Store
 from bench.stats import SEQUENTIAL
 from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
 from tests.report.fleet import edit_run
@@ -129,8 +128,7 @@ def with_blocks(run, processes, discarded=""):
             for number, log in enumerate(logs)
             for position, name in enumerate(("fp32", "amp-bf16", "amp-bf16", "fp32"))
         ]
-        with Store(run.folder) as store:
-            store.add(blocks)
+        run.append(*blocks)
 
 
 def test_the_bootstrap_agrees_with_student_on_many_normal_processes(tmp_path):

@@ -14,7 +14,6 @@ from bench.report.page import compose, publish
 from bench.report.reading.load import load
 from bench.report.tables.numerics import FINITE_ONLY, FORMATS, error, extremes, formats, last_steps, numerics
 from bench.results.records import Numeric, TrialResult
-from bench.results.store import Store
 from tests.report.builders import RunBuilder, write_report
 
 TORCH = {
@@ -86,11 +85,10 @@ def run(tmp_path):
         ("fp16", {"losses": (2.0, math.nan)}),
     ):
         trial = builder.trial("numerics", [name], 128)
-        with Store(builder.folder) as store:
-            store.add(figures(trial.id, name, **more))
         lost = name == "fp16"
         detail = "the loss became nan at step 1" if lost else ""
         builder.add(trial, TrialResult(precision=name, status="nonfinite" if lost else "ok", detail=detail))
+        builder.append(*figures(trial.id, name, **more))
     return load([builder.folder])
 
 
