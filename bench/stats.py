@@ -64,6 +64,11 @@ class Interval:
         low, high = (None if end is None else 1 / end for end in (self.high, self.low))
         return Interval(center=1 / self.center, low=low, high=high, n=self.n)
 
+    def negative(self) -> Interval:
+        """Turn a difference round: its ends are swapped."""
+        low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0
+        return Interval(center=0.0 - self.center, low=low, high=high, n=self.n)
+
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
         low = None if self.low is None else math.exp(self.low)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
+    from bench.spec.metrics import Metric
     from bench.stats import Interval
 
 UNKNOWN = "–"
@@ -49,6 +50,20 @@ def signed(value: float, decimals: int = 2) -> str:
         return UNKNOWN
     # Adding 0 turns a negative zero, which rounding can leave, into a positive one.
     return f"{round(value, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
+
+
+def difference(row: Mapping[Hashable, Any], metric: Metric, unit: str = "", level: str = "") -> str:
+    """Write a row's difference from fp32 in a metric, with its interval where it has one: +0.12 points [−0.1, +0.3].
+
+    Args:
+        row: of the summary.
+        metric: what is compared.
+        unit: to write after the figure.
+        level: to write before the interval's ends.
+    """
+    center, *ends = (signed(row[column], metric.decimals) for column in metric.changes)
+    interval = f" [{level}{', '.join(ends)}]" if known(row[metric.changes[1]]) else ""
+    return f"{center}{unit and ' '}{unit}{interval}"
 
 
 def ratio(center: float, low: float | None = None, high: float | None = None) -> str:

@@ -10,9 +10,9 @@ import pandas as pd
 
 from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.parity import MIN_SEEDS, judged_by
+from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.speed import between
-from bench.report.format import change, known, number, processes, ratio, records
+from bench.report.format import change, difference, known, number, processes, ratio, records
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, parse_precision
@@ -326,7 +326,7 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
     judgement += f"; {fp32}" if fp32 else ""
     over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
-    return f"{quality.name} {quality.write(row, quality.unit, '90 %: ')} over {over} ({judgement}){at}"
+    return f"{quality.label} {difference(row, quality, quality.unit, '90 %: ')} over {over} ({judgement}){at}"
 
 
 def _counted(count: float, what: str) -> str:

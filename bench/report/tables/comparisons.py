@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from bench import stats
+from bench.report.analysis.contrast import estimate as estimate_of
 from bench.report.format import estimate, number, records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import CELL, Runs
@@ -25,6 +24,7 @@ from bench.report.tables.table import (
     table,
     words,
 )
+from bench.spec.metrics import SPEED
 
 BATCH_SIZE = "batch_size"
 ABOUT = (
@@ -146,6 +146,7 @@ def sweep(one: Swept) -> Table | None:
 
 
 def _step_ratio(row: Row, first: Row) -> str:
-    """Return the ratio of two step times, which are batch sizes over throughputs."""
-    steps, before = (np.log(arm["batch_size"] / np.asarray(arm["paces"], dtype=float)) for arm in (row, first))
-    return estimate(stats.welch_interval(steps, before).exp())
+    """Return the ratio of two step times."""
+    contrast = estimate_of(SPEED, row[SPEED.arm], first[SPEED.arm])
+    assert contrast is not None
+    return estimate(contrast.shown)

@@ -299,7 +299,7 @@ def test_a_seed_that_diverges_is_a_regression(tmp_path):
     old = trained(tmp_path / "old", FIVE)
     RunBuilder(trained(tmp_path / "new", FIVE[:4])).diverged("fp32", seed=4)
     found = compare(old, tmp_path / "new", fail_over=0.03)
-    assert cells(found)["fp32"]["accuracy (points) [95 % interval]"] == "ok → diverged"
+    assert cells(found)["fp32"]["test accuracy (points) [95 % interval]"] == "ok → diverged"
     assert len(found.failures) == 1
 
 
@@ -356,5 +356,5 @@ def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
         for precision in ("fp32", "amp-bf16"):
             run.alone(precision, [9.0, 10.0, 11.0])
     found = compare(tmp_path / "old", tmp_path / "new")
-    row = found.rows[0].changes["speed"].interval
-    assert found.overall[0].change.interval == row
+    row, every = found.rows[0].changes["speed"].interval, found.overall[0].change.interval
+    assert (every.center, every.low, every.high) == pytest.approx((row.center, row.low, row.high), rel=1e-12)
