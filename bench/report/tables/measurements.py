@@ -137,8 +137,9 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
     about = (
         "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
         "saved makes possible. A training at another batch size may need another learning rate. The ratios are of "
-        "throughputs, with 95 % intervals: at one batch size the ratio to fp32 is the speedup itself; other pairs were "
-        "not measured side by side, and have Welch's interval over their processes, which is wider. Devices of which "
+        "throughputs, with 95 % intervals: at one batch size they are paired process by process, and that to fp32 is "
+        "the speedup itself; other pairs were not measured side by side, and have Welch's interval over their "
+        "processes, which is wider. Devices of which "
         "all precisions are fastest at the same batch size are left out."
     )
     return table("Best batch", lines, columns, about)
