@@ -59,11 +59,6 @@ class Interval:
         """The larger distance of its ends from zero; infinite where they are not known."""
         return math.inf if self.low is None or self.high is None else max(abs(self.low), abs(self.high))
 
-    def inverse(self) -> Interval:
-        """Turn a ratio round: one over the estimate, its ends swapped."""
-        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
-        return Interval(center=1 / self.center, low=low, high=high, n=self.n)
-
     def negative(self) -> Interval:
         """Turn a difference round: its ends are swapped."""
         low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0

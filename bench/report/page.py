@@ -247,7 +247,7 @@ def compose(
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
     explained = _why_sections(runs, supported)
-    matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
+    matrices, sweeps = matrix.matrices(summary), comparisons.swept(summary, runs)
     with _second_process() as other:  # figures take as long as tables
         drawing = of_memory = None
         if figures != "none":

@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, together
+from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
 from bench.report.analysis.judge import IMPROVED, beyond, judge, judge_together
 from bench.report.analysis.summary import summarise
 from bench.report.format import estimate as estimate_text
@@ -224,9 +224,10 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
 
 
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Return the rows of a side's runs as those of one run, their trials told apart by the run's label."""
+    """Return the rows of a side's runs as those of one run, their trials and processes told apart."""
     rows = trials[trials["run"].isin([run.label for run in runs])]
-    return rows.assign(run=name, trial=rows["run"].astype(str) + "/" + rows["trial"].astype(str))
+    names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
+    return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]))
 
 
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -56,6 +56,8 @@ class Arm:
     """Values of the columns that both sides must agree in."""
     on_cpu: bool = False
     seeds: tuple[float, ...] = ()
+    turns: tuple[float, ...] = ()
+    """The number of each process within the cell: arms of one number were measured one after the other, or together."""
 
     def additive(self, metric: Metric) -> Values:
         """Return the values on the additive scale."""
@@ -141,7 +143,7 @@ def arms(
         rows = rows.assign(value=rows.groupby([ARM, "seed"])["value"].transform("mean"))
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     ends = [f"{metric.gain}{end}" for end in ("", "_low", "_high")] if metric.gain else []
-    taken = ["value", "run", "trial", "seed", "paired", "device_kind", *metric.alike, *ends]
+    taken = ["value", "run", "trial", "seed", "replicate", "paired", "device_kind", *metric.alike, *ends]
     columns = {name: rows[name].to_numpy() for name in taken}
     by_round = {} if blocks is None else round_logs(blocks)
     keys = rows.drop_duplicates(ARM).set_index(ARM)[KEY]
@@ -162,6 +164,7 @@ def arms(
             alike=frozenset(zip(*(part[name] for name in metric.alike), strict=True)),
             on_cpu=part["device_kind"][0] == "cpu",
             seeds=tuple(part["seed"].tolist()),
+            turns=tuple(part["replicate"].tolist()),
         )
     return found
 
@@ -251,11 +254,12 @@ def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
 
 
 def together(arms: Sequence[Arm]) -> Arm:
-    """Return the geometric mean of some arms of one cell in each replicate that has all of them, as an arm."""
-    logs = [dict(zip(arm.replicates, np.log(arm.values), strict=True)) for arm in arms]
-    shared = [replicate for replicate in logs[0] if all(replicate in own for own in logs)]
-    values = np.exp([np.mean([own[replicate] for own in logs]) for replicate in shared])
-    return Arm(key=arms[0].key, values=values, replicates=shared, alone=np.zeros(len(shared), bool))
+    """Return the geometric mean of some arms of one cell in each turn that has all of them, as an arm."""
+    logs = [dict(zip(arm.turns, np.log(arm.values), strict=True)) for arm in arms]
+    shared = [turn for turn in logs[0] if all(turn in own for own in logs)]
+    values = np.exp([np.mean([own[turn] for own in logs]) for turn in shared])
+    names = [(arms[0].key, turn) for turn in shared]
+    return Arm(key=arms[0].key, values=values, replicates=names, alone=np.zeros(len(shared), bool))
 
 
 def mean(contrasts: Sequence[Contrast]) -> Contrast:

@@ -14,7 +14,6 @@ from bench.report.analysis.judge import judge
 from bench.report.format import processes
 from bench.report.reading.load import CELL
 from bench.results.records import MEASURED
-from bench.stats import Interval
 
 RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
@@ -69,18 +68,6 @@ def measured_in(contrast: Contrast) -> str:
     if contrast.pairing == "apart":
         return f"{processes(count)} apart"
     return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
-
-
-def between(one: object, other: object) -> Interval | None:
-    """Return how many times as fast an arm is as another, by the processes that timed both; None where none did.
-
-    Args:
-        one: its ``log_speedups``.
-        other: those of the other.
-    """
-    if not isinstance(one, dict) or not isinstance(other, dict) or not (shared := one.keys() & other.keys()):
-        return None
-    return stats.student_interval([one[process] - other[process] for process in sorted(shared)]).exp()
 
 
 def noises(trials: pd.DataFrame) -> pd.Series:

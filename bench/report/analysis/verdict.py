@@ -10,11 +10,12 @@ import pandas as pd
 
 from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
+from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.analysis.speed import between
 from bench.report.format import change, difference, known, number, processes, ratio, records
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
+from bench.spec.metrics import SPEED
 from bench.spec.precisions import BASELINE, parse_precision
 
 WORTHWHILE = 0.05
@@ -191,10 +192,10 @@ def _tied(arm: pd.Series, fastest: pd.Series) -> bool:
     """
     if arm["precision"] == fastest["precision"]:
         return True
-    ahead = between(fastest["log_speedups"], arm["log_speedups"])
-    if ahead is None or ahead.low is None:
+    ahead = estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
+    if ahead is None or not ahead.is_paired or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])
-    return ahead.low <= 1
+    return ahead.change.low <= 0
 
 
 def _preferred(tied: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> pd.Series:

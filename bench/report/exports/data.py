@@ -11,11 +11,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from bench.report.analysis.contrast import estimate
 from bench.report.analysis.matrix import Matrix
-from bench.report.analysis.speed import between
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 from bench.report.reading.load import CELL
+from bench.spec.metrics import SPEED
+from bench.spec.precisions import BASELINE
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
@@ -192,15 +194,14 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
     the ratio's 95 % interval: Student's over the processes that timed both.
     """
     timed = summary.reset_index(drop=True)
-    timed = timed[timed["log_speedups"].map(lambda logs: isinstance(logs, dict) and len(logs) > 1).astype(bool)]
+    timed = timed[timed[SPEED.arm].notna() & (timed["precision"] != BASELINE)]
     found: list[list[int | float | None]] = []
     for _, cell in timed.groupby(CELL, sort=False):
-        for (one, logs), (other, beside) in itertools.combinations(cell["log_speedups"].items(), 2):
-            ratio = between(logs, beside)
-            if ratio is not None and ratio.n > 1:
-                found.append(
-                    [int(str(one)), int(str(other)), *(_rounded(end) for end in (ratio.center, ratio.low, ratio.high))]
-                )
+        for (place, arm), (against, other) in itertools.combinations(cell[SPEED.arm].items(), 2):
+            contrast = estimate(SPEED, arm, other)
+            if contrast is not None and contrast.is_paired and contrast.change.n > 1:
+                ends = (contrast.gain.center, contrast.gain.low, contrast.gain.high)
+                found.append([int(str(place)), int(str(against)), *map(_rounded, ends)])
     return found
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.report.analysis import batches
-from bench.report.analysis.speed import between
+from bench.report.analysis.contrast import Arm
+from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.numerics import error
@@ -34,6 +35,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
+from bench.spec.metrics import SPEED
 from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -88,8 +90,9 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     def over_library(row: Row) -> str:
         precision = find_precision(row["precision"])
         beside = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
-        ratio = between(row["log_speedups"], beside["log_speedups"]) if beside else None
-        return "" if ratio is None else estimate(ratio)
+        sides = (row[SPEED.arm], beside[SPEED.arm]) if beside else ()
+        contrast = contrasted(SPEED, *sides) if sides and all(isinstance(side, Arm) for side in sides) else None
+        return estimate(contrast.gain) if contrast and contrast.is_paired else ""
 
     accuracy = figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
     of_tokens = rows[["tokens_per_s", "token_loss"]].notna().any(axis=None)  # whose losses have a table of their own

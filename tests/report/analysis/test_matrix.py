@@ -13,12 +13,15 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench import stats
+from bench.report.analysis.contrast import Arm
 from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup, _names, matrices
 from bench.report.analysis.summary import summarise
+from bench.report.exports import data
 from bench.report.figures.chart import Bar, Text
 from bench.report.figures.matrix import MOST_IN_FILES, MOST_SETUPS, heat_map, remarks, write_csv, written
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
+from bench.spec.metrics import THROUGHPUT
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder, timed, write_report
 from tests.report.fleet import copy, original
@@ -26,7 +29,7 @@ from tests.report.fleet import copy, original
 
 def made(*folders: Path):
     runs = load(list(folders))
-    return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials), runs.trials)}
+    return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials))}
 
 
 @pytest.fixture
@@ -178,24 +181,59 @@ def test_epochs_of_two_precisions_are_paired_seed_by_seed(tmp_path):
     assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
 
 
-def setup_of(precision: str, batch: int, paired: stats.Interval | None) -> Setup:
-    logs = (1.0, 1.1, 1.05)
-    beside = dict(enumerate(logs))
-    more = {"name": precision, "subject": ("run",), "figure": 1.0, "status": "ok", "logs": logs, "beside": beside}
-    return Setup(precision=precision, batch=batch, paired=paired, **more)
+def setup_of(precision: str, number: int, *, gains: bool = False, paces: tuple[float, ...] = (1.0, 1.1, 1.05)) -> Setup:
+    processes = [(number, process) for process in range(len(paces))]
+    sharp = stats.Interval(center=0.4, low=0.399, high=0.401, n=1)
+    arm = Arm(
+        key=("run", "mlp", "", "", "data", "Hopper", "GPU", number, 64, precision),
+        values=np.array(paces),
+        replicates=processes,
+        alone=np.zeros(len(paces), bool),
+        gains=dict.fromkeys(processes, sharp) if gains else {},
+    )
+    return Setup(name=precision, subject=(number,), precision=precision, batch=64, arm=arm)
 
 
-def test_pairing_needs_one_batch_size_and_one_subject():
-    sharp = stats.Interval(center=1.5, low=1.49, high=1.51, n=3)
-    fp32, arm, other = (setup_of(name, 64, gain) for name, gain in (("fp32", None), ("a", sharp), ("b", sharp)))
-    matrix = Matrix(title="", slug="", basis=STEPS, batches="", setups=[fp32, arm, other], absent=[])
-    welch = stats.welch_interval(arm.logs, fp32.logs).exp()
-    assert matrix.over(arm, fp32) == sharp
+def matrix_of(setups: list[Setup]) -> Matrix:
+    title, slug, batches = "mlp", "matrix-mlp", "at batch 64"
+    return Matrix(title=title, slug=slug, basis=STEPS, metric=THROUGHPUT, batches=batches, setups=setups, absent=[])
+
+
+def test_pairing_needs_one_cell():
+    fp32, arm, other = setup_of("fp32", 0), setup_of("a", 0, gains=True), setup_of("b", 0, gains=True)
+    elsewhere = setup_of("fp32", 1, paces=(1.0, 1.2, 1.05))
+    matrix = matrix_of([fp32, arm, other, elsewhere])
+    assert matrix.over(arm, fp32).center == pytest.approx(math.exp(0.4))
+    assert matrix.over(fp32, arm).center == pytest.approx(math.exp(-0.4))
     assert matrix.over(arm, other).low == matrix.over(arm, other).high == 1.0
-    for changed in ({"batch": 128}, {"subject": ("another",)}):
-        assert matrix.over(arm, replace(fp32, **changed)) == welch
-        assert matrix.over(replace(fp32, **changed), arm).low == pytest.approx(1 / welch.high)
-        assert matrix.over(arm, replace(other, **changed)) == welch
+    welch = stats.welch(np.log(arm.arm.values), np.log(elsewhere.arm.values)).interval().exp()
+    assert matrix.over(arm, elsewhere) == welch
+    assert matrix.over(elsewhere, arm).low == pytest.approx(1 / welch.high)
+
+
+@pytest.mark.parametrize("status", ["oom", "ok"])
+def test_two_arms_that_shared_processes_are_paired_whether_or_not_fp32_fitted(tmp_path, status):
+    """Both drift alike from process to process, by far more than their ratio does."""
+    run, ratios = RunBuilder(tmp_path / "run"), (1.10, 1.11, 1.09)
+    for replicate, (drift, ratio) in enumerate(zip((1.0, 1.3, 0.7), ratios, strict=True)):
+        trial = run.trial("speed", ["fp32", "amp-fp16", "amp-bf16"], 128, replicate=replicate)
+        fp32 = timed(10.0 * drift, 128) if status == "ok" else None
+        steps = {"amp-fp16": 5.0 * drift, "amp-bf16": 5.0 * drift * ratio}
+        arms = [
+            TrialResult(
+                precision=name, status="ok", speed=timed(step, 128, speedup=10.0 * drift / step if fp32 else None)
+            )
+            for name, step in steps.items()
+        ]
+        run.add(trial, TrialResult(precision="fp32", status=status, speed=fp32), *arms)
+    matrix = made(run.folder, original(tmp_path / "other", train=False))[STEPS]
+    named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
+    paired = scipy_stats.ttest_1samp(np.log(ratios), 0).confidence_interval(0.95)
+    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
+    assert (found.low, found.high) == pytest.approx((math.exp(paired.low), math.exp(paired.high)))
+    table = run.summary()
+    (pair,) = data.pairs(table)
+    assert pair[2:] == pytest.approx([math.exp(np.log(ratios).mean()), found.low, found.high], rel=1e-4)
 
 
 def test_two_runs_of_one_device_are_told_apart(three, tmp_path):
@@ -247,10 +285,8 @@ def test_one_process_has_no_interval_and_that_is_said_once(three):
 
 
 def many(count: int) -> Matrix:
-    setups = [
-        replace(setup_of("fp32", 64, None), subject=(number,), logs=(-number / 5,) * 2) for number in range(count)
-    ]
-    return Matrix(title="mlp", slug="matrix-mlp", basis=STEPS, batches="at batch 64", setups=setups, absent=[])
+    setups = [setup_of("fp32", number, paces=(math.exp(-number / 5),) * 2) for number in range(count)]
+    return matrix_of(setups)
 
 
 def test_a_heat_map_diverges_at_1_and_of_many_setups_is_on_the_page_alone_or_nowhere():
