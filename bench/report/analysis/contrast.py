@@ -206,8 +206,9 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
     if not len(arm.values) or not len(against.values):
         return None
     if differences := _differences(metric, arm, against):
-        difference, count = stats.student(differences), len(differences)
-        pairing = "seeds" if metric.replicate == "seed" else "processes"
+        count, pairing = len(differences), "seeds" if metric.replicate == "seed" else "processes"
+        disturbed = _disturbed(arm, against, differences) if pairing == "processes" else set()
+        difference = stats.student([value for one, value in differences.items() if one not in disturbed])
     else:
         difference = stats.welch(*(_apart(metric, side) for side in (arm, against)))
         count = difference.n
@@ -226,7 +227,7 @@ def _in_turns(arm: Arm, against: Arm) -> list[Interval]:
     return [gain.negative() for gain in against.gains.values()] if arm.key[PRECISION] == BASELINE else []
 
 
-def _differences(metric: Metric, arm: Arm, against: Arm) -> list[float]:
+def _differences(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, float]:
     """Return the difference in each process or seed that both have; none where they have too few in common."""
     fewest = 1 if metric.replicate == "seed" else min(2, len(arm.values), len(against.values))
     sides = [
@@ -236,7 +237,19 @@ def _differences(metric: Metric, arm: Arm, against: Arm) -> list[float]:
         for side in (arm, against)
     ]
     shared = [replicate for replicate in sides[0] if replicate in sides[1]]
-    return [sides[0][one] - sides[1][one] for one in shared] if len(shared) >= fewest else []
+    return {one: sides[0][one] - sides[1][one] for one in shared} if len(shared) >= fewest else {}
+
+
+def _disturbed(arm: Arm, against: Arm, differences: Mapping[Hashable, float]) -> set[Hashable]:
+    """Return the processes that lie far off the others: the same that a speedup over fp32 leaves out.
+
+    Of arms without such speedups they are those whose differences lie far off.
+    """
+    alone = {process: Interval(center=value, low=None, high=None, n=1) for process, value in differences.items()}
+    sides = [arm.gains, against.gains] if arm.gains and against.gains else [alone]
+    return {
+        process for side in sides for process, far in zip(side, stats.far_off(list(side.values())), strict=True) if far
+    }
 
 
 def _apart(metric: Metric, side: Arm) -> Values:
