@@ -81,6 +81,16 @@ def estimate(interval: Interval) -> str:
     return ratio(interval.center, interval.low, interval.high)
 
 
+def written(metric: Metric, change: Interval) -> str:
+    """Write a change in a metric: a ratio, or a difference with its sign, and its interval."""
+    if metric.scale == "ratio":
+        return estimate(change)
+    center, *ends = (
+        signed(end, metric.decimals) for end in (change.center, change.low, change.high) if end is not None
+    )
+    return center + (f" [{', '.join(ends)}]" if ends else "")
+
+
 def _decimal(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}" if 0.1 <= value < 10 else number(value, decimals + (value >= 10))
 

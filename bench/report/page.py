@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis import ablation, bottleneck, comparability, explanation, matrix, missing, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, explanation, factors, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.literature import load_published
 from bench.report.analysis.memory import memory_change
@@ -247,7 +247,7 @@ def compose(
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
     explained = _why_sections(runs, supported)
-    matrices, sweeps = matrix.matrices(summary), comparisons.swept(summary, runs)
+    matrices, sweeps = matrix.matrices(summary), factors.varied(summary, runs)
     with _second_process() as other:  # figures take as long as tables
         drawing = of_memory = None
         if figures != "none":
@@ -282,7 +282,7 @@ def compose(
             Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
             *_matrices(matrices, out),
             *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
-            *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
+            *(Section(title=one.title, tables=present(comparisons.along(one))) for one in sweeps),
             *_recipes(supported, runs, literature),
             Section(title="Published figures", tables=[] if literature is None else literature_tables(literature)),
             Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
@@ -398,7 +398,7 @@ def _draw(
     figures_of_numerics: pd.DataFrame,
     matrices: list[matrix.Matrix],
     ablations: list[ablation.AblationSummary],
-    sweeps: list[comparisons.Swept],
+    sweeps: list[factors.Varied],
     memory: devices.Memory,
     layers: bool,
     figures: devices.Choice,

@@ -19,8 +19,7 @@ from bench.report.analysis.comparability import cautions
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
 from bench.report.analysis.judge import IMPROVED, beyond, judge, judge_together
 from bench.report.analysis.summary import summarise
-from bench.report.format import estimate as estimate_text
-from bench.report.format import known, records, signed
+from bench.report.format import known, records, written
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, Runs, load
 from bench.results.records import MEASURED
@@ -71,11 +70,7 @@ class Change:
             return " → ".join(self.statuses) if lost else "not comparable"
         if not self.is_told:
             return "not told apart"
-        if self.metric.scale == "ratio":
-            return estimate_text(self.interval)
-        ends = (self.interval.low, self.interval.high)
-        center, *shown = (signed(end, self.metric.decimals) for end in (self.interval.center, *ends) if end is not None)
-        return center + (f" [{', '.join(shown)}]" if shown else "")
+        return written(self.metric, self.interval)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ where it is a difference, the sign turned where less is better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench import stats
-from bench.report.reading.load import CELL, KEY, is_emulated
+from bench.report.reading.load import CELL, KEY, Run, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric
 from bench.spec.precisions import BASELINE
@@ -281,17 +281,6 @@ def mean(contrasts: Sequence[Contrast]) -> Contrast:
     return replace(contrasts[0], change=difference.interval(), difference=difference)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Factor:
-    """Which arms are set against which: of those that are alike but for what it varies, all against its references."""
-
-    name: str
-    varies: frozenset[str]
-    """Columns of ``KEY``."""
-    references: Callable[[Sequence[Arm]], Iterable[Arm]]
-    """Returns those of arms that are alike otherwise which the others are set against."""
-
-
 def _baselines(alike: Sequence[Arm]) -> list[Arm]:
     """Return fp32; where its own figures do not count, one without any, which gains in shared processes are over."""
     found = [arm for arm in alike if arm.key[PRECISION] == BASELINE]
@@ -302,23 +291,40 @@ def _baselines(alike: Sequence[Arm]) -> list[Arm]:
     return [Arm(key=key, values=np.array([]), replicates=(), alone=np.array([], bool), alike=timed.alike)]
 
 
+def _first(alike: Sequence[Arm]) -> Sequence[Arm]:
+    return alike[:1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Factor:
+    """Which arms are set against which: of those that are alike but for what it varies, all against its references."""
+
+    name: str
+    varies: frozenset[str]
+    """Columns of ``KEY`` in which arms that are set against each other may differ."""
+    references: Callable[[Sequence[Arm]], Sequence[Arm]] = _first
+    """Returns those of arms that are alike otherwise which the others are set against."""
+    value: Callable[[Mapping[Hashable, Any], Run], str | None] | None = None
+    """Returns its value for a row of the summary, of which the run is given; None where it has none. Without this the
+    report has no section for it."""
+
+
 FACTORS = {
     factor.name: factor
-    for factor in (
-        Factor(name="precision", varies=frozenset({"precision"}), references=_baselines),
-        Factor(name="techniques", varies=frozenset({"techniques", "precision"}), references=lambda alike: alike),
-        Factor(name="parameters", varies=frozenset({"parameters"}), references=lambda alike: alike[:1]),
-        Factor(
-            name="setup",
-            varies=frozenset({"run", "architecture", "device", "placement", "precision"}),
-            references=lambda alike: alike,
-        ),
-    )
+    for factor in (Factor(name="precision", varies=frozenset({"precision"}), references=_baselines),)
 }
 
 
-def contrasts(factor: Factor, metric: Metric, arms: Mapping[int, Arm]) -> pd.DataFrame:
+def contrasts(
+    factor: Factor, metric: Metric, arms: Mapping[int, Arm], alike: Mapping[int, Hashable] | None = None
+) -> pd.DataFrame:
     """Set every arm against the references of its factor.
+
+    Args:
+        factor: which arms are set against which.
+        metric: what is compared.
+        arms: by number, the references first.
+        alike: by number, what arms that are set against each other share; if None, all but what the factor varies.
 
     Returns:
         A row for each pair, indexed by the arm's number: ``metric``, ``factor``, ``against`` (a number), ``change``,
@@ -326,13 +332,14 @@ def contrasts(factor: Factor, metric: Metric, arms: Mapping[int, Arm]) -> pd.Dat
         scale) and ``contrast``, which has all of it.
     """
     fixed = [place for place, name in enumerate(KEY) if name not in factor.varies]
-    alike: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for number, arm in arms.items():
-        alike.setdefault(tuple(arm.key[place] for place in fixed), []).append(number)
+        group = tuple(arm.key[place] for place in fixed) if alike is None else alike[number]
+        groups.setdefault(group, []).append(number)
     numbers = {id(arm): number for number, arm in arms.items()}
     found = [
         (number, numbers.get(id(reference)), contrast)
-        for group in alike.values()
+        for group in groups.values()
         for reference in factor.references([arms[number] for number in group])
         for number in group
         if arms[number] is not reference and (contrast := estimate(metric, arms[number], reference)) is not None

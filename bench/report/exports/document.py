@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 import bench
-from bench.report.analysis import ablation, comparability
+from bench.report.analysis import ablation, comparability, factors
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.exports import data
@@ -46,7 +46,8 @@ def report(runs: Runs) -> dict[str, Any]:
         "runs": [_run(run) for run in runs.runs],
         "answers": data.answers([one.answer for one in sentences(summary) if one.answer is not None]),
         "cautions": comparability.cautions(runs),
-        "results": data.rows(summary, data.ALL),
+        "results": data.rows(summary, data.every()),
+        "contrasts": factors.rows(factors.varied(summary, runs)),
         "ablations": [_ablation(one) for one in ablation.ablations(runs)],
         "trials": _trials(runs),
     }

@@ -80,11 +80,18 @@ def _report() -> Schema:
     ]
     figures += [f"{of}{end}" for of in ("speedup", "speedup_over_previous") for end in ("", "_low", "_high")]
     ablation = {"name": WORD, "noise_ratio": NUMBER, "steps": many(whole(words | dict.fromkeys(figures, NUMBER)))}
+    contrast = dict.fromkeys(("factor", "metric", "suite", "where", "precision", "value", "against", "pairing"), WORD)
+    contrast |= {key: {"type": "integer"} for key in ("batch_size", "n")}
+    contrast |= dict.fromkeys(("change", "change_low", "change_high"), NUMBER)
     properties = {
         "runs": many(whole(run)) | {"description": "What run.json says of each run."},
         "answers": many(whole(answer)) | {"description": "What to use: one for each recipe and device."},
         "cautions": WORDS | {"description": "What is missing, and what differs between runs beside what is compared."},
         "results": many({"$ref": "#/$defs/result"}),
+        "contrasts": many(whole(contrast))
+        | {
+            "description": "Each value of a factor against its first: a ratio, or a difference, with its 95 % interval."
+        },
         "ablations": many(whole(ablation)),
         "trials": many({"$ref": "#/$defs/trial"}) | {"description": "The raw samples."},
     }
@@ -165,7 +172,7 @@ TYPES: dict[data.Type, Schema] = {
 
 
 def _result() -> Schema:
-    fields = {name: TYPES[field.type] | {"description": field.about} for name, field in data.ALL.items()}
+    fields = {name: TYPES[field.type] | {"description": field.about} for name, field in data.every().items()}
     return whole(fields) | {"description": "One precision of one cell: suite, device, batch size."}
 
 

@@ -7,13 +7,14 @@ with its ``workload`` and ``where``. A table is None where nothing was measured 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
 from bench.report.analysis import batches
 from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
-from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records
+from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records, written
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.numerics import error
 from bench.report.tables.table import (
@@ -26,6 +27,7 @@ from bench.report.tables.table import (
     Table,
     decimals,
     figures,
+    general,
     optional,
     or_status,
     over_fp32,
@@ -35,8 +37,9 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import SPEED
+from bench.spec.metrics import SPEED, Metric
 from bench.spec.precisions import BASELINE, find_precision
+from bench.stats import Interval
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
@@ -113,10 +116,18 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         figures(f"peak memory ({unit})", peak, status="memory_status"),
         figures("memory vs fp32", memory_change),
         *([] if of_tokens else [accuracy]),
+        *general(lambda metric: partial(_against_fp32, metric), BASELINE),
     ]
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
     return table(title, lines, columns, SUM if rows["all_devices_bytes"].notna().any() else "")
+
+
+def _against_fp32(metric: Metric, row: Row) -> str:
+    center, low, high = (row[name] if known(row[name]) else None for name in metric.changes)
+    if center is None:
+        return "baseline" if row["precision"] == BASELINE and known(row[metric.figure]) else ""
+    return written(metric, Interval(center=center, low=low, high=high, n=0))
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
